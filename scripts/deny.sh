@@ -17,4 +17,4 @@ if ! [ -x "$tools/bin/cargo-deny" ]; then
     cargo install --quiet --locked --root "$tools" --version "=$version" --no-default-features cargo-deny
   rm -rf "$tools/build"
 fi
-"$tools/bin/cargo-deny" --locked check bans licenses sources
+"$tools/bin/cargo-deny" --locked check --hide-inclusion-graph bans licenses sources

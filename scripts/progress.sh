@@ -35,7 +35,7 @@ report() {
     read -r -t "$interval" -u "$never" _
     folder=$(compiling)
     [ -n "$folder" ] || continue
-    objects=$(find "$folder" -maxdepth 1 -name '*.o' | wc -l)
+    objects=$(find "$folder" -maxdepth 1 -name '*.o' -newer "${folder%out}invoked.timestamp" 2>/dev/null | wc -l)
     printf '%s    RocksDB: %d of about %d files compiled, %d min\n' "$clear" "$objects" "$total" $(((SECONDS - begun) / 60)) >&2
   done
 }
