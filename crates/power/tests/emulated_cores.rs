@@ -1,5 +1,7 @@
-//! Emulated cores in the kernel: do threads get the speed they were promised? Needs the right to make cgroups (root); without
-//! it each test says on stderr that it measured nothing.
+//! Emulated cores in the kernel: do threads get the speed they were promised? Needs the right to make cgroups (root);
+//! without it each test says on stderr that it measured nothing.
+
+#![allow(clippy::unwrap_used)] // a helper that panics is a failed test
 
 mod common;
 
@@ -47,7 +49,8 @@ fn thread_id() -> u32 {
     link.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).unwrap()
 }
 
-/// Host CPU seconds per second of each of several threads that spin for [`WATCH`], each begun by `enter` and ended by `leave`.
+/// Host CPU seconds per second of each of several threads that spin for [`WATCH`], each begun by `enter` and ended by
+/// `leave`.
 fn shares(threads: usize, enter: impl Fn(usize) + Sync, leave: impl Fn(usize) + Sync) -> Vec<f64> {
     let stop = AtomicBool::new(false);
     let ready = std::sync::Barrier::new(threads + 1);
@@ -109,6 +112,7 @@ fn a_busy_thread_gets_the_speed_of_one_core() {
             (shares[0], throttled_since(server.groups(), Place::Core(0), before))
         });
         if let Some(share) = share {
+            say(&format!("a core of {speed}: measured {share:.4} of a host core"));
             near(share, speed);
         }
         assert_eq!(cores.failures(), 0);

@@ -1,7 +1,7 @@
 //! Puts busy threads of this process on emulated cores.
 //!
-//! Lock: one for the pool, held while a thread is moved (some microseconds), so that books and kernel agree. Failures of the
-//! kernel never reach the caller: they are counted, and logged once; a lab refuses a run that counted any.
+//! Lock: one for the pool, held while a thread is moved (some microseconds), so that books and kernel agree. Failures
+//! of the kernel never reach the caller: they are counted, and logged once; a lab refuses a run that counted any.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -26,8 +26,8 @@ pub struct CgroupCores {
 }
 
 impl CgroupCores {
-    /// Opens the folder of an [`super::EmulatedServer`] to place threads of this process there. Threads that were never busy
-    /// stay where they are; see [`CgroupCores::for_this_process`].
+    /// Opens the folder of an [`super::EmulatedServer`] to place threads of this process there. Threads that were
+    /// never busy stay where they are; see [`CgroupCores::for_this_process`].
     ///
     /// # Errors
     /// As [`CoreGroups::open`]; [`PowerError::NotPermitted`] if threads may not be moved there.
@@ -43,8 +43,8 @@ impl CgroupCores {
         Ok(Self { groups, rest, cores, pool, failures: AtomicU64::new(0) })
     }
 
-    /// Opens the folder and moves this whole process into its `rest`. For the start of a server's `main`, before it makes
-    /// threads; those it makes later begin where their maker is (see [`CgroupCores::gather_strays`]).
+    /// Opens the folder and moves this whole process into its `rest`. For the start of a server's `main`, before it
+    /// makes threads; those it makes later begin where their maker is (see [`CgroupCores::gather_strays`]).
     ///
     /// # Errors
     /// As [`CgroupCores::open`].
@@ -64,8 +64,9 @@ impl CgroupCores {
         self.pool.lock().busy()
     }
 
-    /// Moves threads that stand on a core without being busy to `rest`, and returns how many: a thread that is made by a
-    /// busy one begins life on its core. Call it after opening a store, and now and then (each second is plenty).
+    /// Moves threads that stand on a core without being busy to `rest`, and returns how many: a thread that is made
+    /// by a busy one begins life on its core. Call it after opening a store, and now and then (each second is
+    /// plenty).
     ///
     /// # Errors
     /// [`PowerError::Cgroup`] if the kernel's lists cannot be read.
