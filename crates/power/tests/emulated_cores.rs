@@ -223,6 +223,10 @@ fn threads_that_die_on_a_core_or_are_born_there_do_not_block_it() {
     })
     .join()
     .unwrap();
+    // Has ended before it could be placed: no failure of the kernel, and no core is lost to it.
+    let beyond_all_ids = 1 << 23;
+    cores.enter(beyond_all_ids);
+    assert_eq!((cores.failures(), cores.busy_cores()), (0, 0));
     let (child_id, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {

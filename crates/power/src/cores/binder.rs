@@ -147,3 +147,60 @@ impl CoreBinder for CgroupCores {
         self.failures.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Plain files in the shape of a v2 server, one core for each item; `false` leaves that core's file to the test.
+    fn fake_server(core_files: &[bool]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str, with_file: bool| {
+            let folder = dir.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cgroup.type"), "threaded\n").unwrap();
+            if with_file {
+                fs::write(folder.join("cgroup.threads"), "").unwrap();
+            }
+        };
+        place("rest", true);
+        for (number, with_file) in core_files.iter().enumerate() {
+            place(&format!("core-{number}"), *with_file);
+        }
+        dir
+    }
+
+    #[test]
+    fn in_v2_threads_move_through_cgroup_threads() {
+        let dir = fake_server(&[true, true]);
+        let written = |place: &str| fs::read_to_string(dir.path().join(place).join("cgroup.threads")).unwrap();
+        let cores = CgroupCores::open(dir.path()).unwrap();
+        cores.enter(u32::MAX);
+        cores.enter(7);
+        cores.leave(7);
+        cores.leave(7); // a second time: the thread is where it belongs already
+        assert_eq!([written("core-0"), written("core-1"), written("rest")], ["4294967295", "7", "7"]);
+        assert_eq!((cores.failures(), cores.busy_cores()), (0, 1));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_counted_and_blocks_no_core() {
+        let dir = fake_server(&[false]);
+        // A file that takes no byte.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("core-0/cgroup.threads")).unwrap();
+        let cores = CgroupCores::open(dir.path()).unwrap();
+        cores.enter(7);
+        assert_eq!((cores.failures(), cores.busy_cores()), (1, 0));
+        cores.leave(7);
+        assert_eq!(cores.failures(), 1);
+        cores.enter(8);
+        assert_eq!(cores.failures(), 2);
+    }
+
+    #[test]
+    fn a_server_without_its_files_is_refused_at_the_start() {
+        let dir = fake_server(&[false]);
+        assert!(matches!(CgroupCores::open(dir.path()), Err(PowerError::Cgroup { action: "open", .. })));
+    }
+}
