@@ -68,9 +68,7 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
     db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
     db.set_max_subcompactions(options.max_subcompactions);
-    // Both set, so that RocksDB takes them as they are; `max_background_jobs` would divide them its own way.
-    db.set_max_background_flushes(int_of(options.background_flushes));
-    db.set_max_background_compactions(int_of(options.background_compactions));
+    set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));
     db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
     db.set_bytes_per_sync(options.bytes_per_sync);
@@ -93,6 +91,14 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     }
     db.set_block_based_table_factory(&table);
     db
+}
+
+/// Both numbers set, RocksDB takes them as they are (`DBImpl::GetBGJobLimits`). From `max_background_jobs` alone it would give
+/// a quarter to flushes, and a store that offloads needs more compactions than that leaves.
+#[allow(deprecated)] // deprecated in favour of that division, and still the only way to name both
+fn set_background_jobs(db: &mut Options, options: &StoreOptions) {
+    db.set_max_background_flushes(int_of(options.background_flushes));
+    db.set_max_background_compactions(int_of(options.background_compactions));
 }
 
 /// The options from which a worker's override is made: only what RocksDB does not take from the owner's OPTIONS file.

@@ -20,7 +20,7 @@ use rust_rocksdb::{
     OpenAndCompactOptions,
 };
 
-use crate::offload::{TableFormat, output_directory};
+use crate::offload::{TableFormat, output_directory as owner_output_directory};
 use crate::tuning;
 
 /// Tables the worker holds open at a time, beyond which RocksDB closes the least used.
@@ -135,7 +135,7 @@ impl WorkerError {
 pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, WorkerError> {
     request.check()?;
     let WorkerRequest { store_directory, output_name, output_directory, input, files, cancel, options } = request;
-    let owner_output = crate::offload::output_directory(&store_directory, &output_name);
+    let owner_output = owner_output_directory(&store_directory, &output_name);
     let hooks = FileSystemHooks {
         tap: None,
         remap: Some(Arc::new(OutputRemap { owner: owner_output.clone(), local: output_directory })),
@@ -183,13 +183,11 @@ impl WorkerRequest<'_> {
         if !self.store_directory.is_absolute() {
             return invalid(format!("the owner's directory {:?} is not absolute", self.store_directory));
         }
-        match std::fs::read_dir(&self.output_directory) {
+        match std::fs::read_dir(&self.output_directory).map(|mut entries| entries.next().is_some()) {
             Err(error) => invalid(format!("output directory {:?}: {error}", self.output_directory)),
             // Upstream: leftovers there can make the result wrong.
-            Ok(mut entries) if entries.next().is_some() => {
-                invalid(format!("output directory {:?} is not empty", self.output_directory))
-            }
-            Ok(_) => Ok(()),
+            Ok(true) => invalid(format!("output directory {:?} is not empty", self.output_directory)),
+            Ok(false) => Ok(()),
         }
     }
 }
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn only_the_output_folder_is_led_elsewhere() {
-        let remap = OutputRemap { owner: output_directory(Path::new("/owner/db"), "job-7"), local: "/here/out".into() };
+        let remap = OutputRemap { owner: owner_output_directory(Path::new("/owner/db"), "job-7"), local: "/here/out".into() };
         assert_eq!(remap.map(Path::new("/owner/db/session_tmp/job-7/000009.sst")), Some("/here/out/000009.sst".into()));
         assert_eq!(remap.map(Path::new("/owner/db/session_tmp/job-7")), Some("/here/out".into()));
         for elsewhere in ["/owner/db/session_tmp/job-70/000009.sst", "/owner/db/000009.sst", "/owner/db/session_tmp"] {

@@ -106,7 +106,7 @@ impl CompactionService for Adapter {
             }
         };
         let id = job.id;
-        let Ok(response) = ScheduleResponse::scheduled(id.to_string(), CompactionServiceJobStatus::Success) else {
+        let Ok(response) = ScheduleResponse::scheduled(&id.to_string(), CompactionServiceJobStatus::Success) else {
             return local();
         };
         self.0.scheduled.lock().insert(id, job);
