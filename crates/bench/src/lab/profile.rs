@@ -89,21 +89,21 @@ impl Default for WorkloadSizes {
 pub struct StoreSettings {
     /// Size of a memtable.
     pub memtable_bytes: Option<u64>,
-    /// Size of level 1.
-    pub level1_bytes: Option<u64>,
-    /// Size of a table in level 1.
-    pub table_bytes: Option<u64>,
-    /// Block cache of a server.
-    pub block_cache_bytes: Option<u64>,
+    /// Memtables, the active one included, before writers wait for a flush.
+    pub memtable_count: Option<u32>,
+    /// Target size of level 1.
+    pub level_base_bytes: Option<u64>,
+    /// Size of a table below level 0.
+    pub target_file_bytes: Option<u64>,
     /// If set, the sizes above stand for a host whose scale (host cores per GHz) is this one; on another host they are
     /// multiplied with the quotient of the scales, so that stores behave alike and only the clock differs.
     pub sizes_at_scale: Option<f64>,
     /// Tables in level 0 that begin a compaction.
-    pub level0_compaction_trigger: u32,
+    pub l0_compaction_trigger: u32,
     /// Tables in level 0 that slow writes: the papers' stall threshold (WST).
-    pub level0_slowdown_trigger: u32,
+    pub l0_slowdown_trigger: u32,
     /// Tables in level 0 that stop writes.
-    pub level0_stop_trigger: u32,
+    pub l0_stop_trigger: u32,
     /// Compactions that a server runs at once for itself.
     pub background_compactions: u32,
     /// Compression of tables: `none`, `lz4` or `zstd`.
@@ -117,13 +117,13 @@ impl Default for StoreSettings {
     fn default() -> Self {
         StoreSettings {
             memtable_bytes: None,
-            level1_bytes: None,
-            table_bytes: None,
-            block_cache_bytes: None,
+            memtable_count: None,
+            level_base_bytes: None,
+            target_file_bytes: None,
             sizes_at_scale: None,
-            level0_compaction_trigger: 4,
-            level0_slowdown_trigger: 20,
-            level0_stop_trigger: 36,
+            l0_compaction_trigger: 4,
+            l0_slowdown_trigger: 20,
+            l0_stop_trigger: 36,
             background_compactions: 1,
             compression: None,
             durability: None,
@@ -259,8 +259,8 @@ impl StoreSettings {
         const LEAST_BYTES: u64 = 64 << 10;
         let sizes = [
             ("memtable_bytes", self.memtable_bytes),
-            ("level1_bytes", self.level1_bytes),
-            ("table_bytes", self.table_bytes),
+            ("level_base_bytes", self.level_base_bytes),
+            ("target_file_bytes", self.target_file_bytes),
         ];
         for (key, bytes) in sizes {
             if bytes.is_some_and(|bytes| bytes < LEAST_BYTES) {
@@ -270,17 +270,20 @@ impl StoreSettings {
         if self.sizes_at_scale.is_some_and(|scale| !(scale > 0.0 && scale.is_finite())) {
             return Err(wrong("sizes_at_scale", "must be above 0".to_owned()));
         }
+        if self.memtable_count.is_some_and(|count| count < 2) {
+            return Err(wrong("memtable_count", "must be at least 2".to_owned()));
+        }
         if self.background_compactions == 0 || self.background_compactions > MAX_CORES {
             return Err(wrong("background_compactions", format!("must be 1 to {MAX_CORES}")));
         }
-        if self.level0_compaction_trigger == 0 {
-            return Err(wrong("level0_compaction_trigger", "must be at least 1".to_owned()));
+        if self.l0_compaction_trigger == 0 {
+            return Err(wrong("l0_compaction_trigger", "must be at least 1".to_owned()));
         }
-        if self.level0_slowdown_trigger < self.level0_compaction_trigger {
-            return Err(wrong("level0_slowdown_trigger", "must not be below level0_compaction_trigger".to_owned()));
+        if self.l0_slowdown_trigger < self.l0_compaction_trigger {
+            return Err(wrong("l0_slowdown_trigger", "must not be below l0_compaction_trigger".to_owned()));
         }
-        if self.level0_stop_trigger < self.level0_slowdown_trigger {
-            return Err(wrong("level0_stop_trigger", "must not be below level0_slowdown_trigger".to_owned()));
+        if self.l0_stop_trigger < self.l0_slowdown_trigger {
+            return Err(wrong("l0_stop_trigger", "must not be below l0_slowdown_trigger".to_owned()));
         }
         for (key, value, known) in [
             ("compression", &self.compression, ["none", "lz4", "zstd"]),

@@ -169,7 +169,9 @@ impl<'a> Federation<'a> {
         for option in self.plan.emulated.store.options() {
             put("--store-option", option.into());
         }
-        put("--store-option", format!("max_subcompactions={}", server.subcompactions).into());
+        if self.plan.policy == "local-split" {
+            put("--store-option", format!("max_subcompactions={}", server.subcompactions).into());
+        }
         put("--workload", options.workload.as_str().into());
         put("--keys", options.keys.unwrap_or(keys).to_string().into());
         put("--key-bytes", "16".into());

@@ -162,14 +162,9 @@ impl StoreSettings {
         let mut store = self.clone();
         if let (Some(scale), Some(at)) = (scale, self.sizes_at_scale) {
             let factor = scale / at;
-            for bytes in [
-                &mut store.memtable_bytes,
-                &mut store.level1_bytes,
-                &mut store.table_bytes,
-                &mut store.block_cache_bytes,
-            ]
-            .into_iter()
-            .flatten()
+            for bytes in [&mut store.memtable_bytes, &mut store.level_base_bytes, &mut store.target_file_bytes]
+                .into_iter()
+                .flatten()
             {
                 *bytes = (((*bytes as f64 * factor) / GRAIN_BYTES).round().max(1.0) * GRAIN_BYTES) as u64;
             }
@@ -182,12 +177,12 @@ impl StoreSettings {
         let mut options = Vec::new();
         let mut put = |key: &str, value: Option<String>| options.extend(value.map(|value| format!("{key}={value}")));
         put("memtable_bytes", self.memtable_bytes.map(|value| value.to_string()));
-        put("level1_bytes", self.level1_bytes.map(|value| value.to_string()));
-        put("table_bytes", self.table_bytes.map(|value| value.to_string()));
-        put("block_cache_bytes", self.block_cache_bytes.map(|value| value.to_string()));
-        put("level0_compaction_trigger", Some(self.level0_compaction_trigger.to_string()));
-        put("level0_slowdown_trigger", Some(self.level0_slowdown_trigger.to_string()));
-        put("level0_stop_trigger", Some(self.level0_stop_trigger.to_string()));
+        put("memtable_count", self.memtable_count.map(|value| value.to_string()));
+        put("level_base_bytes", self.level_base_bytes.map(|value| value.to_string()));
+        put("target_file_bytes", self.target_file_bytes.map(|value| value.to_string()));
+        put("l0_compaction_trigger", Some(self.l0_compaction_trigger.to_string()));
+        put("l0_slowdown_trigger", Some(self.l0_slowdown_trigger.to_string()));
+        put("l0_stop_trigger", Some(self.l0_stop_trigger.to_string()));
         put("background_compactions", Some(self.background_compactions.to_string()));
         put("compression", self.compression.clone());
         put("durability", self.durability.clone());
