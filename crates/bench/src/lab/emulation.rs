@@ -4,12 +4,6 @@ use std::path::PathBuf;
 
 /// Makes emulated servers. The lab's own is [`Cgroups`](super::Cgroups); tests bring others.
 pub trait Emulation {
-    /// Whether emulated servers can be made here.
-    ///
-    /// # Errors
-    /// The reason, in words for a user.
-    fn check(&self) -> Result<(), String>;
-
     /// Makes a server of `cores` cores, each with `speed` (0 to 1] of a host core.
     ///
     /// # Errors

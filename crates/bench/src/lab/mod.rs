@@ -9,6 +9,7 @@
 //!
 //! Threads: the lab runs on the caller's thread; one thread for each server reads its output.
 
+mod cgroups;
 mod emulation;
 mod error;
 mod options;
@@ -27,6 +28,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use cgroups::Cgroups;
 pub use emulation::{EmulatedCores, Emulation};
 pub use error::LabError;
 pub use options::{LabOptions, OfferedRate, Patience};
@@ -48,6 +50,17 @@ const REPORT_FILE: &str = "lab.json";
 /// The directory of the run that measures what `local` reaches.
 const CALIBRATION: &str = "local-at-saturation";
 
+/// Runs the lab on this machine.
+///
+/// It takes over Ctrl-C while it runs, so that nothing is left behind: one lab of a process at a time.
+///
+/// # Errors
+/// See [`LabError`]; nothing the lab made is left behind, except for logs and records in [`LabOptions::record`].
+pub fn run_lab(options: &LabOptions, progress: &mut dyn Progress) -> Result<LabReport, LabError> {
+    options.check()?;
+    run_lab_on(options, &Cgroups::make()?, Host::here(), progress)
+}
+
 /// Runs the lab with emulated cores made by `emulation` on a machine described by `host`.
 ///
 /// # Errors
@@ -61,7 +74,6 @@ pub fn run_lab_on(
     options.check()?;
     let demand = Demand { foreground_threads: options.foreground_threads(), colocated_threads: options.colocated };
     let emulated = options.profile.scaled_to(host.cores, demand)?;
-    emulation.check().map_err(|reason| LabError::Emulation { reason })?;
     let interruption = Interruption::listen();
     let place = Place::make(options)?;
 

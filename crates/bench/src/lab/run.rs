@@ -256,6 +256,16 @@ impl<'a> Federation<'a> {
         while self.servers.iter().any(|server| !server.closed) && Instant::now() < deadline {
             self.take_event()?;
         }
+        for server in &self.servers {
+            let failures = server.recording.sums.as_ref().map_or(0, |sums| sums.core_failures);
+            if failures > 0 {
+                let (name, policy) = (&server.recording.server, self.plan.policy);
+                self.warnings.push(format!(
+                    "server {name} under policy {policy}: {failures} times a thread did not get its emulated core; \
+                     this run is not valid"
+                ));
+            }
+        }
         for server in &mut self.servers {
             let what = match (server.closed, server.process.end()) {
                 (true, Some(status)) if status.success() => continue,

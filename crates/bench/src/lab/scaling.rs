@@ -11,8 +11,8 @@ use super::{LabError, Profile, StoreSettings};
 
 /// Share of the host that emulated cores may use. The rest is for the lab itself and the kernel.
 pub const HOST_SHARE: f64 = 0.97;
-/// Slowest emulated core: the kernel's least quota is 1 ms, and a period above 25 ms would be felt in latencies.
-pub const LEAST_SPEED: f64 = 0.04;
+/// Slowest emulated core: the kernel's least quota is 1 ms, and a longer period would look like a stall.
+pub const LEAST_SPEED: f64 = ecotone_power::cores::MIN_CORE_SPEED;
 /// Steps in which servers that may be reduced lose cores: eighths of what they have.
 const REDUCTION_STEPS: u32 = 8;
 
@@ -141,7 +141,8 @@ impl Profile {
         }
 
         for server in &mut servers {
-            server.speed *= scale;
+            // Never below by the last bit of a product.
+            server.speed = (server.speed * scale).max(LEAST_SPEED);
         }
         let scale = (!absolute).then_some(scale);
         Ok(ScaledProfile {

@@ -380,9 +380,12 @@ impl Host {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let cores = ecotone_power::host_cores().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell how many cores this process may use; counting processors");
+            std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+        });
         Host {
-            cores: cores as f64,
+            cores,
             cpu: cpu.unwrap_or_else(|| "unknown processor".to_owned()),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         }

@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn bytes_have_binary_units() {
-        for (count, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (4 << 20, "4.0 MiB"), (5 << 40, "5.0 TiB")] {
+        for (count, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (4 << 20, "4.0 MiB"), (5 << 40, "5.0 TiB")]
+        {
             assert_eq!(bytes(count), text);
         }
     }

@@ -145,7 +145,8 @@ pub(super) fn servers(report: &LabReport) -> Table {
             server.worker_slots.to_string(),
         ];
         if offered {
-            cells.push(report.offered.ops_per_s.get(&server.name).map_or_else(|| "-".to_owned(), |rate| grouped(*rate)));
+            cells
+                .push(report.offered.ops_per_s.get(&server.name).map_or_else(|| "-".to_owned(), |rate| grouped(*rate)));
         }
         table.row(cells);
     }
