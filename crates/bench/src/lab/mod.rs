@@ -36,8 +36,10 @@ pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
+pub(crate) use summary::job_errors;
 pub use summary::{
     COUNTED_FROM_TRAININGS, Host, LabReport, ModelErrors, Offered, PolicyRun, Relative, ServerRun, Total,
+    relate_to_local,
 };
 
 use process::Interruption;
@@ -106,7 +108,7 @@ pub fn run_lab_on(
         recording.runs.push(records);
         runs.push(run);
     }
-    summary::relate_to_local(&mut runs);
+    relate_to_local(&mut runs);
 
     let Lab { emulated, place, warnings, .. } = lab;
     let report = LabReport {

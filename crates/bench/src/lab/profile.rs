@@ -242,7 +242,7 @@ impl ServerProfile {
             _ => {}
         }
         for (key, watts) in [("active_watts", self.active_watts), ("idle_watts", self.idle_watts)] {
-            if !(watts >= 0.0 && watts <= 10_000.0) {
+            if !(0.0..=10_000.0).contains(&watts) {
                 return Err(wrong(key, format!("must be 0 to 10000, is {watts}")));
             }
         }

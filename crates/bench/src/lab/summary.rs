@@ -340,7 +340,7 @@ impl PolicyRun {
 }
 
 /// Writes into every run how it compares with the run of `local`, if there is one.
-pub(crate) fn relate_to_local(runs: &mut [PolicyRun]) {
+pub fn relate_to_local(runs: &mut [PolicyRun]) {
     let Some(local) = runs.iter().find(|run| run.policy == "local").cloned() else { return };
     for run in runs.iter_mut().filter(|run| run.policy != "local") {
         for (server, local) in run.servers.iter_mut().zip(&local.servers) {

@@ -5,9 +5,15 @@
 
 mod format;
 mod html;
+mod matrix;
+mod page;
+mod palette;
 mod papers;
+mod plots;
 mod table;
 mod tables;
+
+pub use page::{PageHeader, html};
 
 use crate::lab::LabReport;
 
