@@ -12,10 +12,19 @@
 //! for Edge Federation* (CLOUD 2024). Constants are named fields of [`machine::Parameters`].
 
 pub mod duty;
+pub mod edgecode;
 pub mod error;
 pub mod ids;
 pub mod machine;
 pub mod policy;
+pub mod predictor;
+pub mod prequential;
+pub mod queue_order;
+pub mod rate;
+pub mod regression;
+pub mod server_table;
+pub mod stall;
+pub mod target;
 pub mod units;
 
 pub use duty::{Duty, DutyObserver};

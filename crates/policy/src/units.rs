@@ -9,6 +9,10 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
 use serde::{Deserialize, Serialize};
 
+/// The greatest value of any quantity that is believed: far above everything real, and small enough that sums of squares
+/// stay finite.
+pub const GREATEST_PLAUSIBLE: f64 = 1e18;
+
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $symbol:literal) => {
         $(#[$doc])*
@@ -20,9 +24,9 @@ macro_rules! quantity {
             /// Nothing of it.
             pub const ZERO: Self = Self(0.0);
 
-            /// Whether it is finite and not negative.
+            /// Whether it is a number from zero to [`GREATEST_PLAUSIBLE`].
             pub fn is_plausible(self) -> bool {
-                self.0.is_finite() && self.0 >= 0.0
+                (0.0..=GREATEST_PLAUSIBLE).contains(&self.0)
             }
 
             /// The smaller of two; a NaN loses.
@@ -115,6 +119,10 @@ quantity! {
     Tables, "tables"
 }
 quantity! {
+    /// A number of L0 tables for each second. Zero or more.
+    TablesPerSecond, "tables/s"
+}
+quantity! {
     /// A clock frequency in hertz. More than zero.
     Hertz, "Hz"
 }
@@ -179,6 +187,20 @@ impl Mul<Seconds> for Watts {
     type Output = Joules;
     fn mul(self, time: Seconds) -> Joules {
         Joules(self.0 * time.0)
+    }
+}
+
+impl Mul<Seconds> for TablesPerSecond {
+    type Output = Tables;
+    fn mul(self, time: Seconds) -> Tables {
+        Tables(self.0 * time.0)
+    }
+}
+
+impl Div<TablesPerSecond> for Tables {
+    type Output = Seconds;
+    fn div(self, rate: TablesPerSecond) -> Seconds {
+        Seconds(self.0 / rate.0)
     }
 }
 
@@ -250,7 +272,7 @@ mod tests {
 
     #[test]
     fn implausible_values_are_told_apart() {
-        for bad in [f64::NAN, f64::INFINITY, -1.0] {
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 1e19] {
             assert!(!Seconds(bad).is_plausible());
         }
         assert!(Seconds(0.0).is_plausible());

@@ -8,12 +8,17 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, ServerId};
+use crate::prequential::relative_error;
 use crate::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
+
+/// The range of core speeds that is believed, relative to the reference core.
+const MIN_CORE_SPEED: f64 = 1e-6;
+const MAX_CORE_SPEED: f64 = 1e6;
 
 /// A path between two servers, as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// What it carries one way. More than zero.
+    /// What it carries one way. At least 1.
     pub bytes_per_s: BytesPerSecond,
     /// From a question to its answer, without payload. Zero or more.
     pub round_trip: Seconds,
@@ -35,18 +40,17 @@ pub struct LoadSample {
     pub memtable_bytes: Bytes,
     /// L0 tables that flushes have made since the server started.
     pub flushed_tables_total: u64,
-    /// Bytes of those tables.
-    pub flushed_bytes_total: Bytes,
     /// Cores that are idle now.
     pub free_cores: Cores,
     /// All cores of the server.
     pub cores: Cores,
     /// The speed of one core, relative to the reference core of
-    /// [`ModelParameters`](super::ModelParameters). More than zero.
+    /// [`ModelParameters`](super::ModelParameters). From 1e-6 to 1e6.
     pub core_speed: f64,
     /// Bandwidth of the server's network that is unused now.
     pub free_network_bytes_per_s: BytesPerSecond,
-    /// The measured path from this server to the coordinator; `None` until it has been measured.
+    /// The measured path from this server to the coordinator; `None` at the coordinator itself, and until it has been
+    /// measured.
     pub link: Option<Link>,
     /// Jobs that it would take from other servers now.
     pub worker_slots_free: u32,
@@ -64,19 +68,19 @@ impl LoadSample {
     /// What is impossible in this sample, if anything.
     pub fn problem(&self) -> Option<&'static str> {
         let checks = [
-            (self.input_bytes_per_s.is_plausible(), "the input rate is negative or not finite"),
-            (self.free_cores.is_plausible(), "the number of free cores is negative or not finite"),
-            (self.cores.is_plausible(), "the number of cores is negative or not finite"),
-            (self.core_speed.is_finite() && self.core_speed > 0.0, "the core speed is not above zero"),
-            (self.free_network_bytes_per_s.is_plausible(), "the free bandwidth is negative or not finite"),
-            (self.active_watts.is_plausible(), "the active power is negative or not finite"),
-            (self.idle_watts.is_plausible(), "the idle power is negative or not finite"),
-            (self.joules_total.is_plausible(), "the energy is negative or not finite"),
+            (self.input_bytes_per_s.is_plausible(), "the input rate is out of range"),
+            (self.free_cores.is_plausible(), "the number of free cores is out of range"),
+            (self.cores.is_plausible(), "the number of cores is out of range"),
+            ((MIN_CORE_SPEED..=MAX_CORE_SPEED).contains(&self.core_speed), "the core speed is out of range"),
+            (self.free_network_bytes_per_s.is_plausible(), "the free bandwidth is out of range"),
+            (self.active_watts.is_plausible(), "the active power is out of range"),
+            (self.idle_watts.is_plausible(), "the idle power is out of range"),
+            (self.joules_total.is_plausible(), "the energy is out of range"),
             (
                 self.link.is_none_or(|link| {
-                    link.bytes_per_s.is_plausible() && link.bytes_per_s.0 > 0.0 && link.round_trip.is_plausible()
+                    link.bytes_per_s.is_plausible() && link.bytes_per_s.0 >= 1.0 && link.round_trip.is_plausible()
                 }),
-                "the link has no bandwidth or a negative round trip",
+                "the link has no bandwidth or an impossible round trip",
             ),
         ];
         checks.into_iter().find_map(|(good, problem)| (!good).then_some(problem))
@@ -120,9 +124,9 @@ impl JobReport {
     pub fn problem(&self) -> Option<&'static str> {
         let checks = [
             (self.input_bytes > Bytes::ZERO, "the job read nothing"),
-            (self.seconds.is_plausible() && self.seconds.0 > 0.0, "the job took no time"),
-            (self.joules.is_plausible(), "the energy is negative or not finite"),
-            (self.transfer_seconds.is_none_or(Seconds::is_plausible), "the transfer time is negative or not finite"),
+            (self.seconds.is_plausible() && self.seconds.0 > 0.0, "the job took no time or for ever"),
+            (self.joules.is_plausible(), "the energy is out of range"),
+            (self.transfer_seconds.is_none_or(Seconds::is_plausible), "the transfer time is out of range"),
         ];
         checks.into_iter().find_map(|(good, problem)| (!good).then_some(problem))
     }
@@ -144,7 +148,10 @@ pub struct Prediction {
 impl Prediction {
     /// Whether its numbers are finite and not negative.
     pub fn is_plausible(&self) -> bool {
-        self.seconds.is_plausible() && self.joules.is_plausible() && self.time_error.is_finite()
+        self.seconds.is_plausible()
+            && self.joules.is_plausible()
+            && self.time_error.is_finite()
+            && self.time_error >= 0.0
     }
 }
 
@@ -174,8 +181,8 @@ impl PlacementRequest {
     pub fn problem(&self, max_servers: usize) -> Option<&'static str> {
         let checks = [
             (self.input_bytes > Bytes::ZERO, "the job reads nothing"),
-            (self.local_time.is_none_or(Seconds::is_plausible), "the local time is negative or not finite"),
-            (self.latest.is_none_or(Seconds::is_plausible), "the latest time is negative or not finite"),
+            (self.local_time.is_none_or(Seconds::is_plausible), "the local time is out of range"),
+            (self.latest.is_none_or(Seconds::is_plausible), "the latest time is out of range"),
             (self.avoid.len() <= max_servers, "it avoids more servers than a federation may have"),
         ];
         checks.into_iter().find_map(|(good, problem)| (!good).then_some(problem))
@@ -504,7 +511,7 @@ pub struct JobObservation {
     pub job: JobId,
     /// Bytes of the input tables.
     pub input_bytes: Bytes,
-    /// What was predicted when the job was placed. `None` at a server that did not place it.
+    /// What was predicted when the job was placed. `None` at all servers but its owner, and when nothing was known.
     pub at_decision: Option<Prediction>,
     /// What the models said just before they learned from this job; `samples` is the number of trainings before it.
     /// `None` when they knew nothing, not even a prior.
@@ -518,13 +525,11 @@ pub struct JobObservation {
 impl JobObservation {
     /// Relative error of the time predicted just before the training: 0.05 for 5 %.
     pub fn time_error(&self) -> Option<f64> {
-        let predicted = self.before_training?.seconds;
-        (self.seconds.0 > 0.0).then(|| ((predicted - self.seconds) / self.seconds).abs())
+        relative_error(self.before_training?.seconds.0, self.seconds.0)
     }
 
     /// Relative error of the energy predicted just before the training; `None` when nothing measured it.
     pub fn energy_error(&self) -> Option<f64> {
-        let predicted = self.before_training?.joules;
-        (self.joules.0 > 0.0).then(|| ((predicted - self.joules) / self.joules).abs())
+        relative_error(self.before_training?.joules.0, self.joules.0)
     }
 }
