@@ -58,7 +58,7 @@ mod tests {
     fn the_sequence_of_a_seed_never_changes() {
         let mut random = Random::new(42, 0);
         let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
-        insta::assert_debug_snapshot!(first);
+        assert_eq!(first, [13000693690908903901, 13458607271329619873, 5310462805841781896]);
     }
 
     #[test]
