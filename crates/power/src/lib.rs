@@ -1,1 +1,32 @@
+//! The room where energy is accounted for and cores are given out.
+//!
+//! - [`EnergyMeter`]: joules by duty from CPU time and a [`PowerModel`]; every figure says its source.
+//! - [`ThreadDuties`]: what a store and a worker call where a thread changes its duty; feeds the meter and binds the thread
+//!   to a core.
+//! - [`cores`]: emulated cores (a cgroup around one busy thread), so that one machine can play unequal servers.
+//! - [`governor`]: sets the frequency and tells the meter.
+//!
+//! **Never in this room:** decisions about where work runs or at which frequency (that is `policy`), the store, the network, and
+//! any figure in joules without its source. Unsafe code stands in `thread_clock` only.
 
+mod account;
+pub mod cores;
+mod duties;
+mod error;
+pub mod governor;
+mod host;
+mod ledger;
+mod meter;
+mod model;
+mod pstate;
+mod reading;
+mod thread_clock;
+
+pub use account::{CoreChange, MAX_NESTED_DUTIES};
+pub use duties::{DutyScope, ThreadDuties};
+pub use error::PowerError;
+pub use host::host_cores;
+pub use meter::{EnergyMeter, ThreadUse};
+pub use model::{MAX_WATTS, PowerModel, PowerModelKeys};
+pub use pstate::{MAX_P_STATES, PState, PStateIndex, PStateTable};
+pub use reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};

@@ -1,0 +1,157 @@
+//! The coordinator's half: ECO-KVS's Global System (section VI-B) with Scheduler, Predictor and Tracker, or EdgePilot's
+//! Scheduler with its queue and EdgeCode (section IV).
+//!
+//! Requests come one at a time: whoever drives the machine queues them in a bounded queue, as both papers' schedulers do.
+
+use crate::ids::ServerId;
+use crate::predictor::Predictor;
+use crate::queue_order::{self, QueueLimits, ServerStatus};
+use crate::server_table::ServerTable;
+use crate::target::{self, Candidate};
+use crate::units::{BytesPerSecond, Cores, Seconds, Time};
+
+use super::message::{LoadSample, LocalReason, PlacementAnswer, PlacementRequest};
+use super::parameters::{Parameters, WhenNoneInTime};
+
+/// The Global System.
+#[derive(Clone, Debug)]
+pub(super) struct GlobalSystem {
+    table: ServerTable,
+}
+
+impl GlobalSystem {
+    pub(super) fn new(parameters: &Parameters) -> Self {
+        Self { table: ServerTable::new(parameters) }
+    }
+
+    /// Takes a load sample into the server table; `false` when there is no room for its server.
+    #[must_use]
+    pub(super) fn observe(&mut self, now: Time, sample: LoadSample) -> bool {
+        self.table.update(now, sample)
+    }
+
+    pub(super) fn lost(&mut self, server: &ServerId) {
+        self.table.remove(server);
+    }
+
+    /// Finds a worker.
+    pub(super) fn place(
+        &mut self,
+        now: Time,
+        request: &PlacementRequest,
+        parameters: &Parameters,
+        predictor: &Predictor,
+    ) -> PlacementAnswer {
+        match self.choose(now, request, parameters, predictor) {
+            Ok(Candidate { server, prediction }) => {
+                self.table.count_placement(&server);
+                PlacementAnswer::Worker { worker: server, prediction }
+            }
+            Err(reason) => PlacementAnswer::Local { reason },
+        }
+    }
+
+    fn choose(
+        &self,
+        now: Time,
+        request: &PlacementRequest,
+        parameters: &Parameters,
+        predictor: &Predictor,
+    ) -> Result<Candidate, LocalReason> {
+        let policy = parameters.policy;
+        if !policy.may_offload() {
+            return Err(LocalReason::PolicyIsLocal);
+        }
+        if !policy.considers(request.input_level) {
+            return Err(LocalReason::NotLevelZero);
+        }
+        if request.problem(parameters.max_servers).is_some() {
+            return Err(LocalReason::ImplausiblePlacement);
+        }
+        if policy.has_energy_target() {
+            self.choose_least_energy(now, request, parameters, predictor)
+        } else {
+            self.choose_head(now, request, parameters, predictor)
+        }
+    }
+
+    /// Servers that may be given this job: enabled, not the owner, not avoided by it.
+    fn eligible<'a>(
+        &'a self,
+        now: Time,
+        request: &'a PlacementRequest,
+    ) -> impl Iterator<Item = (&'a ServerId, Cores, BytesPerSecond)> {
+        self.table.enabled(now).filter(|(server, ..)| **server != request.owner && !request.avoid.contains(server))
+    }
+
+    /// ECO-KVS equations 3 and 4.
+    fn choose_least_energy(
+        &self,
+        now: Time,
+        request: &PlacementRequest,
+        parameters: &Parameters,
+        predictor: &Predictor,
+    ) -> Result<Candidate, LocalReason> {
+        let candidates: Vec<Candidate> = self
+            .eligible(now, request)
+            .filter_map(|(server, ..)| {
+                let prediction = predictor.remote(now, server, &request.owner, request.input_bytes)?;
+                Some(Candidate { server: server.clone(), prediction })
+            })
+            .collect();
+        if candidates.is_empty() {
+            return Err(LocalReason::NoServerEnabled);
+        }
+        if let Some(target) = target::least_energy_in_time(&candidates, request.latest) {
+            return Ok(target.clone());
+        }
+        match parameters.when_none_in_time {
+            WhenNoneInTime::Local => Err(LocalReason::NoneInTime),
+            WhenNoneInTime::FastestIfFaster => {
+                let local = local_time(request, predictor);
+                let fastest = target::fastest(&candidates)
+                    .filter(|fastest| local.is_some_and(|local| fastest.prediction.seconds < local));
+                fastest.cloned().ok_or(LocalReason::NoneInTime)
+            }
+        }
+    }
+
+    /// EdgePilot: the head of the queue of Algorithm 2, if EdgeCode finds it faster than the owner.
+    fn choose_head(
+        &self,
+        now: Time,
+        request: &PlacementRequest,
+        parameters: &Parameters,
+        predictor: &Predictor,
+    ) -> Result<Candidate, LocalReason> {
+        let statuses: Vec<ServerStatus> = self
+            .eligible(now, request)
+            .filter_map(|(server, available_cores, available_network)| {
+                let compaction_bytes_per_s = predictor.compaction_bytes_per_s(server)?;
+                Some(ServerStatus {
+                    server: server.clone(),
+                    available_cores,
+                    available_network,
+                    compaction_bytes_per_s,
+                })
+            })
+            .collect();
+        let limits =
+            QueueLimits { min_cores: parameters.min_free_cores, min_network: parameters.min_free_network_bytes_per_s };
+        let head = queue_order::head(&statuses, limits).ok_or(LocalReason::NoServerEnabled)?;
+        let prediction = predictor
+            .remote(now, &head.server, &request.owner, request.input_bytes)
+            .ok_or(LocalReason::NoPrediction)?;
+        let is_faster = match predictor.edge_code(now, &head.server, &request.owner) {
+            Some(edge_code) => edge_code.offload_is_faster(request.input_bytes),
+            // The owner has never reported: its own word for its own time.
+            None => prediction.seconds < request.local_time.ok_or(LocalReason::NoPrediction)?,
+        };
+        if is_faster { Ok(Candidate { server: head.server.clone(), prediction }) } else { Err(LocalReason::NotFaster) }
+    }
+}
+
+/// What the job takes on its owner: as the coordinator's models say, or as the owner says where they know nothing.
+fn local_time(request: &PlacementRequest, predictor: &Predictor) -> Option<Seconds> {
+    predictor.local(&request.owner, request.input_bytes).map(|local| local.seconds).or(request.local_time)
+}

@@ -1,0 +1,276 @@
+//! The owner's half: ECO-KVS's Local System (section VI-B) with Monitor, gate and Offloader, and the bookkeeping that gives
+//! every compaction exactly one place to run.
+//!
+//! A job is *asking* (the coordinator has been asked), *offloaded*, or *settled* (it runs here, or its output is installed, and
+//! only its report is awaited). Every job leaves *asking* through exactly one of an answer, "unavailable" or the placement
+//! timeout, and *offloaded* through the end of the offload. Whatever else arrives for a job is late and changes nothing.
+//!
+//! Bounded: jobs that ask, jobs that are offloaded, jobs that are remembered, and workers that are avoided.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{JobId, ServerId};
+use crate::predictor::Predictor;
+use crate::rate::InputRate;
+use crate::stall::StallForecast;
+use crate::units::{Bytes, Seconds, Tables, Time};
+
+use super::message::{Command, LoadSample, LocalReason, OffloadOutcome, PlacementAnswer, PlacementRequest, Prediction};
+use super::parameters::Parameters;
+use super::report::RateSummary;
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Asking { since: Time },
+    Offloaded { reported: bool },
+    Settled,
+}
+
+#[derive(Clone, Debug)]
+struct OpenJob {
+    phase: Phase,
+    /// What it was predicted to take here.
+    local: Option<Prediction>,
+    /// What it was predicted to take on its worker; `None` when it has none, or no longer.
+    remote: Option<Prediction>,
+}
+
+/// A compaction that asks where it shall run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadyCompaction {
+    pub(super) job: JobId,
+    pub(super) input_bytes: Bytes,
+    pub(super) input_level: i32,
+    pub(super) output_level: i32,
+    pub(super) l0_tables: Option<u32>,
+}
+
+/// The Local System of one server.
+#[derive(Clone, Debug)]
+pub(super) struct LocalSystem {
+    own: ServerId,
+    rate: InputRate,
+    /// Of the last own load sample.
+    l0_tables: Option<u32>,
+    jobs: BTreeMap<JobId, OpenJob>,
+    /// Workers not to be asked for, and until when.
+    avoid: BTreeMap<ServerId, Time>,
+}
+
+impl LocalSystem {
+    pub(super) fn new(own: ServerId, parameters: &Parameters) -> Self {
+        Self {
+            own,
+            rate: InputRate::new(&parameters.rate),
+            l0_tables: None,
+            jobs: BTreeMap::new(),
+            avoid: BTreeMap::new(),
+        }
+    }
+
+    /// The Monitor: the own load sample of each second.
+    pub(super) fn observe(&mut self, sample: &LoadSample) {
+        self.rate.observe(sample);
+        self.l0_tables = Some(sample.l0_tables);
+    }
+
+    pub(super) fn rate(&self) -> RateSummary {
+        self.rate.summary()
+    }
+
+    /// A compaction asks where to run. `None` when its number is that of a job still under way.
+    pub(super) fn ready(
+        &mut self,
+        now: Time,
+        compaction: ReadyCompaction,
+        parameters: &Parameters,
+        predictor: &Predictor,
+    ) -> Option<Command> {
+        let job = compaction.job;
+        if self.jobs.get(&job).is_some_and(|open| !matches!(open.phase, Phase::Settled)) {
+            return None;
+        }
+        let local = predictor.local(&self.own, compaction.input_bytes);
+        Some(match self.decide(now, compaction, local, parameters) {
+            Ok(request) => {
+                self.remember(job, Phase::Asking { since: now }, local, parameters);
+                Command::AskCoordinator { request }
+            }
+            Err(reason) => {
+                self.remember(job, Phase::Settled, local, parameters);
+                Command::RunHere { job, reason }
+            }
+        })
+    }
+
+    /// The gate: the question for the coordinator, or why there is none.
+    fn decide(
+        &self,
+        now: Time,
+        compaction: ReadyCompaction,
+        local: Option<Prediction>,
+        parameters: &Parameters,
+    ) -> Result<PlacementRequest, LocalReason> {
+        let policy = parameters.policy;
+        if !policy.may_offload() {
+            return Err(LocalReason::PolicyIsLocal);
+        }
+        if !policy.considers(compaction.input_level) {
+            return Err(LocalReason::NotLevelZero);
+        }
+        let forecast = self.forecast(compaction.l0_tables, parameters);
+        if policy.has_gate() {
+            let (Some(forecast), Some(local)) = (forecast, local) else { return Err(LocalReason::NoPrediction) };
+            if !forecast.stalls_after(local.seconds) {
+                return Err(LocalReason::NoStallForecast);
+            }
+        }
+        if !self.has_room(parameters) {
+            return Err(LocalReason::TooManyOutstanding);
+        }
+        let request = PlacementRequest {
+            owner: self.own.clone(),
+            job: compaction.job,
+            input_bytes: compaction.input_bytes,
+            input_level: compaction.input_level,
+            output_level: compaction.output_level,
+            local_time: local.map(|local| local.seconds),
+            latest: if policy.has_energy_target() { forecast.and_then(|forecast| forecast.latest()) } else { None },
+            avoid: self.avoid.iter().filter(|(_, until)| now < **until).map(|(worker, _)| worker.clone()).collect(),
+        };
+        match request.problem(parameters.max_servers) {
+            None => Ok(request),
+            Some(_) => Err(LocalReason::ImplausiblePlacement),
+        }
+    }
+
+    /// `None` before the first own load sample.
+    fn forecast(&self, l0_tables: Option<u32>, parameters: &Parameters) -> Option<StallForecast> {
+        Some(StallForecast {
+            current: Tables(f64::from(l0_tables.or(self.l0_tables)?)),
+            input: self.rate.tables_per_s()?,
+            threshold: parameters.stall_threshold_tables,
+        })
+    }
+
+    fn has_room(&self, parameters: &Parameters) -> bool {
+        let asking = self.jobs.values().filter(|open| matches!(open.phase, Phase::Asking { .. })).count();
+        let offloaded = self.jobs.values().filter(|open| matches!(open.phase, Phase::Offloaded { .. })).count();
+        // A question counts as an offload already, since each may be answered with a worker.
+        asking < parameters.max_placements_outstanding && asking + offloaded < parameters.max_offloads_outstanding
+    }
+
+    /// Keeps a job in mind; of settled ones, whose reports may never come, the oldest makes room.
+    fn remember(&mut self, job: JobId, phase: Phase, local: Option<Prediction>, parameters: &Parameters) {
+        self.jobs.insert(job, OpenJob { phase, local, remote: None });
+        if self.jobs.len() > parameters.max_jobs_remembered {
+            let oldest = self.jobs.iter().find(|(_, open)| matches!(open.phase, Phase::Settled));
+            if let Some(oldest) = oldest.map(|(job, _)| *job) {
+                self.jobs.remove(&oldest);
+            }
+        }
+    }
+
+    /// The coordinator has answered. `None` when the job no longer waits for an answer.
+    pub(super) fn answered(&mut self, job: JobId, answer: PlacementAnswer, parameters: &Parameters) -> Option<Command> {
+        let own = self.own.clone();
+        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking { .. }))?;
+        let reason = match answer {
+            PlacementAnswer::Worker { worker, prediction } if worker != own && prediction.is_plausible() => {
+                open.phase = Phase::Offloaded { reported: false };
+                open.remote = Some(prediction);
+                return Some(Command::Offload { job, worker, prediction, deadline: deadline(&prediction, parameters) });
+            }
+            PlacementAnswer::Worker { .. } => LocalReason::ImplausiblePlacement,
+            PlacementAnswer::Local { reason } => reason,
+        };
+        open.phase = Phase::Settled;
+        Some(Command::RunHere { job, reason })
+    }
+
+    /// The question found nobody. `None` when the job no longer waits for an answer.
+    pub(super) fn unavailable(&mut self, job: JobId) -> Option<Command> {
+        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking { .. }))?;
+        open.phase = Phase::Settled;
+        Some(Command::RunHere { job, reason: LocalReason::CoordinatorUnavailable })
+    }
+
+    /// An offload is over. A job that failed runs here; `None` when there is nothing to do.
+    pub(super) fn offload_ended(
+        &mut self,
+        now: Time,
+        job: JobId,
+        outcome: OffloadOutcome,
+        parameters: &Parameters,
+    ) -> Option<Command> {
+        let open = self.jobs.get_mut(&job)?;
+        let Phase::Offloaded { reported } = open.phase else { return None };
+        open.phase = Phase::Settled;
+        if !matches!(outcome, OffloadOutcome::Installed) {
+            open.remote = None;
+        }
+        let reason = match outcome {
+            OffloadOutcome::Installed => {
+                if reported {
+                    self.jobs.remove(&job);
+                }
+                return None;
+            }
+            OffloadOutcome::Declined { worker, .. } => {
+                self.avoid_until(now, worker, parameters.avoid_after_decline, parameters);
+                LocalReason::Declined
+            }
+            OffloadOutcome::Failed { worker, reason } => {
+                if reason.blames_worker() {
+                    self.avoid_until(now, worker, parameters.avoid_after_failure, parameters);
+                }
+                LocalReason::Failed
+            }
+        };
+        Some(Command::RunHere { job, reason })
+    }
+
+    fn avoid_until(&mut self, now: Time, worker: ServerId, time: Seconds, parameters: &Parameters) {
+        self.avoid.retain(|_, until| now < *until);
+        let until = now + time;
+        if let Some(known) = self.avoid.get_mut(&worker) {
+            *known = if *known < until { until } else { *known };
+        } else if self.avoid.len() < parameters.max_servers {
+            self.avoid.insert(worker, until);
+        }
+    }
+
+    /// An own job is finished: what was predicted when it was placed.
+    pub(super) fn finished(&mut self, job: JobId) -> Option<Prediction> {
+        let open = self.jobs.get_mut(&job)?;
+        match &mut open.phase {
+            Phase::Settled => self.jobs.remove(&job).and_then(|open| open.remote.or(open.local)),
+            // The report may overtake the end of the offload; the job stays until that comes.
+            Phase::Offloaded { reported } => {
+                *reported = true;
+                open.remote
+            }
+            Phase::Asking { .. } => None,
+        }
+    }
+
+    /// Time has passed: jobs that have waited too long for an answer run here.
+    pub(super) fn tick(&mut self, now: Time, parameters: &Parameters) -> Vec<Command> {
+        self.avoid.retain(|_, until| now < *until);
+        let mut commands = Vec::new();
+        for (job, open) in &mut self.jobs {
+            if let Phase::Asking { since } = open.phase
+                && now.since(since) >= parameters.placement_timeout
+            {
+                open.phase = Phase::Settled;
+                commands.push(Command::RunHere { job: *job, reason: LocalReason::PlacementTimedOut });
+            }
+        }
+        commands
+    }
+}
+
+/// A multiple of what is expected, within bounds.
+fn deadline(prediction: &Prediction, parameters: &Parameters) -> Seconds {
+    (prediction.seconds * parameters.deadline_multiple).max(parameters.min_deadline).min(parameters.max_deadline)
+}

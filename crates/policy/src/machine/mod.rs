@@ -1,0 +1,176 @@
+//! The state machine: events in, commands out.
+//!
+//! One machine serves a server in both of its roles. As **owner** it decides for each of its compactions whether to ask for
+//! a worker (`local`, after ECO-KVS's Local System). As **coordinator** it finds the worker (`global`, after ECO-KVS's
+//! Global System and EdgePilot's Scheduler). Both stand on the same models, so that the coordinator's own jobs train them once.
+//!
+//! ```text
+//!   CompactionReady ---> gate ---> RunHere
+//!                          |
+//!                          +-----> AskCoordinator ==> PlacementRequested ---> AnswerPlacement
+//!                                                                                   ||
+//!   RunHere <---+----------------- PlacementAnswered / PlacementUnavailable / Tick <=+
+//!               |                          |
+//!               |                          +-----> Offload ==> OffloadEnded ---> RunHere (declined, failed)
+//!               |                                                   |
+//!               +---- JobFinished <=================================+  ---> Observed
+//! ```
+//!
+//! **Invariants.**
+//! 1. Each `CompactionReady` is followed, at the latest by the first `Tick` after the placement timeout, by exactly one
+//!    `RunHere` or one `Offload`; an `Offload` that is declined or fails by exactly one `RunHere`; nothing else gives these two.
+//! 2. The worker of an `Offload` or of an answer is never the owner.
+//! 3. At most `max_placements_outstanding` jobs wait for an answer, and at most `max_offloads_outstanding` are on workers.
+//! 4. Decisions do not depend on the order in which servers reported.
+//! 5. A message with an impossible number changes nothing and is counted.
+//!
+//! **Failure modes.** None: in doubt the answer is "here". **Threads.** None: whoever drives the machine gives it one event
+//! at a time.
+
+mod global;
+mod local;
+mod message;
+mod parameters;
+mod report;
+
+pub use message::{
+    Command, DeclineReason, Event, FailureReason, JobObservation, JobReport, Link, LoadSample, LocalReason,
+    OffloadOutcome, PlacementAnswer, PlacementRequest, Prediction,
+};
+pub use parameters::{ModelParameters, Parameters, RateParameters, Weighting, WhenNoneInTime};
+pub use report::{ModelKind, ModelReport, ModelSummary, RateSummary};
+
+use crate::error::Result;
+use crate::ids::ServerId;
+use crate::predictor::Predictor;
+use crate::units::Time;
+
+use global::GlobalSystem;
+use local::{LocalSystem, ReadyCompaction};
+
+/// One server's decisions, in both of its roles: owner of its own jobs and, if it is the coordinator, placer of
+/// everybody's.
+#[derive(Clone, Debug)]
+pub struct PolicyCore {
+    own: ServerId,
+    parameters: Parameters,
+    predictor: Predictor,
+    local: LocalSystem,
+    global: GlobalSystem,
+    /// The time of the latest event; time does not run backwards here.
+    now: Time,
+    ignored_messages_total: u64,
+}
+
+impl PolicyCore {
+    /// A machine for the server `own`, which knows nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`](crate::Error::Parameter) when a parameter is outside its range.
+    pub fn new(own: ServerId, parameters: Parameters) -> Result<Self> {
+        parameters.validate()?;
+        Ok(Self {
+            predictor: Predictor::new(&parameters.models, parameters.max_servers),
+            local: LocalSystem::new(own.clone(), &parameters),
+            global: GlobalSystem::new(&parameters),
+            own,
+            parameters,
+            now: Time::default(),
+            ignored_messages_total: 0,
+        })
+    }
+
+    /// The server that this machine decides for.
+    pub fn own(&self) -> &ServerId {
+        &self.own
+    }
+
+    /// The constants that it decides by.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Takes an event and gives the commands that follow from it, in the order in which they are to be carried out. A
+    /// `now` before that of an earlier event counts as that earlier one.
+    pub fn handle(&mut self, now: Time, event: Event) -> Vec<Command> {
+        if now.0.is_plausible() && now > self.now {
+            self.now = now;
+        }
+        let now = self.now;
+        match event {
+            Event::CompactionReady { job, input_bytes, input_level, output_level, l0_tables } => {
+                let compaction = ReadyCompaction { job, input_bytes, input_level, output_level, l0_tables };
+                let command = self.local.ready(now, compaction, &self.parameters, &self.predictor);
+                self.or_ignored(command)
+            }
+            Event::PlacementRequested { request } => {
+                let answer = self.global.place(now, &request, &self.parameters, &self.predictor);
+                vec![Command::AnswerPlacement { owner: request.owner, job: request.job, answer }]
+            }
+            Event::PlacementAnswered { job, answer } => {
+                self.local.answered(job, answer, &self.parameters).into_iter().collect()
+            }
+            Event::PlacementUnavailable { job } => self.local.unavailable(job).into_iter().collect(),
+            Event::OffloadEnded { job, outcome } => {
+                self.local.offload_ended(now, job, outcome, &self.parameters).into_iter().collect()
+            }
+            Event::JobFinished(report) => self.job_finished(now, &report),
+            Event::LoadSampled(sample) => self.load_sampled(now, sample),
+            Event::ServerLost { server } => {
+                self.global.lost(&server);
+                Vec::new()
+            }
+            Event::Tick => self.local.tick(now, &self.parameters),
+        }
+    }
+
+    /// What the models know now.
+    pub fn models(&self) -> ModelReport {
+        ModelReport {
+            models: self.predictor.summaries(self.now),
+            rate: self.local.rate(),
+            ignored_messages_total: self.ignored_messages_total,
+        }
+    }
+
+    fn job_finished(&mut self, now: Time, report: &JobReport) -> Vec<Command> {
+        if report.problem().is_some() {
+            self.ignored_messages_total += 1;
+            return Vec::new();
+        }
+        let at_decision = if report.owner == self.own { self.local.finished(report.job) } else { None };
+        let before_training = self.predictor.train(now, report);
+        vec![Command::Observed(JobObservation {
+            owner: report.owner.clone(),
+            worker: report.worker.clone(),
+            job: report.job,
+            input_bytes: report.input_bytes,
+            at_decision,
+            before_training,
+            seconds: report.seconds,
+            joules: report.joules,
+        })]
+    }
+
+    fn load_sampled(&mut self, now: Time, sample: LoadSample) -> Vec<Command> {
+        if sample.problem().is_some() {
+            self.ignored_messages_total += 1;
+            return Vec::new();
+        }
+        if sample.server == self.own {
+            self.local.observe(&sample);
+        }
+        self.predictor.observe_load(now, &sample);
+        if !self.global.observe(now, sample) {
+            self.ignored_messages_total += 1;
+        }
+        Vec::new()
+    }
+
+    fn or_ignored(&mut self, command: Option<Command>) -> Vec<Command> {
+        if command.is_none() {
+            self.ignored_messages_total += 1;
+        }
+        command.into_iter().collect()
+    }
+}

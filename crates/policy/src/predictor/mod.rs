@@ -1,0 +1,303 @@
+//! What a job will take, and cost, on a server: ECO-KVS's Local and Global Predictor (section VI-B), EdgePilot's models
+//! behind EdgeCode (section III-C).
+//!
+//! Each server has a model of time and one of energy over the input bytes of its own jobs. For a worker and a remote owner
+//! a further pair of models starts from the worker's own and the measured link, and is then corrected by the jobs that
+//! this worker did for this owner. Before any job was seen, a server's model is a prior from its core speed and power, so that a
+//! policy can begin in the first minute.
+//!
+//! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts at once. The server table
+//! keeps busy servers out; the models learn from what jobs took when several ran at a time.
+//!
+//! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago makes room.
+
+mod learned;
+mod link;
+
+use std::collections::BTreeMap;
+
+use crate::edgecode::EdgeCode;
+use crate::ids::ServerId;
+use crate::machine::{JobReport, Link, LoadSample, ModelKind, ModelParameters, ModelSummary, Prediction};
+use crate::prequential::ema_weight;
+use crate::regression::{Line, Weights};
+use crate::units::{Bytes, BytesPerSecond, Joules, Seconds, Time, Watts};
+
+use learned::Learned;
+use link::link_line;
+
+pub use link::LinkEnds;
+
+/// The jobs over which an owner's ratio of output to input bytes is averaged: enough to smooth single jobs, few enough to
+/// follow a workload.
+const OUTPUT_RATIO_WINDOW_JOBS: u32 = 20;
+
+/// The greatest ratio of output to input bytes that is believed: a compaction merges and does not invent.
+const MAX_OUTPUT_RATIO: f64 = 2.0;
+
+/// What a server says of itself and what its own jobs say.
+#[derive(Clone, Debug)]
+struct ServerModels {
+    core_speed: f64,
+    active_watts: Watts,
+    link: Option<Link>,
+    /// Whether it has reported load: without a report and without jobs nothing is known.
+    has_reported: bool,
+    time: Learned,
+    energy: Learned,
+    /// Output bytes for each input byte of its own store's jobs.
+    output_ratio: Option<f64>,
+    last_heard: Time,
+}
+
+/// The jobs that a worker did for an owner.
+#[derive(Clone, Debug)]
+struct PairModels {
+    time: Learned,
+    energy: Learned,
+    last_trained: Time,
+}
+
+/// Worker and owner.
+type Pair = (ServerId, ServerId);
+
+/// The models of all servers that this server knows.
+#[derive(Clone, Debug)]
+pub struct Predictor {
+    parameters: ModelParameters,
+    max_servers: usize,
+    servers: BTreeMap<ServerId, ServerModels>,
+    pairs: BTreeMap<Pair, PairModels>,
+    /// By what factor jobs took longer than their priors, over all servers with jobs: what is known of the jobs
+    /// themselves. It makes the prior of a server without jobs comparable with the models of the others.
+    calibration: f64,
+}
+
+impl Predictor {
+    /// Knows nothing. `max_servers` is at least 1.
+    pub fn new(parameters: &ModelParameters, max_servers: usize) -> Self {
+        Self {
+            parameters: parameters.clone(),
+            max_servers,
+            servers: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            calibration: 1.0,
+        }
+    }
+
+    /// Takes what a server says of itself. The sample must be free of problems.
+    pub fn observe_load(&mut self, now: Time, sample: &LoadSample) {
+        let server = self.server_mut(now, &sample.server);
+        server.core_speed = sample.core_speed;
+        server.active_watts = sample.active_watts;
+        server.link = sample.link;
+        server.has_reported = true;
+    }
+
+    /// Learns from a finished job, and returns what the models said of it just before. The report must be free of problems.
+    pub fn train(&mut self, now: Time, report: &JobReport) -> Option<Prediction> {
+        let before = self.predict(now, &report.worker, &report.owner, report.input_bytes);
+        let ratio = (report.output_bytes.as_f64() / report.input_bytes.as_f64()).min(MAX_OUTPUT_RATIO);
+        let owner = self.server_mut(now, &report.owner);
+        owner.output_ratio =
+            Some(owner.output_ratio.map_or(ratio, |mean| mean + ema_weight(OUTPUT_RATIO_WINDOW_JOBS) * (ratio - mean)));
+        let (time, energy) = if report.is_local() {
+            let server = self.server_mut(now, &report.worker);
+            (&mut server.time, &mut server.energy)
+        } else {
+            // The worker must be known too, or its model could not be the base of the pair's.
+            self.server_mut(now, &report.worker);
+            let pair = self.pair_mut(now, &report.worker, &report.owner);
+            (&mut pair.time, &mut pair.energy)
+        };
+        time.learn(now, report.input_bytes, report.seconds.0, before.map(|p| p.seconds.0));
+        if report.joules > Joules::ZERO {
+            energy.learn(now, report.input_bytes, report.joules.0, before.map(|p| p.joules.0));
+        }
+        if report.is_local() {
+            self.calibrate();
+        }
+        before
+    }
+
+    /// What a job of `owner` takes on `worker`, which may be the owner itself. `None` when the worker has neither reported
+    /// load nor finished a job.
+    pub fn predict(&self, now: Time, worker: &ServerId, owner: &ServerId, bytes: Bytes) -> Option<Prediction> {
+        if worker == owner { self.local(worker, bytes) } else { self.remote(now, worker, owner, bytes) }
+    }
+
+    /// What a job of its own takes on a server.
+    pub fn local(&self, server: &ServerId, bytes: Bytes) -> Option<Prediction> {
+        let models = self.known(server)?;
+        Some(Prediction {
+            seconds: Seconds(self.time_line(models).at(bytes)),
+            joules: Joules(self.energy_line(models).at(bytes)),
+            time_error: models.time.errors.recent().unwrap_or(0.0),
+            samples: models.time.samples,
+        })
+    }
+
+    /// What a job of `owner` takes on another server.
+    pub fn remote(&self, now: Time, worker: &ServerId, owner: &ServerId, bytes: Bytes) -> Option<Prediction> {
+        let models = self.known(worker)?;
+        let pair = self.pairs.get(&(worker.clone(), owner.clone()));
+        Some(Prediction {
+            seconds: Seconds(self.pair_time_line(now, models, worker, owner).at(bytes)),
+            joules: Joules(self.pair_energy_line(now, models, pair).at(bytes)),
+            time_error: pair.map_or(&models.time, |pair| &pair.time).errors.recent().unwrap_or(0.0),
+            samples: pair.map_or(0, |pair| pair.time.samples),
+        })
+    }
+
+    /// The lines that EdgeCode compares. `None` when one of the servers is not known.
+    pub fn edge_code(&self, now: Time, worker: &ServerId, owner: &ServerId) -> Option<EdgeCode> {
+        let models = self.known(worker)?;
+        Some(EdgeCode {
+            owner: self.time_line(self.known(owner)?),
+            worker: self.time_line(models),
+            network: self.pair_time_line(now, models, worker, owner),
+        })
+    }
+
+    /// `compaction_perf` of EdgePilot Algorithm 1: input bytes that a server compacts in a second, at the reference size.
+    pub fn compaction_bytes_per_s(&self, server: &ServerId) -> Option<BytesPerSecond> {
+        let reference = self.parameters.reference_bytes;
+        let seconds = self.time_line(self.known(server)?).at(reference);
+        (seconds > 0.0).then(|| reference / Seconds(seconds))
+    }
+
+    /// All models, ordered by server, owner and kind; those of servers before those of pairs.
+    pub fn summaries(&self, now: Time) -> Vec<ModelSummary> {
+        let servers = self.servers.iter().filter(|(_, models)| models.is_known()).flat_map(|(server, models)| {
+            [
+                models.time.summary(server, None, ModelKind::Time, self.time_line(models)),
+                models.energy.summary(server, None, ModelKind::Energy, self.energy_line(models)),
+            ]
+        });
+        let pairs = self.pairs.iter().filter_map(|((worker, owner), pair)| {
+            let models = self.known(worker)?;
+            let time = self.pair_time_line(now, models, worker, owner);
+            let energy = self.pair_energy_line(now, models, Some(pair));
+            Some([
+                pair.time.summary(worker, Some(owner), ModelKind::Time, time),
+                pair.energy.summary(worker, Some(owner), ModelKind::Energy, energy),
+            ])
+        });
+        servers.chain(pairs.flatten()).collect()
+    }
+
+    fn known(&self, server: &ServerId) -> Option<&ServerModels> {
+        self.servers.get(server).filter(|models| models.is_known())
+    }
+
+    /// What a server's jobs would take if nothing but its core speed were known.
+    fn uncalibrated_prior(&self, models: &ServerModels) -> Line {
+        let p = &self.parameters;
+        Line { a: 1.0 / p.reference_bytes_per_s.0, b: p.reference_job_seconds.0 }.scaled(1.0 / models.core_speed)
+    }
+
+    fn time_line(&self, models: &ServerModels) -> Line {
+        models.time.line(self.uncalibrated_prior(models).scaled(self.calibration))
+    }
+
+    /// The prior of energy is active power x time: a compaction keeps one core busy (ECO-KVS section IV: it is
+    /// CPU-intensive, and what network and memory add is negligible).
+    fn energy_line(&self, models: &ServerModels) -> Line {
+        models.energy.line(self.time_line(models).scaled(models.active_watts.0))
+    }
+
+    fn pair_time_line(&self, now: Time, models: &ServerModels, worker: &ServerId, owner: &ServerId) -> Line {
+        let owner_models = self.servers.get(owner);
+        let ends = LinkEnds { worker: models.link, owner: owner_models.and_then(|owner| owner.link) };
+        let ratio = owner_models.and_then(|owner| owner.output_ratio).unwrap_or(self.parameters.prior_output_ratio);
+        let base = self.time_line(models).plus(link_line(&self.parameters, ends, ratio));
+        match self.pairs.get(&(worker.clone(), owner.clone())) {
+            Some(pair) => pair.time.aged_line(now, self.parameters.pair_half_life, base),
+            None => base,
+        }
+    }
+
+    /// The prior is the worker's own energy: while bytes are under way its core rests.
+    fn pair_energy_line(&self, now: Time, models: &ServerModels, pair: Option<&PairModels>) -> Line {
+        let base = self.energy_line(models);
+        pair.map_or(base, |pair| pair.energy.aged_line(now, self.parameters.pair_half_life, base))
+    }
+
+    /// The geometric mean, over the servers with jobs, of how their models at the reference size compare with their priors.
+    fn calibrate(&mut self) {
+        let reference = self.parameters.reference_bytes;
+        let (mut sum, mut count) = (0.0, 0u32);
+        for models in self.servers.values().filter(|models| models.time.samples > 0) {
+            let prior = self.uncalibrated_prior(models);
+            let ratio = models.time.line(prior).at(reference) / prior.at(reference);
+            if ratio.is_finite() && ratio > 0.0 {
+                sum += ratio.ln();
+                count += 1;
+            }
+        }
+        self.calibration = if count > 0 { (sum / f64::from(count)).exp() } else { 1.0 };
+    }
+
+    fn server_mut(&mut self, now: Time, server: &ServerId) -> &mut ServerModels {
+        if self.servers.len() >= self.max_servers && !self.servers.contains_key(server) {
+            let oldest = self.servers.iter().min_by(|(_, one), (_, other)| by_time(one.last_heard, other.last_heard));
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                self.servers.remove(&oldest);
+                self.pairs.retain(|(worker, owner), _| *worker != oldest && *owner != oldest);
+            }
+        }
+        let parameters = &self.parameters;
+        let models = self.servers.entry(server.clone()).or_insert_with(|| ServerModels::new(parameters, now));
+        models.last_heard = now;
+        models
+    }
+
+    fn pair_mut(&mut self, now: Time, worker: &ServerId, owner: &ServerId) -> &mut PairModels {
+        let key = (worker.clone(), owner.clone());
+        if self.pairs.len() >= self.parameters.max_pairs && !self.pairs.contains_key(&key) {
+            let oldest = self.pairs.iter().min_by(|(_, one), (_, other)| by_time(one.last_trained, other.last_trained));
+            if let Some(oldest) = oldest.map(|(pair, _)| pair.clone()) {
+                self.pairs.remove(&oldest);
+            }
+        }
+        let parameters = &self.parameters;
+        let models = self.pairs.entry(key).or_insert_with(|| PairModels::new(parameters, now));
+        models.last_trained = now;
+        models
+    }
+}
+
+fn by_time(one: Time, other: Time) -> std::cmp::Ordering {
+    one.0.0.total_cmp(&other.0.0)
+}
+
+impl ServerModels {
+    fn new(parameters: &ModelParameters, now: Time) -> Self {
+        let weights = Weights::of_server(parameters);
+        Self {
+            core_speed: 1.0,
+            active_watts: Watts::ZERO,
+            link: None,
+            has_reported: false,
+            time: Learned::new(weights, parameters.error_window_samples, now),
+            energy: Learned::new(weights, parameters.error_window_samples, now),
+            output_ratio: None,
+            last_heard: now,
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        self.has_reported || self.time.samples > 0
+    }
+}
+
+impl PairModels {
+    fn new(parameters: &ModelParameters, now: Time) -> Self {
+        let weights = Weights::of_pair(parameters);
+        Self {
+            time: Learned::new(weights, parameters.error_window_samples, now),
+            energy: Learned::new(weights, parameters.error_window_samples, now),
+            last_trained: now,
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The server table: what the coordinator knows of each server's state, and whether it may be given work (ECO-KVS section
+//! VI-B, Tracker: "a binary Server Table that identifies whether compaction offloading is feasible"; EdgePilot section
+//! IV-A, Monitor and Algorithm 1).
+//!
+//! Bounded: at most `max_servers` entries. A server that is silent for `stale_after` is disabled; one that is silent for
+//! `forget_after` gives up its place.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::ServerId;
+use crate::machine::{LoadSample, Parameters};
+use crate::queue_order::QueueLimits;
+use crate::units::{BytesPerSecond, Cores, Seconds, Time};
+
+/// Why a server may not be given work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Disabled {
+    /// It has never reported, or was lost.
+    Unknown,
+    /// Its last report is too old.
+    Stale,
+    /// It has too few free cores.
+    NoFreeCore,
+    /// It has no free bandwidth.
+    NoFreeNetwork,
+    /// It takes no more jobs.
+    NoFreeSlot,
+    /// Its own store is stalled, and stalled servers may not work.
+    Stalled,
+}
+
+/// What is known of one server.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    sample: LoadSample,
+    at: Time,
+    /// Jobs that were placed on it since that sample, as long as they are counted.
+    placed: u32,
+}
+
+impl Entry {
+    fn free_cores(&self) -> Cores {
+        (self.sample.free_cores - Cores(f64::from(self.placed))).max(Cores::ZERO)
+    }
+
+    fn free_slots(&self) -> u32 {
+        self.sample.worker_slots_free.saturating_sub(self.placed)
+    }
+}
+
+/// The constants that decide what is enabled; see [`Parameters`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rules {
+    limits: QueueLimits,
+    stale_after: Seconds,
+    forget_after: Seconds,
+    stalled_servers_may_work: bool,
+    count_placements: bool,
+    max_servers: usize,
+}
+
+/// The state of all servers.
+#[derive(Clone, Debug)]
+pub struct ServerTable {
+    rules: Rules,
+    entries: BTreeMap<ServerId, Entry>,
+}
+
+impl ServerTable {
+    /// No servers yet.
+    pub fn new(parameters: &Parameters) -> Self {
+        let rules = Rules {
+            limits: QueueLimits {
+                min_cores: parameters.min_free_cores,
+                min_network: parameters.min_free_network_bytes_per_s,
+            },
+            stale_after: parameters.stale_after,
+            forget_after: parameters.forget_after,
+            stalled_servers_may_work: parameters.stalled_servers_may_work,
+            count_placements: parameters.count_placements_between_samples,
+            max_servers: parameters.max_servers,
+        };
+        Self { rules, entries: BTreeMap::new() }
+    }
+
+    /// Takes a server's report. `false` when the table is full of servers that are heard from: the report is ignored.
+    #[must_use]
+    pub fn update(&mut self, now: Time, sample: LoadSample) -> bool {
+        if !self.entries.contains_key(&sample.server) && self.entries.len() >= self.rules.max_servers {
+            let forget_after = self.rules.forget_after;
+            self.entries.retain(|_, entry| now.since(entry.at) <= forget_after);
+            if self.entries.len() >= self.rules.max_servers {
+                return false;
+            }
+        }
+        self.entries.insert(sample.server.clone(), Entry { sample, at: now, placed: 0 });
+        true
+    }
+
+    /// Forgets a server that is gone.
+    pub fn remove(&mut self, server: &ServerId) {
+        self.entries.remove(server);
+    }
+
+    /// Counts a job that was placed on a server, until the server's next report.
+    pub fn count_placement(&mut self, server: &ServerId) {
+        if self.rules.count_placements
+            && let Some(entry) = self.entries.get_mut(server)
+        {
+            entry.placed = entry.placed.saturating_add(1);
+        }
+    }
+
+    /// Whether a server may be given work: its place in the binary server table, with the reason for a "no".
+    ///
+    /// # Errors
+    /// The first reason that applies.
+    pub fn check(&self, now: Time, server: &ServerId) -> Result<(), Disabled> {
+        self.check_entry(now, self.entries.get(server).ok_or(Disabled::Unknown)?)
+    }
+
+    fn check_entry(&self, now: Time, entry: &Entry) -> Result<(), Disabled> {
+        let Rules { limits, stale_after, stalled_servers_may_work, .. } = self.rules;
+        if now.since(entry.at) > stale_after {
+            Err(Disabled::Stale)
+        } else if entry.free_cores() <= limits.min_cores {
+            Err(Disabled::NoFreeCore)
+        } else if entry.sample.free_network_bytes_per_s <= limits.min_network {
+            Err(Disabled::NoFreeNetwork)
+        } else if entry.free_slots() == 0 {
+            Err(Disabled::NoFreeSlot)
+        } else if entry.sample.stalled && !stalled_servers_may_work {
+            Err(Disabled::Stalled)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The enabled servers in the order of their names, with their free cores and bandwidth.
+    pub fn enabled(&self, now: Time) -> impl Iterator<Item = (&ServerId, Cores, BytesPerSecond)> {
+        self.entries
+            .iter()
+            .filter(move |(_, entry)| self.check_entry(now, entry).is_ok())
+            .map(|(server, entry)| (server, entry.free_cores(), entry.sample.free_network_bytes_per_s))
+    }
+
+    /// How many servers are in the table.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no server is in the table.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
