@@ -1,8 +1,8 @@
 //! Emulated cores: what makes servers on one machine unequal.
 //!
-//! An emulated core is a cgroup around **one busy thread** with a CPU quota of speed x period (DESIGN section 6). A server is
-//! a group with the sum of its cores as its own quota, one group for each core, and the group `rest` for all other
-//! threads, the network runtime included, which is one emulated core too:
+//! An emulated core is a cgroup around **one busy thread** with a CPU quota of speed x period (DESIGN section 6). A
+//! server is a group with the sum of its cores as its own quota, one group for each core, and the group `rest` for
+//! all other threads, the network runtime included, which is one emulated core too:
 //!
 //! ```text
 //! ecotone-lab-<pid>/          one run of the lab, by its process id
@@ -11,8 +11,8 @@
 //!     core-0/ core-1/ ...     quota = speed each
 //! ```
 //!
-//! cgroup v1 (the `cpu` controller) and v2 (threaded mode) are both spoken. Without the right to make cgroups creation fails
-//! with an error that says what is missing; there is no silent fallback.
+//! cgroup v1 (the `cpu` controller) and v2 (threaded mode) are both spoken. Without the right to make cgroups
+//! creation fails with an error that says what is missing; there is no silent fallback.
 
 mod binder;
 mod hierarchy;

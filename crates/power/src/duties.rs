@@ -1,8 +1,9 @@
-//! What happens when a thread changes its duty: its CPU time goes to another account, and it takes or gives back a core.
+//! What happens when a thread changes its duty: its CPU time goes to another account, and it takes or gives back a
+//! core.
 //!
-//! A thread is on a core of its own from its outermost begin of a duty other than transport until the matching end; duties
-//! nested inside stay on that core. Begin a duty around a piece of work (a client's loop, a flush, a compaction), not around a
-//! single read: the meter is cheap, a change of emulated core is a system call.
+//! A thread is on a core of its own from its outermost begin of a duty other than transport until the matching end;
+//! duties nested inside stay on that core. Begin a duty around a piece of work (a client's loop, a flush, a
+//! compaction), not around a single read: the meter is cheap, a change of emulated core is a system call.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -64,7 +64,8 @@ pub enum PowerError {
         source: std::io::Error,
     },
 
-    /// A cgroup file behaved in a way that is neither a missing right nor a missing controller. Next step: see `source`.
+    /// A cgroup file behaved in a way that is neither a missing right nor a missing controller. Next step: see
+    /// `source`.
     #[error("cgroup: {action} {path:?} failed: {source}")]
     Cgroup {
         /// What was tried.

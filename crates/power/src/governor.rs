@@ -1,5 +1,5 @@
-//! Frequency governors: set a P-state, and tell the meter in the same breath, so that joules are priced at the frequency they
-//! were used at.
+//! Frequency governors: set a P-state, and tell the meter in the same breath, so that joules are priced at the
+//! frequency they were used at.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl QuotaGovernor {
     /// A governor for the cores of a server whose energy `meter` counts.
     ///
     /// # Errors
-    /// [`PowerError::Model`] if the meter's model has no `core_speed`, [`PowerError::CoreSpeed`] if its lowest P-state is slower
-    /// than a quota can be.
+    /// [`PowerError::Model`] if the meter's model has no `core_speed`, [`PowerError::CoreSpeed`] if its lowest
+    /// P-state is slower than a quota can be.
     pub fn new(meter: Arc<EnergyMeter>, groups: CoreGroups) -> Result<Self, PowerError> {
         let model = meter.model();
         if model.keys().core_speed.is_none() {

@@ -46,8 +46,8 @@ impl Ledger {
         }
     }
 
-    /// Takes in the counters since the start: CPU time by duty, of the whole process, and wall-clock time. A counter that
-    /// reads lower than before is taken as unchanged.
+    /// Takes in the counters since the start: CPU time by duty, of the whole process, and wall-clock time. A counter
+    /// that reads lower than before is taken as unchanged.
     pub(crate) fn settle(&mut self, cpu_ns: &CpuByDuty, process_ns: u64, elapsed_ns: u64) {
         for (i, &now) in cpu_ns.iter().enumerate() {
             let grown = now.saturating_sub(self.cpu_ns[i]);
@@ -55,8 +55,8 @@ impl Ledger {
             self.joules[i] += self.price(grown);
         }
         self.process_ns = self.process_ns.max(process_ns);
-        // The kernel brings the counters of running threads up to date at different moments, so the difference may shrink
-        // for an instant; it is priced when it grows beyond what was priced before.
+        // The kernel brings the counters of running threads up to date at different moments, so the difference may
+        // shrink for an instant; it is priced when it grows beyond what was priced before.
         let outside = self.process_ns.saturating_sub(self.cpu_ns.iter().sum());
         let grown = outside.saturating_sub(self.unattributed_ns);
         self.unattributed_ns += grown;
@@ -109,6 +109,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -179,5 +180,38 @@ mod tests {
         assert!(close(difference.cpu(Duty::Flush).0, 1.0));
         assert!(close(difference.unattributed_cpu_seconds, 0.5));
         assert!(close(difference.total().0, 1.5 / 0.07 * 6.0 + 2.0 * 2.0));
+    }
+
+    proptest! {
+        /// However often the books are settled and the frequency changes, each interval is priced once, at its own state.
+        #[test]
+        fn every_interval_is_priced_once_at_its_own_state(
+            intervals in proptest::collection::vec((0usize..DUTIES, 0..SECOND, 0..SECOND, 0usize..7, any::<bool>()), 0..60)
+        ) {
+            let mut ledger = ledger();
+            let model = ledger.model().clone();
+            let (mut counters, mut process, mut elapsed) = ([0; DUTIES], 0, 0);
+            let (mut joules, mut outside_joules) = (0.0, 0.0);
+            for (duty, inside, outside, next_state, settle_twice) in intervals {
+                let state = ledger.p_state();
+                joules += model.active_joules(Seconds(seconds(inside)), state).0;
+                outside_joules += model.active_joules(Seconds(seconds(outside)), state).0;
+                counters[duty] += inside;
+                process += inside + outside;
+                elapsed += inside.max(outside);
+                ledger.settle(&counters, process, elapsed);
+                if settle_twice {
+                    ledger.settle(&counters, process, elapsed);
+                }
+                ledger.set_p_state(next_state);
+            }
+            let reading = ledger.reading(0);
+            let duties: f64 = Duty::ALL.iter().map(|&d| reading.energy(d).0).sum();
+            prop_assert!(close(duties, joules), "{} != {}", duties, joules);
+            prop_assert!(close(reading.unattributed().0, outside_joules));
+            let cpu: f64 = reading.cpu_seconds_by_duty.values().sum();
+            prop_assert!(close(cpu + reading.unattributed_cpu_seconds, reading.process_cpu_seconds));
+            prop_assert!(close(reading.total().0, joules + outside_joules + 2.0 * reading.seconds));
+        }
     }
 }

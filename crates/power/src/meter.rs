@@ -1,13 +1,14 @@
 //! The joule meter: process-wide CPU time by duty, priced by a power model.
 //!
-//! Threads tell the meter where they change duty ([`EnergyMeter::begin`], [`EnergyMeter::end`], nested like a stack). Each
-//! thread has an account behind a lock of its own; a reader on another thread brings every account up to date through the
-//! thread's CPU clock, so a compaction that runs for minutes shows while it runs. A thread that ends hands its account in.
+//! Threads tell the meter where they change duty ([`EnergyMeter::begin`], [`EnergyMeter::end`], nested like a stack).
+//! Each thread has an account behind a lock of its own; a reader on another thread brings every account up to date
+//! through the thread's CPU clock, so a compaction that runs for minutes shows while it runs. A thread that ends
+//! hands its account in.
 //!
 //! Invariants: CPU time of the process = sum over duties + unattributed, at every reading; figures only grow.
 //! Failure: after [`EnergyMeter::start`] succeeded nothing fails; ends without a begin are ignored and counted.
-//! Locks: registry before account. A switch takes its own thread's account only (uncontended but for a reader's moment),
-//! reads one clock, and allocates nothing after a thread's first switch.
+//! Locks: registry before account. A switch takes its own thread's account only (uncontended but for a reader's
+//! moment), reads one clock, and allocates nothing after a thread's first switch.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +113,8 @@ impl EnergyMeter {
         }))
     }
 
-    /// The calling thread begins a duty inside its current one. Not across an `await`: the end must come on this thread.
+    /// The calling thread begins a duty inside its current one. Not across an `await`: the end must come on this
+    /// thread.
     pub fn begin(&self, duty: Duty) -> CoreChange {
         self.with_slot(|slot| slot.account.lock().begin(duty, now_ns())).unwrap_or(CoreChange::Keep)
     }
@@ -131,8 +133,8 @@ impl EnergyMeter {
         self.with_known_slot(|slot| slot.account.lock().current()).flatten()
     }
 
-    /// What the calling thread has used so far; the difference of two calls on one thread is the cost of what ran between
-    /// them (one compaction, say), if the P-state did not change.
+    /// What the calling thread has used so far; the difference of two calls on one thread is the cost of what ran
+    /// between them (one compaction, say), if the P-state did not change.
     pub fn thread_use(&self) -> ThreadUse {
         let cpu_ns = self.with_known_slot(|slot| {
             let mut account = slot.account.lock();
@@ -202,8 +204,8 @@ impl EnergyMeter {
     }
 }
 
-/// A thread's clock of itself was tried in [`EnergyMeter::start`]; the kernel does not take it away later. If it did, time
-/// would stand still and the CPU time would show as unattributed.
+/// A thread's clock of itself was tried in [`EnergyMeter::start`]; the kernel does not take it away later. If it did,
+/// time would stand still and the CPU time would show as unattributed.
 fn now_ns() -> u64 {
     this_thread_cpu_ns().unwrap_or(0)
 }

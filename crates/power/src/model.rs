@@ -1,8 +1,8 @@
 //! The power model of one server: what a second of CPU time costs, at each P-state, and what idling costs.
 //!
-//! joules = busy core-seconds x active watts at the P-state + elapsed seconds x idle watts (DESIGN section 6; the shape
-//! of Concerto's section 4, power x time, with its V^2 f for other states). A model, not a measurement: every figure made with
-//! it is labelled so.
+//! joules = busy core-seconds x active watts at the P-state + elapsed seconds x idle watts (DESIGN section 6; the
+//! shape of Concerto's section 4, power x time, with its V^2 f for other states). A model, not a measurement: every
+//! figure made with it is labelled so.
 //!
 //! Pure; a model cannot exist with impossible values.
 
@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::PowerError;
 use crate::pstate::{PStateIndex, PStateTable};
 
-/// The most watts a model accepts, for a core or a whole server: ten times a large server; above it a unit was mistaken.
+/// The most watts a model accepts, for a core or a whole server: ten times a large server; above it a unit was
+/// mistaken.
 pub const MAX_WATTS: f64 = 10_000.0;
 
 /// What a server's cores cost. Cheap to copy behind an `Arc`; valid by construction.
@@ -103,8 +104,8 @@ impl PowerModel {
         Watts(self.keys.active_watts * self.p_states().relative_power(p_state))
     }
 
-    /// Seconds of host CPU time that a core busy for one second uses. 1 on real hardware at every P-state (a slow core is
-    /// busy longer by itself); for an emulated core core_speed x f / fmax, which is what its quota gives.
+    /// Seconds of host CPU time that a core busy for one second uses. 1 on real hardware at every P-state (a slow
+    /// core is busy longer by itself); for an emulated core core_speed x f / fmax, which is what its quota gives.
     pub fn core_speed(&self, p_state: PStateIndex) -> f64 {
         match self.keys.core_speed {
             None => 1.0,
@@ -184,6 +185,24 @@ mod tests {
         ] {
             let message = PowerModel::emulated(idle, active, speed).expect_err(key).to_string();
             assert!(message.contains(key), "{message:?} should name {key:?}");
+        }
+    }
+
+    #[test]
+    fn configuration_is_checked_while_it_is_read() {
+        let read = |keys: &[(&'static str, f64)]| {
+            let keys = serde::de::value::MapDeserializer::<_, serde::de::value::Error>::new(keys.iter().copied());
+            PowerModel::deserialize(keys).map_err(|error| error.to_string())
+        };
+        let model = read(&[("idle_watts", 2.0), ("active_watts", 6.0)]).unwrap();
+        assert_eq!(model, PowerModel::hardware(2.0, 6.0).unwrap());
+        for (keys, part) in [
+            (vec![("idle_watts", 2.0), ("active_watts", -6.0)], "active_watts is -6"),
+            (vec![("idle_watts", 2.0), ("active_watts", 6.0), ("idle_wats", 1.0)], "idle_wats"),
+            (vec![("active_watts", 6.0)], "idle_watts"),
+        ] {
+            let error = read(&keys).expect_err(part);
+            assert!(error.contains(part), "{error:?} should name {part:?}");
         }
     }
 }

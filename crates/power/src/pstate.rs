@@ -1,7 +1,7 @@
 //! P-states: the pairs of frequency and voltage a core can run at, and what they do to speed and power.
 //!
-//! Source: Concerto (papers/concerto.txt). Section 2.1: the power of a core "varies linearly with V^2 f". Section 2.1.1,
-//! Table 2: the states of the Intel Xeon Silver 4114, whose voltages that paper estimated by regression.
+//! Source: Concerto (papers/concerto.txt). Section 2.1: the power of a core "varies linearly with V^2 f". Section
+//! 2.1.1, Table 2: the states of the Intel Xeon Silver 4114, whose voltages that paper estimated by regression.
 //!
 //! Pure data; a table cannot exist with impossible values.
 

@@ -1,5 +1,7 @@
 //! The meter over real threads: is CPU time attributed to the duty that used it, once, and is the rest shown?
 
+#![allow(clippy::unwrap_used)] // a helper that panics is a failed test
+
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -232,6 +234,36 @@ fn two_meters_do_not_disturb_one_another() {
     two.begin(Duty::Flush);
     two.end();
     assert_eq!(two.reading().unbalanced_switches, 0);
+}
+
+#[test]
+fn switches_while_a_thread_is_torn_down_harm_nothing() {
+    struct SwitchesInItsDestructor(Arc<EnergyMeter>);
+    impl Drop for SwitchesInItsDestructor {
+        fn drop(&mut self) {
+            self.0.begin(Duty::Tiering);
+            self.0.end();
+        }
+    }
+    thread_local! {
+        static EARLY: std::cell::RefCell<Option<SwitchesInItsDestructor>> = const { std::cell::RefCell::new(None) };
+        static LATE: std::cell::RefCell<Option<SwitchesInItsDestructor>> = const { std::cell::RefCell::new(None) };
+    }
+    let _alone = alone();
+    let meter = meter();
+    let worker = thread::spawn({
+        let meter = meter.clone();
+        move || {
+            // One is destroyed before the meter's own thread-local and one after it, in whichever order.
+            EARLY.with(|slot| *slot.borrow_mut() = Some(SwitchesInItsDestructor(meter.clone())));
+            meter.begin(Duty::Flush);
+            meter.end();
+            LATE.with(|slot| *slot.borrow_mut() = Some(SwitchesInItsDestructor(meter)));
+        }
+    });
+    worker.join().unwrap();
+    assert_eq!(meter.threads(), 0);
+    books_balance(&meter.reading());
 }
 
 #[derive(Clone, Debug)]

@@ -183,4 +183,7 @@ pub struct Final {
     pub bytes_device: u64,
     /// Most tables seen in level 0.
     pub l0_max: u64,
+    /// How often a thread could not be put on its emulated core. A run with any is not valid.
+    #[serde(default)]
+    pub core_failures: u64,
 }

@@ -1,7 +1,7 @@
 //! Puts busy threads of this process on emulated cores.
 //!
-//! Lock: one for the pool, held while a thread is moved (some microseconds), so that books and kernel agree. Failures of the
-//! kernel never reach the caller: they are counted, and logged once; a lab refuses a run that counted any.
+//! Lock: one for the pool, held while a thread is moved (some microseconds), so that books and kernel agree. Failures
+//! of the kernel never reach the caller: they are counted, and logged once; a lab refuses a run that counted any.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -26,8 +26,8 @@ pub struct CgroupCores {
 }
 
 impl CgroupCores {
-    /// Opens the folder of an [`super::EmulatedServer`] to place threads of this process there. Threads that were never busy
-    /// stay where they are; see [`CgroupCores::for_this_process`].
+    /// Opens the folder of an [`super::EmulatedServer`] to place threads of this process there. Threads that were
+    /// never busy stay where they are; see [`CgroupCores::for_this_process`].
     ///
     /// # Errors
     /// As [`CoreGroups::open`]; [`PowerError::NotPermitted`] if threads may not be moved there.
@@ -43,8 +43,8 @@ impl CgroupCores {
         Ok(Self { groups, rest, cores, pool, failures: AtomicU64::new(0) })
     }
 
-    /// Opens the folder and moves this whole process into its `rest`. For the start of a server's `main`, before it makes
-    /// threads; those it makes later begin where their maker is (see [`CgroupCores::gather_strays`]).
+    /// Opens the folder and moves this whole process into its `rest`. For the start of a server's `main`, before it
+    /// makes threads; those it makes later begin where their maker is (see [`CgroupCores::gather_strays`]).
     ///
     /// # Errors
     /// As [`CgroupCores::open`].
@@ -64,8 +64,9 @@ impl CgroupCores {
         self.pool.lock().busy()
     }
 
-    /// Moves threads that stand on a core without being busy to `rest`, and returns how many: a thread that is made by a
-    /// busy one begins life on its core. Call it after opening a store, and now and then (each second is plenty).
+    /// Moves threads that stand on a core without being busy to `rest`, and returns how many: a thread that is made
+    /// by a busy one begins life on its core. Call it after opening a store, and now and then (each second is
+    /// plenty).
     ///
     /// # Errors
     /// [`PowerError::Cgroup`] if the kernel's lists cannot be read.
@@ -144,5 +145,62 @@ impl CoreBinder for CgroupCores {
 
     fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Plain files in the shape of a v2 server, one core for each item; `false` leaves that core's file to the test.
+    fn fake_server(core_files: &[bool]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str, with_file: bool| {
+            let folder = dir.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("cgroup.type"), "threaded\n").unwrap();
+            if with_file {
+                fs::write(folder.join("cgroup.threads"), "").unwrap();
+            }
+        };
+        place("rest", true);
+        for (number, with_file) in core_files.iter().enumerate() {
+            place(&format!("core-{number}"), *with_file);
+        }
+        dir
+    }
+
+    #[test]
+    fn in_v2_threads_move_through_cgroup_threads() {
+        let dir = fake_server(&[true, true]);
+        let written = |place: &str| fs::read_to_string(dir.path().join(place).join("cgroup.threads")).unwrap();
+        let cores = CgroupCores::open(dir.path()).unwrap();
+        cores.enter(u32::MAX);
+        cores.enter(7);
+        cores.leave(7);
+        cores.leave(7); // a second time: the thread is where it belongs already
+        assert_eq!([written("core-0"), written("core-1"), written("rest")], ["4294967295", "7", "7"]);
+        assert_eq!((cores.failures(), cores.busy_cores()), (0, 1));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_counted_and_blocks_no_core() {
+        let dir = fake_server(&[false]);
+        // A file that takes no byte.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("core-0/cgroup.threads")).unwrap();
+        let cores = CgroupCores::open(dir.path()).unwrap();
+        cores.enter(7);
+        assert_eq!((cores.failures(), cores.busy_cores()), (1, 0));
+        cores.leave(7);
+        assert_eq!(cores.failures(), 1);
+        cores.enter(8);
+        assert_eq!(cores.failures(), 2);
+    }
+
+    #[test]
+    fn a_server_without_its_files_is_refused_at_the_start() {
+        let dir = fake_server(&[false]);
+        assert!(matches!(CgroupCores::open(dir.path()), Err(PowerError::Cgroup { action: "open", .. })));
     }
 }

@@ -1,7 +1,7 @@
 //! Where this machine's cgroup CPU controller is mounted, and where this process stands in it.
 //!
-//! Read from /proc/self/mountinfo and /proc/self/cgroup (see cgroups(7) and proc(5)); v1 is preferred where both exist, since a
-//! controller belongs to one hierarchy only.
+//! Read from /proc/self/mountinfo and /proc/self/cgroup (see cgroups(7) and proc(5)); v1 is preferred where both
+//! exist, since a controller belongs to one hierarchy only.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -83,8 +83,8 @@ impl CpuHierarchy {
         &self.own_group
     }
 
-    /// The group under which new trees are made: in v1 this process's own, so that its limits still hold; in v2 the mount's
-    /// root, since a v2 group that holds processes cannot hand controllers down.
+    /// The group under which new trees are made: in v1 this process's own, so that its limits still hold; in v2 the
+    /// mount's root, since a v2 group that holds processes cannot hand controllers down.
     pub(crate) fn base(&self) -> &Path {
         match self.version {
             CgroupVersion::V1 => &self.own_group,
@@ -117,8 +117,8 @@ impl Mount {
         Some(Self { root, point: PathBuf::from(point), kind, options })
     }
 
-    /// A container may see only a part of the tree (`root`), while its group's path counts from the true root. A path that
-    /// leads out of what is mounted is taken as the mount's root.
+    /// A container may see only a part of the tree (`root`), while its group's path counts from the true root. A path
+    /// that leads out of what is mounted is taken as the mount's root.
     fn hierarchy(&self, version: CgroupVersion, group: &str) -> CpuHierarchy {
         let group = Path::new(group);
         let relative = group.strip_prefix(&self.root).or_else(|_| group.strip_prefix("/")).unwrap_or(Path::new(""));

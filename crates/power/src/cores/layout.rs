@@ -52,8 +52,8 @@ fn write(dir: &Path, file: &str, text: impl Into<String>) -> Step {
     Step::Write(dir.join(file), text.into())
 }
 
-/// A group's quota. In v1 the kernel refuses a child whose quota / period exceeds its parent's; period first is right for
-/// slower, quota first for faster (see [`CoreQuota`]).
+/// A group's quota. In v1 the kernel refuses a child whose quota / period exceeds its parent's; period first is right
+/// for slower, quota first for faster (see [`CoreQuota`]).
 fn quota_steps(version: CgroupVersion, dir: &Path, quota: CoreQuota, faster: bool) -> Vec<Step> {
     match version {
         CgroupVersion::V1 => {
@@ -77,8 +77,8 @@ pub(crate) fn make_tree(version: CgroupVersion, base: &Path, tree: &Path) -> Vec
     }
 }
 
-/// Makes a server's groups. In v2 the children become threaded before the server hands the controller down to them: a group
-/// turns into a threaded domain by its first threaded child.
+/// Makes a server's groups. In v2 the children become threaded before the server hands the controller down to them: a
+/// group turns into a threaded domain by its first threaded child.
 pub(crate) fn make_server(version: CgroupVersion, server: &Path, cores: u32, core: CoreQuota) -> Vec<Step> {
     let mut steps = vec![Step::Make(server.to_path_buf())];
     steps.extend(quota_steps(version, server, core.times(cores), false));

@@ -1,8 +1,9 @@
 //! Which thread is on which core of a server. Pure.
 //!
-//! Policy: one thread a core while cores are free; when more threads are busy than cores exist, further ones go to the core with
-//! the fewest threads and share it, as on a real server; when a core falls free while others are shared, one of those
-//! threads moves over. (A real scheduler also rotates unequal shares; over a few seconds the difference is small.)
+//! Policy: one thread a core while cores are free; when more threads are busy than cores exist, further ones go to
+//! the core with the fewest threads and share it, as on a real server; when a core falls free while others are
+//! shared, one of those threads moves over. (A real scheduler also rotates unequal shares; over a few seconds the
+//! difference is small.)
 
 /// The threads of each core.
 #[derive(Debug)]

@@ -1,14 +1,16 @@
 //! The cgroup trees of a lab: made, found again, retuned and removed.
 //!
-//! The lab's process owns the [`LabTree`] and one [`EmulatedServer`] per server; the server's own process opens the same
-//! folder as [`CoreGroups`] and moves its threads. Everything is removed on drop. A lab that was killed leaves its tree behind;
-//! the next lab removes it by its name, unless processes still run in it: those are reported, not touched.
+//! The lab's process owns the [`LabTree`] and one [`EmulatedServer`] per server; the server's own process opens the
+//! same folder as [`CoreGroups`] and moves its threads. Everything is removed on drop. A lab that was killed leaves
+//! its tree behind; the next lab removes it by its name, unless processes still run in it: those are reported, not
+//! touched.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::hierarchy::{CgroupVersion, CpuHierarchy};
 use super::layout::{self, MAX_CORES, Place};
@@ -28,7 +30,8 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 /// The longest name of a server: it becomes a folder's name.
 const MAX_NAME_BYTES: usize = 64;
 
-static NEXT_TREE: AtomicU64 = AtomicU64::new(0);
+/// How many trees this process has made. Locked while one is made, so that two makers do not clean up after one another.
+static TREES_MADE: Mutex<u64> = Mutex::new(0);
 
 /// The tree of a lab that ended, still holding processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,10 +54,11 @@ impl LabTree {
     /// Removes the trees of labs that are dead and makes one for this process.
     ///
     /// # Errors
-    /// [`PowerError::NotPermitted`] without the right to make cgroups, [`PowerError::NoCpuController`] if this group may not
-    /// hand its CPU controller down, [`PowerError::Cgroup`] for other answers of the kernel.
+    /// [`PowerError::NotPermitted`] without the right to make cgroups, [`PowerError::NoCpuController`] if this group
+    /// may not hand its CPU controller down, [`PowerError::Cgroup`] for other answers of the kernel.
     pub fn create(hierarchy: CpuHierarchy) -> Result<Self, PowerError> {
-        let number = NEXT_TREE.fetch_add(1, Ordering::Relaxed);
+        let mut made = TREES_MADE.lock();
+        let number = *made;
         let own_id = std::process::id();
         let stale = remove_stale(&hierarchy, if number == 0 { Some(own_id) } else { None });
         let name =
@@ -75,6 +79,7 @@ impl LabTree {
                 other => other,
             }
         })?;
+        *made += 1;
         Ok(Self { hierarchy, folder, stale })
     }
 
@@ -161,8 +166,8 @@ impl CoreGroups {
         read_ids(&self.threads_file(place))
     }
 
-    /// Moves a whole process into `rest`. Its threads leave from there for cores as they become busy; threads and children
-    /// it makes later stay within the server.
+    /// Moves a whole process into `rest`. Its threads leave from there for cores as they become busy; threads and
+    /// children it makes later stay within the server.
     ///
     /// # Errors
     /// [`PowerError::NotPermitted`] or [`PowerError::Cgroup`].
@@ -230,8 +235,8 @@ impl CoreGroups {
     }
 }
 
-/// An emulated server: `cores` cores of one speed. Owned by the lab; its groups go when it is dropped, once the server's process
-/// has ended.
+/// An emulated server: `cores` cores of one speed. Owned by the lab; its groups go when it is dropped, once the
+/// server's process has ended.
 #[derive(Debug)]
 pub struct EmulatedServer {
     groups: CoreGroups,
@@ -242,8 +247,8 @@ impl EmulatedServer {
     /// Makes the groups of a server called `name` with 1 to [`MAX_CORES`] cores of `speed` host cores each.
     ///
     /// # Errors
-    /// [`PowerError::Server`] for a name or number that cannot be used or that is taken, [`PowerError::CoreSpeed`] for a speed that
-    /// quotas cannot give, else as [`LabTree::create`].
+    /// [`PowerError::Server`] for a name or number that cannot be used or that is taken, [`PowerError::CoreSpeed`]
+    /// for a speed that quotas cannot give, else as [`LabTree::create`].
     pub fn create(lab: &LabTree, name: &str, cores: u32, speed: f64) -> Result<Self, PowerError> {
         let server = |what: String| PowerError::Server { name: name.to_owned(), what };
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
