@@ -75,7 +75,9 @@ impl Limits {
             return refuse("chunk_bytes must be 4 KiB to 8 MiB");
         }
         if self.heartbeat_timeout < 2 * self.heartbeat_interval {
-            return refuse("heartbeat_timeout must be at least twice heartbeat_interval, or one late message ends a job");
+            return refuse(
+                "heartbeat_timeout must be at least twice heartbeat_interval, or one late message ends a job",
+            );
         }
         if self.owner_jobs == 0 || self.fallback_slots == 0 || self.placement_queue == 0 || self.reports_waiting == 0 {
             return refuse("owner_jobs, fallback_slots, placement_queue and reports_waiting must be at least 1");

@@ -58,7 +58,9 @@ impl Connections {
     /// Opens a new connection and shakes hands.
     pub(crate) async fn greet(&self, address: &str) -> Result<(Channel, HelloReply)> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| Error::Configuration(format!("{address:?} is no address of a server (host:port): {error}")))?
+            .map_err(|error| {
+                Error::Configuration(format!("{address:?} is no address of a server (host:port): {error}"))
+            })?
             .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)

@@ -176,7 +176,9 @@ mod tests {
         assert_eq!(export.read("a", 1, 100).unwrap(), b"lpha");
         assert_eq!(export.read("a", 5, 100).unwrap(), b"");
         assert_eq!(export.read("a", u64::MAX, 100).unwrap(), b"");
-        for name in ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()] {
+        for name in
+            ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()]
+        {
             assert!(matches!(export.read(name, 0, 10), Err(Error::Unauthorised(_))), "{name:?}");
         }
         assert_eq!(export.bytes_read(), 4);

@@ -62,8 +62,6 @@ pub struct LocalLoad {
     pub memtable_bytes: u64,
     /// Tables made by flushes since the start.
     pub flushed_tables_total: u64,
-    /// Bytes of those tables.
-    pub flushed_bytes_total: u64,
     /// Cores of the server.
     pub cores: f64,
     /// Cores that were idle in the last second.
@@ -231,8 +229,9 @@ impl Shared {
     }
 
     pub(crate) fn require_coordinator(&self) -> Result<&Queue> {
-        self.queue.as_ref().ok_or_else(|| {
-            Error::Unreachable { peer: self.options.name.as_str().to_owned(), what: "this server is not the coordinator".into() }
+        self.queue.as_ref().ok_or_else(|| Error::Unreachable {
+            peer: self.options.name.as_str().to_owned(),
+            what: "this server is not the coordinator".into(),
         })
     }
 

@@ -14,10 +14,10 @@
 //! of a worker, of the coordinator or of the network reaches the store or a foreground operation.
 
 pub mod config;
-pub mod error;
 mod connections;
 mod convert;
 mod coordinator;
+pub mod error;
 mod exports;
 mod federation;
 mod owner;

@@ -20,9 +20,7 @@ use std::time::{Duration, Instant};
 
 use ecotone_engine::{CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_outputs};
 use ecotone_policy::ids::{JobId, ServerId};
-use ecotone_policy::machine::{
-    Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction,
-};
+use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
 use ecotone_policy::units::{Bytes, Joules, Seconds};
 use ecotone_rocks_sys::remote::RemoteResult;
 use parking_lot::Mutex;
@@ -323,12 +321,9 @@ impl Away<'_> {
             }
         };
         match self.accept(&finished, &outputs) {
-            Ok(result) => Ok(Offloaded {
-                result,
-                output_bytes: outputs.tables.values().sum(),
-                joules: finished.joules,
-                token,
-            }),
+            Ok(result) => {
+                Ok(Offloaded { result, output_bytes: outputs.tables.values().sum(), joules: finished.joules, token })
+            }
             Err(error) => {
                 outputs.remove();
                 self.side.release(&self.worker_address, token);
@@ -340,8 +335,8 @@ impl Away<'_> {
     /// The files the worker needs: the job's tables, and the metadata that says what they are.
     fn names(&self) -> Result<Vec<String>> {
         let current = self.job.store_directory.join("CURRENT");
-        let manifest =
-            std::fs::read_to_string(&current).map_err(|error| Error::io("read the current manifest from", &current, error))?;
+        let manifest = std::fs::read_to_string(&current)
+            .map_err(|error| Error::io("read the current manifest from", &current, error))?;
         let mut names = self.job.request.input_files.clone();
         names.push("CURRENT".into());
         names.push(manifest.trim_end().to_owned());
@@ -426,9 +421,9 @@ impl Away<'_> {
 }
 
 fn path_text(path: &Path) -> Result<String> {
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| Error::Configuration(format!("{} is not UTF-8; its store cannot be compacted elsewhere", path.display())))
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::Configuration(format!("{} is not UTF-8; its store cannot be compacted elsewhere", path.display()))
+    })
 }
 
 /// A job's output tables as they arrive at the owner.
@@ -495,7 +490,8 @@ impl CompactionOffload for OwnerSide {
         match self.decide(&job) {
             Decision::Here(reason) => self.run_here(&job, reason),
             Decision::Away { worker, prediction, deadline } => {
-                let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64 {
+                let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
+                {
                     self.offload(&job, &worker, prediction, deadline)
                 } else {
                     Err(OffloadOutcome::Failed { worker, reason: FailureReason::OwnerFailed })

@@ -51,7 +51,7 @@ pub(crate) struct RangeClient {
 
 impl RangeClient {
     pub(crate) fn new(
-            channel: Channel,
+        channel: Channel,
         token: Vec<u8>,
         runtime: Handle,
         timeout: Duration,
@@ -69,8 +69,12 @@ impl RangeClient {
     /// Asks for a range without waiting for it.
     pub(crate) fn begin(self: &Arc<Self>, file: &str, offset: u64, length: usize) -> JoinHandle<io::Result<Bytes>> {
         let client = self.clone();
-        let request =
-            ReadRequest { token: self.token.clone(), file: file.to_owned(), offset, length: length.min(u32::MAX as usize) as u32 };
+        let request = ReadRequest {
+            token: self.token.clone(),
+            file: file.to_owned(),
+            offset,
+            length: length.min(u32::MAX as usize) as u32,
+        };
         self.runtime.spawn(async move { client.fetch(request).await })
     }
 
@@ -104,7 +108,12 @@ pub(crate) struct OwnerFiles {
 }
 
 impl OwnerFiles {
-    pub(crate) fn new(directory: PathBuf, files: &[InputFile], client: Arc<RangeClient>, chunk_bytes: usize) -> OwnerFiles {
+    pub(crate) fn new(
+        directory: PathBuf,
+        files: &[InputFile],
+        client: Arc<RangeClient>,
+        chunk_bytes: usize,
+    ) -> OwnerFiles {
         let sizes = files.iter().map(|file| (file.name.clone(), file.bytes)).collect();
         OwnerFiles { directory, client, chunk_bytes, sizes, open: Mutex::default() }
     }

@@ -12,8 +12,8 @@ use tracing::{info, warn};
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
-use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::ProbeRequest;
+use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
 use crate::protocol::wire::peer_client::PeerClient;
 
@@ -67,7 +67,6 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
         input_bytes_total: Bytes(load.input_bytes_total),
         memtable_bytes: Bytes(load.memtable_bytes),
         flushed_tables_total: load.flushed_tables_total,
-        flushed_bytes_total: Bytes(load.flushed_bytes_total),
         free_cores: Cores(load.free_cores),
         cores: Cores(load.cores),
         core_speed: load.core_speed,
@@ -95,8 +94,8 @@ async fn report(shared: &Arc<Shared>, sample: &LoadSample, link: &mut Option<Lin
         finished: finished.iter().map(convert::report_to_wire).collect(),
     };
     let began = Instant::now();
-    let call = CoordinatorClient::new(channel).report(request);
-    let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, call)
+    let mut coordinator = CoordinatorClient::new(channel);
+    let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
         .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
         .and_then(|reply| reply.map_err(|status| Error::unreachable(&address, status.message())));

@@ -14,8 +14,8 @@ use crate::protocol::wire::coordinator_server::Coordinator;
 use crate::protocol::wire::peer_server::Peer;
 use crate::protocol::wire::worker_server::Worker;
 use crate::protocol::wire::{
-    HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReadReply, ReadRequest,
-    ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
+    HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReadReply,
+    ReadRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
 };
 use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 use crate::reports;

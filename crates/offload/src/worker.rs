@@ -109,8 +109,7 @@ impl WorkerSide {
         let expired = |job: &Job| job.ended.lock().is_some_and(|at| at.elapsed() > limits.output_kept);
         let orphans: Vec<Arc<Job>> = {
             let mut jobs = self.jobs.lock();
-            let tokens: Vec<Token> =
-                jobs.iter().filter(|(_, job)| expired(job)).map(|(token, _)| *token).collect();
+            let tokens: Vec<Token> = jobs.iter().filter(|(_, job)| expired(job)).map(|(token, _)| *token).collect();
             tokens.iter().filter_map(|token| jobs.remove(token)).collect()
         };
         for orphan in orphans {
@@ -129,10 +128,16 @@ impl WorkerSide {
         let limits = &shared.options.limits;
         let declined = |reason, detail: String| Err(Error::Declined(reason, detail));
         if offer.protocol_version != PROTOCOL_VERSION {
-            return declined(DeclineReason::VersionMismatch, format!("protocol version {} instead of {PROTOCOL_VERSION}", offer.protocol_version));
+            return declined(
+                DeclineReason::VersionMismatch,
+                format!("protocol version {} instead of {PROTOCOL_VERSION}", offer.protocol_version),
+            );
         }
         if offer.files.len() > INPUT_FILES_MAX {
-            return declined(DeclineReason::NoMemory, format!("{} input files, at most {INPUT_FILES_MAX}", offer.files.len()));
+            return declined(
+                DeclineReason::NoMemory,
+                format!("{} input files, at most {INPUT_FILES_MAX}", offer.files.len()),
+            );
         }
         let load = shared.local_load();
         if load.as_ref().is_some_and(|load| load.stalled) {
@@ -142,13 +147,19 @@ impl WorkerSide {
         if let Some(load) = &load
             && load.free_cores < 1.0
         {
-            return declined(DeclineReason::NoFreeCore, format!("{:.2} cores are free, a job takes one", load.free_cores));
+            return declined(
+                DeclineReason::NoFreeCore,
+                format!("{:.2} cores are free, a job takes one", load.free_cores),
+            );
         }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
         let free = free_bytes(&self.directory)?;
         let needed = offer.input_bytes.saturating_add(limits.worker_disk_reserve_bytes);
         if free < needed {
-            return declined(DeclineReason::NoDisk, format!("{free} bytes are free on the disk, the job needs {needed}"));
+            return declined(
+                DeclineReason::NoDisk,
+                format!("{free} bytes are free on the disk, the job needs {needed}"),
+            );
         }
 
         let token = Token::from_wire(&offer.token)?;
@@ -211,7 +222,14 @@ fn event(event: Event) -> std::result::Result<JobEvent, tonic::Status> {
 fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, sender: EventSender) {
     let bytes_read = Arc::new(AtomicU64::new(0));
     let ended = Arc::new(tokio::sync::Notify::new());
-    shared.runtime.spawn(keep_informed(shared.clone(), token, job.clone(), sender.clone(), bytes_read.clone(), ended.clone()));
+    shared.runtime.spawn(keep_informed(
+        shared.clone(),
+        token,
+        job.clone(),
+        sender.clone(),
+        bytes_read.clone(),
+        ended.clone(),
+    ));
     let run = move || {
         shared.duties().begin(Duty::Worker);
         let outcome = run(&shared, &offer, &job, &sender, &bytes_read);
@@ -288,12 +306,8 @@ fn run(
         bytes_read.clone(),
     );
     let store_directory = PathBuf::from(&offer.store_directory);
-    let files = OwnerFiles::new(
-        store_directory.clone(),
-        &offer.files,
-        client.clone(),
-        shared.options.limits.chunk_bytes,
-    );
+    let files =
+        OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);
     let format = TableFormat { block_bytes: offer.block_bytes, bloom_bits_per_key: offer.bloom_bits_per_key };
     let result = run_remote_compaction(WorkerRequest {
         store_directory,

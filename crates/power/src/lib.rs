@@ -46,3 +46,4 @@ pub use meter::{EnergyMeter, ThreadUse};
 pub use model::{MAX_WATTS, PowerModel, PowerModelKeys};
 pub use pstate::{MAX_P_STATES, PState, PStateIndex, PStateTable};
 pub use reading::{EnergySource, IDLE, Reading, UNATTRIBUTED};
+pub use thread_clock::this_thread_id;

@@ -44,7 +44,7 @@ pub(crate) fn process_cpu_ns() -> io::Result<u64> {
 }
 
 /// The kernel's id of the calling thread.
-pub(crate) fn this_thread_id() -> u32 {
+pub fn this_thread_id() -> u32 {
     // SAFETY: gettid takes no arguments and always succeeds.
     let tid = unsafe { libc::gettid() };
     tid.unsigned_abs()

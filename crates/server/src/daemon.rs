@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CompactionFinished, OpenMode, Store, StoreEvents};
+use ecotone_engine::{CompactionFinished, Counters, OpenMode, StallChanged, StallCondition, Store, StoreEvents};
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
 use ecotone_policy::machine::{ModelReport, Parameters};
-use ecotone_policy::rate::InputRate;
+use ecotone_policy::units::Cores;
 use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use parking_lot::{Condvar, Mutex};
@@ -37,6 +37,39 @@ pub struct Daemon {
     progress: Arc<Mutex<Option<ProgressSource>>>,
     colocated: Arc<Mutex<Colocated>>,
     sampler: Option<Sampler>,
+    begin: Mutex<Begin>,
+}
+
+/// Counters when the workload began.
+struct Begin {
+    energy: Reading,
+    counters: Counters,
+    federation: FederationStatistics,
+}
+
+/// What a server has done and used.
+#[derive(Debug, Clone)]
+pub struct Sums {
+    /// Energy and CPU by duty.
+    pub energy: Reading,
+    /// Time in which writes were slowed or stopped.
+    pub stall_ms: f64,
+    /// The length of each such time.
+    pub stalls_ms: Vec<f64>,
+    /// Most tables seen in L0, looked at once a second.
+    pub l0_tables_max: u64,
+    /// Compactions of this store that ran elsewhere.
+    pub offloaded: u64,
+    /// Compactions of other stores that ran here.
+    pub taken: u64,
+    /// Offers of others that were declined, by reason.
+    pub declined: BTreeMap<String, u64>,
+    /// Compactions that ran here because an offload failed, by kind of error.
+    pub fallbacks: BTreeMap<String, u64>,
+    /// File bytes sent to other servers.
+    pub network_bytes_sent: u64,
+    /// File bytes received from other servers.
+    pub network_bytes_received: u64,
 }
 
 impl Daemon {
@@ -51,7 +84,7 @@ impl Daemon {
         let (model, binder): (PowerModel, Arc<dyn CoreBinder>) = match &options.emulated {
             Some(emulated) => (
                 PowerModel::emulated(options.idle_watts, options.active_watts, emulated.speed)?,
-                Arc::new(CgroupCores::join(&emulated.cgroup)?),
+                Arc::new(CgroupCores::for_this_process(&emulated.cgroup)?),
             ),
             None => (PowerModel::hardware(options.idle_watts, options.active_watts)?, Arc::new(Unbound)),
         };
@@ -60,8 +93,7 @@ impl Daemon {
         let watch = Arc::new(Watch::new(&options, sink));
 
         let policy = Parameters { policy: options.policy, ..Parameters::default() };
-        let rate = InputRate::new(policy.rate).map_err(|error| Error::Configuration(error.to_string()))?;
-        let subcompactions = options.policy.max_subcompactions(options.cores);
+        let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
         let federation = Arc::new(Federation::start(
             Options {
@@ -82,11 +114,12 @@ impl Daemon {
         options.store.max_subcompactions = options.store.max_subcompactions.max(subcompactions);
         options.store.offload = Some(federation.offload());
         options.store.duties = Some(duties.clone());
-        let events = Arc::new(Events { federation: OnceLock::new() });
+        let events = Arc::new(Events { federation: OnceLock::new(), watch: watch.clone() });
         // Weak: the store holds its listener, the federation the store's offload.
         let _ = events.federation.set(Arc::downgrade(&federation));
         options.store.events = Some(events);
-        let store = Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
+        let store =
+            Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
         federation.set_load_source(watch.clone());
 
         let progress = Arc::new(Mutex::new(None));
@@ -98,12 +131,16 @@ impl Daemon {
             federation.clone(),
             progress.clone(),
             colocated.clone(),
-            rate,
             &options,
         );
+        let begin = Mutex::new(Begin {
+            energy: duties.meter().reading(),
+            counters: store.counters(),
+            federation: federation.statistics(),
+        });
         let sampler = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), "the store is open");
-        Ok(Daemon { store: Some(store), federation, duties, watch, progress, colocated, sampler: Some(sampler) })
+        Ok(Daemon { store: Some(store), federation, duties, watch, progress, colocated, sampler: Some(sampler), begin })
     }
 
     /// The store.
@@ -123,6 +160,11 @@ impl Daemon {
 
     /// A workload begins: records are timed from here, and its progress is taken from `source`.
     pub fn begin_workload(&self, source: impl Fn() -> Progress + Send + Sync + 'static) {
+        *self.begin.lock() = Begin {
+            energy: self.duties.meter().reading(),
+            counters: self.store().counters(),
+            federation: self.federation.statistics(),
+        };
         *self.progress.lock() = Some(Arc::new(source));
         self.watch.begin();
         if let Some(sampler) = &self.sampler {
@@ -138,14 +180,30 @@ impl Daemon {
         self.colocated.lock().set(count)
     }
 
-    /// The energy meter's reading.
-    pub fn energy(&self) -> Reading {
-        self.duties.meter().reading()
-    }
-
-    /// The federation's counters.
-    pub fn federation(&self) -> FederationStatistics {
-        self.federation.statistics()
+    /// What the server has done and used since [`begin_workload`](Self::begin_workload), or since its start.
+    pub fn sums(&self) -> Sums {
+        let begin = self.begin.lock();
+        let counters = self.store().counters();
+        let federation = self.federation.statistics();
+        let (stalls_ms, l0_tables_max) = self.watch.stalls();
+        let less = |now: &std::collections::HashMap<&'static str, u64>, then: &std::collections::HashMap<_, u64>| {
+            now.iter()
+                .map(|(reason, count)| ((*reason).to_owned(), count - then.get(reason).unwrap_or(&0)))
+                .filter(|(_, count)| *count > 0)
+                .collect()
+        };
+        Sums {
+            energy: self.duties.meter().reading().since(&begin.energy),
+            stall_ms: counters.stall_us().saturating_sub(begin.counters.stall_us()) as f64 / 1e3,
+            stalls_ms,
+            l0_tables_max,
+            offloaded: federation.offloaded - begin.federation.offloaded,
+            taken: federation.taken - begin.federation.taken,
+            declined: less(&federation.declined, &begin.federation.declined),
+            fallbacks: less(&federation.fallbacks, &begin.federation.fallbacks),
+            network_bytes_sent: federation.network_bytes_sent - begin.federation.network_bytes_sent,
+            network_bytes_received: federation.network_bytes_received - begin.federation.network_bytes_received,
+        }
     }
 
     /// What the models know.
@@ -171,16 +229,12 @@ impl Daemon {
             Some(Err(_)) | None => Ok(()),
         }
     }
-
-    /// Declined offers and fallbacks by reason, as records carry them.
-    pub fn counts(of: &std::collections::HashMap<&'static str, u64>) -> BTreeMap<String, u64> {
-        of.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
-    }
 }
 
 /// Passes the store's events to the federation.
 struct Events {
     federation: OnceLock<std::sync::Weak<Federation>>,
+    watch: Arc<Watch>,
 }
 
 impl StoreEvents for Events {
@@ -188,6 +242,10 @@ impl StoreEvents for Events {
         if let Some(federation) = self.federation.get().and_then(std::sync::Weak::upgrade) {
             federation.compaction_finished(event);
         }
+    }
+
+    fn stall_changed(&self, event: &StallChanged) {
+        self.watch.note_stall(event.to != StallCondition::Normal);
     }
 }
 

@@ -15,7 +15,7 @@ mod options;
 pub mod record;
 mod store_options;
 
-pub use daemon::Daemon;
+pub use daemon::{Daemon, Sums};
 pub use error::{Error, Result};
 pub use monitor::{Progress, RecordSink};
 pub use options::{EmulatedCores, ServeOptions};

@@ -7,8 +7,6 @@ use std::time::Instant;
 
 use ecotone_engine::Store;
 use ecotone_offload::{Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad};
-use ecotone_policy::rate::InputRate;
-use ecotone_policy::units::BytesPerSecond;
 use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
 
@@ -38,7 +36,19 @@ pub(crate) struct Watch {
     load: Mutex<LocalLoad>,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
+    stalls: Mutex<Stalls>,
 }
+
+/// Stalls since the workload began.
+#[derive(Debug, Default)]
+struct Stalls {
+    since: Option<Instant>,
+    ended_ms: Vec<f64>,
+    l0_max: u64,
+}
+
+/// Stalls kept for the distribution of their lengths; a store that stalls more often is only counted.
+const STALLS_KEPT: usize = 100_000;
 
 impl Watch {
     pub(crate) fn new(options: &ServeOptions, sink: Option<RecordSink>) -> Watch {
@@ -48,7 +58,6 @@ impl Watch {
             input_bytes_total: 0,
             memtable_bytes: 0,
             flushed_tables_total: 0,
-            flushed_bytes_total: 0,
             cores: f64::from(options.cores),
             free_cores: f64::from(options.cores),
             core_speed: options.core_speed(),
@@ -57,12 +66,44 @@ impl Watch {
             idle_watts: options.idle_watts,
             joules_total: 0.0,
         };
-        Watch { load: Mutex::new(load), sink, began: Mutex::new(None) }
+        Watch { load: Mutex::new(load), sink, began: Mutex::new(None), stalls: Mutex::default() }
     }
 
     /// The workload begins: times of records count from here.
     pub(crate) fn begin(&self) {
-        *self.began.lock() = Some(Instant::now());
+        let now = Instant::now();
+        *self.began.lock() = Some(now);
+        let mut stalls = self.stalls.lock();
+        let goes_on = stalls.since.map(|_| now);
+        *stalls = Stalls { since: goes_on, ..Stalls::default() };
+    }
+
+    /// Writers are slowed or stopped from now on, or no longer.
+    pub(crate) fn note_stall(&self, is_stalled: bool) {
+        let now = Instant::now();
+        let mut stalls = self.stalls.lock();
+        match (stalls.since, is_stalled) {
+            (None, true) => stalls.since = Some(now),
+            (Some(since), false) => {
+                stalls.since = None;
+                if stalls.ended_ms.len() < STALLS_KEPT {
+                    stalls.ended_ms.push(now.duration_since(since).as_secs_f64() * 1e3);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_l0(&self, tables: u64) {
+        let mut stalls = self.stalls.lock();
+        stalls.l0_max = stalls.l0_max.max(tables);
+    }
+
+    /// Lengths of all stalls since the workload began, the one under way included, and the most L0 tables seen.
+    pub(crate) fn stalls(&self) -> (Vec<f64>, u64) {
+        let stalls = self.stalls.lock();
+        let under_way = stalls.since.map(|since| since.elapsed().as_secs_f64() * 1e3);
+        (stalls.ended_ms.iter().copied().chain(under_way).collect(), stalls.l0_max)
     }
 
     /// Seconds since the workload began; `None` before.
@@ -123,7 +164,6 @@ pub(crate) struct Monitor {
     pub(crate) cores: f64,
     pub(crate) is_emulated: bool,
     host: HostLoad,
-    rate: InputRate,
     last: Option<Last>,
 }
 
@@ -132,7 +172,6 @@ struct Last {
     reading: Reading,
     input_bytes: u64,
     progress: Progress,
-    predicted: Option<f64>,
 }
 
 impl Monitor {
@@ -144,7 +183,6 @@ impl Monitor {
         federation: Arc<Federation>,
         progress: Arc<Mutex<Option<ProgressSource>>>,
         colocated: Arc<Mutex<crate::colocated::Colocated>>,
-        rate: InputRate,
         options: &ServeOptions,
     ) -> Monitor {
         Monitor {
@@ -157,7 +195,6 @@ impl Monitor {
             cores: f64::from(options.cores),
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
-            rate,
             last: None,
         }
     }
@@ -165,25 +202,31 @@ impl Monitor {
     /// Takes one sample.
     pub(crate) fn sample(&mut self) {
         let at = Instant::now();
-        let properties = self.store.properties();
+        let properties = match self.store.properties() {
+            Ok(properties) => properties,
+            Err(error) => {
+                // Once a second until the store is closed; the next sample may be whole again.
+                tracing::warn!(%error, "the store's properties cannot be read; this second has no sample");
+                return;
+            }
+        };
         let counters = self.store.counters();
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
         let idle_host_cores = self.host.idle_cores();
-        let (mut busy_cores, mut input_rate, mut done, mut predicted_before) = (0.0, 0.0, Progress::default(), None);
+        let rate = self.federation.models().rate;
+        let predicted_before = (rate.samples > 0).then_some(rate.predicted.0);
+        let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
         if let Some(last) = &self.last {
             let seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
-            input_rate = counters.user_bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
-            predicted_before = last.predicted;
+            input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
             done = Progress {
                 ops: progress.ops.saturating_sub(last.progress.ops),
                 reads: progress.reads.saturating_sub(last.progress.reads),
                 writes: progress.writes.saturating_sub(last.progress.writes),
             };
-            self.rate.sample(BytesPerSecond(input_rate));
         }
-        let predicted = self.rate.predicted().map(|rate| rate.0);
         // Emulated cores are the server's own; on a real machine others use the cores as well.
         let free_cores = match idle_host_cores {
             Some(idle) if !self.is_emulated => idle.min(self.cores),
@@ -191,14 +234,13 @@ impl Monitor {
         };
         {
             let mut load = self.watch.load.lock();
-            load.l0_tables = properties.l0_tables;
+            load.l0_tables = properties.l0_tables as u32;
             load.input_bytes_per_s = input_rate;
-            load.input_bytes_total = counters.user_bytes_written;
+            load.input_bytes_total = counters.bytes_written;
             load.memtable_bytes = properties.memtable_bytes;
-            load.flushed_tables_total = counters.flushed_tables;
-            load.flushed_bytes_total = counters.flush_bytes;
+            load.flushed_tables_total = counters.flushes;
             load.free_cores = free_cores;
-            load.stalled = properties.write_stopped || properties.delayed_write_bytes_per_s > 0;
+            load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
             load.joules_total = reading.total_joules;
         }
         self.watch.emit(|at_s| {
@@ -207,9 +249,9 @@ impl Monitor {
                 ops: done.ops,
                 reads: done.reads,
                 writes: done.writes,
-                l0_tables: u64::from(properties.l0_tables),
-                stall_ms: counters.stall_ms,
-                delayed_ms: counters.delayed_ms,
+                l0_tables: properties.l0_tables,
+                stall_ms: counters.stall_us() as f64 / 1e3,
+                delayed_ms: counters.writer_stall_us as f64 / 1e3,
                 input_rate_bytes_per_s: input_rate,
                 input_rate_predicted_bytes_per_s: predicted_before,
                 busy_cores,
@@ -220,6 +262,7 @@ impl Monitor {
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
         });
-        self.last = Some(Last { at, reading, input_bytes: counters.user_bytes_written, progress, predicted });
+        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, progress });
+        self.watch.note_l0(properties.l0_tables);
     }
 }
