@@ -1,4 +1,5 @@
 //! The regression against independent oracles, and the models under the noise that jobs have.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use ecotone_policy::machine::{ModelParameters, Weighting};
 use ecotone_policy::prequential::{PrequentialError, relative_error};
