@@ -14,6 +14,7 @@ archives() { compgen -G "$target/release/build/rust-librocksdb-sys-*/out/librock
 compiling() {
   local folder newest
   for folder in "$target"/release/build/rust-librocksdb-sys-*/out; do
+    # shellcheck disable=SC2012 # cc names the objects: no odd characters
     newest=$(ls -t "$folder" 2>/dev/null | head -n 1)
     if [[ $newest == *.o ]]; then
       echo "$folder"
