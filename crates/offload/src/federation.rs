@@ -62,6 +62,8 @@ pub struct LocalLoad {
     pub memtable_bytes: u64,
     /// Tables made by flushes since the start.
     pub flushed_tables_total: u64,
+    /// Bytes of those tables.
+    pub flushed_bytes_total: u64,
     /// Cores of the server.
     pub cores: f64,
     /// Cores that were idle in the last second.
