@@ -70,6 +70,8 @@ pub struct Sums {
     pub network_bytes_sent: u64,
     /// File bytes received from other servers.
     pub network_bytes_received: u64,
+    /// Threads that could not be put on their emulated core; a run with any is not valid.
+    pub core_failures: u64,
 }
 
 impl Daemon {
@@ -203,17 +205,13 @@ impl Daemon {
             fallbacks: less(&federation.fallbacks, &begin.federation.fallbacks),
             network_bytes_sent: federation.network_bytes_sent - begin.federation.network_bytes_sent,
             network_bytes_received: federation.network_bytes_received - begin.federation.network_bytes_received,
+            core_failures: self.duties.binder().failures(),
         }
     }
 
     /// What the models know.
     pub fn models(&self) -> ModelReport {
         self.federation.models()
-    }
-
-    /// Threads that could not be put on their emulated core; a run with any is not valid.
-    pub fn binding_failures(&self) -> u64 {
-        self.duties.binder().failures()
     }
 
     /// Stops the server and closes the store.
