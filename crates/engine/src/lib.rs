@@ -1,1 +1,70 @@
+//! A store: RocksDB and, later, a value log beside it; its immutable files.
+//!
+//! This room opens, writes, reads, flushes, compacts and closes one LSM tree in one directory. It is blocking; a
+//! [`Store`] is `Send + Sync` and meant to be shared in an `Arc` by any number of threads. It also holds the two
+//! seams of an offloaded compaction: [`CompactionOffload`] on the owner's side, [`run_remote_compaction`] on the
+//! worker's side.
+//!
+//! What must never be in here: the network, a client protocol, the choice of where a compaction runs (that is
+//! `policy`), joules and frequencies (that is `power`), and C++ (that is `rocks-sys`).
+//!
+//! # Layout of a store's directory
+//!
+//! ```text
+//! STORE               identity: what this directory is, and the version of its format
+//! CURRENT, MANIFEST-* RocksDB: which tables there are
+//! OPTIONS-*           RocksDB: the options of the owner, which a worker reads
+//! *.log               RocksDB: the write-ahead log (WAL)
+//! *.sst               RocksDB: tables
+//! session_tmp/        outputs of offloaded compactions until they are installed; emptied at every open
+//! LOCK, LOG*          RocksDB: the lock of the one process that may write; its own log, bounded in size and number
+//! ```
+//!
+//! All data lives in one column family, [`DATA_FAMILY`]. RocksDB's `default` stays empty and plain, because a worker
+//! opens it without the owner's options. Every value begins with a versioned header (see [`header`]).
 
+pub mod header;
+
+mod duties;
+mod error;
+mod events;
+#[allow(unsafe_code)] // keeps a raw handle beside the database that owns it
+mod family;
+mod identity;
+mod listener;
+mod memory;
+mod offload;
+mod options;
+mod properties;
+#[allow(unsafe_code)] // setters of the C API that the wrapper lacks
+mod raw;
+mod read;
+mod scan;
+mod stall;
+mod store;
+mod tuning;
+mod wal_sync;
+mod worker;
+mod write;
+
+pub use ecotone_policy::duty::{Duty, DutyObserver};
+pub use error::{Error, LockHolder, Result};
+pub use events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+pub use family::DATA_FAMILY;
+pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
+pub use header::Attributes;
+pub use memory::MemoryLimit;
+pub use offload::slots::{LocalPermit, LocalSlots};
+pub use offload::verify::{VerifiedResult, VerifyError, verify_outputs};
+pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
+pub use options::{
+    Compression, Durability, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions,
+};
+pub use ecotone_rocks_sys::tables::TableMetadata;
+pub use properties::{Counters, LevelProperties, StoreProperties};
+pub use read::{Snapshot, Value};
+pub use scan::{Direction, Entry, Scan};
+pub use store::Store;
+pub use wal_sync::SYNC_INTERVAL;
+pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
+pub use write::Batch;

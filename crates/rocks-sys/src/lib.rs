@@ -1,1 +1,46 @@
+//! What RocksDB can do and `rust-rocksdb` does not expose: the only room that speaks C++.
+//!
+//! Each module pairs one idea of the C++ shim in `cpp/` with a safe Rust face:
+//!
+//! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
+//! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
+//! - [`tables`]: metadata of each live table, reads sampled included.
+//! - [`remote`]: the job and the result that a compaction service exchanges, as plain data.
+//! - [`verify`]: a table that came from elsewhere, checked whole before it may enter a store.
+//! - [`version`]: the checks that make the above sound, run once when a store is opened.
+//!
+//! What must never be here: policy, threads of our own, network, knowledge of how values are laid out. What
+//! `rust-rocksdb` offers is used from there by the rooms above.
+//!
+//! # Invariants
+//!
+//! - No panic of a hook reaches C++ and no C++ exception reaches Rust or RocksDB. Both end as an error of the one
+//!   operation they happened in, and are counted ([`contained_failures`]).
+//! - RocksDB's private structs that the shim mirrors belong to one exact version; [`version::self_test`] refuses others.
+//! - A hook that is absent costs nothing: without a tap, files are RocksDB's own.
+//!
+//! # Under the sanitizers
+//!
+//! ```text
+//! ECOTONE_SANITIZE=1 cargo test --release -p ecotone-rocks-sys --lib --tests
+//! ```
+//!
+//! compiles the shim (not RocksDB) with AddressSanitizer and UndefinedBehaviorSanitizer and links this package's tests
+//! with them. Nothing else is rebuilt. Run it without the variable to return to the plain build.
 
+#[allow(unsafe_code)] // reads memory that the shim allocated
+mod buffer;
+#[allow(unsafe_code)] // hands replies to C++ through raw pointers
+mod callback;
+mod error;
+#[allow(unsafe_code)] // declares the shim's C functions
+mod ffi;
+pub mod filesystem;
+pub mod properties;
+pub mod remote;
+pub mod tables;
+pub mod verify;
+pub mod version;
+
+pub use callback::{ContainedFailures, contained_failures};
+pub use error::{Error, Result};

@@ -103,6 +103,8 @@ pub enum DeclineReason {
     NoFreeSlot,
     /// Its memory limit leaves no room.
     NoMemory,
+    /// Its disk leaves no room for the output.
+    NoDisk,
     /// Its network is busy.
     NoBandwidth,
     /// Its own store is stalled.
@@ -116,12 +118,26 @@ pub enum DeclineReason {
 }
 
 impl DeclineReason {
+    /// Every reason.
+    pub const ALL: [DeclineReason; 9] = [
+        DeclineReason::NoFreeCore,
+        DeclineReason::NoFreeSlot,
+        DeclineReason::NoMemory,
+        DeclineReason::NoDisk,
+        DeclineReason::NoBandwidth,
+        DeclineReason::Stalled,
+        DeclineReason::StaleInput,
+        DeclineReason::VersionMismatch,
+        DeclineReason::ShuttingDown,
+    ];
+
     /// The name, as in metrics, logs and reports.
     pub const fn name(self) -> &'static str {
         match self {
             DeclineReason::NoFreeCore => "no-free-core",
             DeclineReason::NoFreeSlot => "no-free-slot",
             DeclineReason::NoMemory => "no-memory",
+            DeclineReason::NoDisk => "no-disk",
             DeclineReason::NoBandwidth => "no-bandwidth",
             DeclineReason::Stalled => "stalled",
             DeclineReason::StaleInput => "stale-input",

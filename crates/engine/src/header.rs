@@ -1,0 +1,245 @@
+//! The header that begins every stored value: one byte in the common case.
+//!
+//! ```text
+//!            7 6   5 4   3   2   1 0
+//!          +-----+-----+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - - -
+//!  byte 0  | 0 1 | 0 0 | V | E |  K  |  expiry (if E)    |  version (if V)   |  payload
+//!          +-----+-----+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - - -
+//!          format  must              8 bytes, u64,         8 bytes, u64,
+//!          version be 0              little-endian,        little-endian
+//!                                    ms since 1970 UTC
+//! ```
+//!
+//! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is refused. `10` and `11` are
+//!   kept for later formats.
+//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` is kept for a pointer into the value log;
+//!   `10` and `11` are free. This version refuses them.
+//! - `E`: an expiry follows. `V`: a version follows. Neither may be 0: absent is how none is written, so that every value
+//!   has exactly one encoding.
+//!
+//! The header stands with the key, never in the value log, so that no decision of a compaction needs the value. The store
+//! keeps expiry and version; what they mean is for the layer above. Decoding is strict: a byte that this version does not
+//! know is an error, never a guess.
+
+use crate::options::MAX_VALUE_BYTES;
+
+const FORMAT_MASK: u8 = 0b1100_0000;
+const FORMAT_1: u8 = 0b0100_0000;
+const RESERVED_MASK: u8 = 0b0011_0000;
+const HAS_VERSION: u8 = 0b0000_1000;
+const HAS_EXPIRY: u8 = 0b0000_0100;
+const KIND_MASK: u8 = 0b0000_0011;
+const KIND_INLINE: u8 = 0b00;
+
+/// The header of a plain value: format 1, inline, no expiry, no version.
+pub const PLAIN: u8 = FORMAT_1 | KIND_INLINE;
+
+/// The longest header, in bytes.
+pub const MAX_HEADER_BYTES: usize = 17;
+
+/// What stands beside a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attributes {
+    /// When the value expires, in ms since 1970 UTC; not 0. The store keeps it and does not act on it.
+    pub expires_at_ms: Option<u64>,
+    /// A version that the layer above gives to the value; not 0. The store keeps it and does not act on it.
+    pub version: Option<u64>,
+}
+
+impl Attributes {
+    /// Neither expiry nor version.
+    pub const NONE: Self = Self { expires_at_ms: None, version: None };
+}
+
+/// A header that cannot be decoded, or attributes that cannot be encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// There is no byte at all.
+    #[error("the value has no header")]
+    Empty,
+    /// The two format bits are not those of format 1.
+    #[error("value header byte {0:#04x} is of a format that this version does not know")]
+    UnknownFormat(u8),
+    /// A bit that must be 0 is set.
+    #[error("value header byte {0:#04x} sets a bit that this version does not know")]
+    ReservedBits(u8),
+    /// The kind is not one this version can read.
+    #[error("value header byte {0:#04x} is of a kind that this version does not know")]
+    UnknownKind(u8),
+    /// The value ends inside its header.
+    #[error("the value ends inside its header: {have} of {need} bytes")]
+    Truncated {
+        /// Bytes there are.
+        have: usize,
+        /// Bytes the first byte asks for.
+        need: usize,
+    },
+    /// An expiry or version of 0, which is written as its absence.
+    #[error("the value's {0} is 0, which is written as its absence")]
+    Zero(&'static str),
+}
+
+/// A decoded header: its attributes, and where the payload begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Expiry and version.
+    pub attributes: Attributes,
+    /// The header's length in bytes: 1, 9 or 17.
+    pub bytes: usize,
+}
+
+impl Header {
+    const PLAIN: Self = Self { attributes: Attributes::NONE, bytes: 1 };
+
+    /// Decodes the header that begins `stored`; the payload is `stored[header.bytes..]`.
+    #[inline]
+    pub fn decode(stored: &[u8]) -> Result<Self, HeaderError> {
+        match stored.first() {
+            Some(&PLAIN) => Ok(Self::PLAIN),
+            Some(&first) => Self::decode_rare(first, stored),
+            None => Err(HeaderError::Empty),
+        }
+    }
+
+    #[cold]
+    fn decode_rare(first: u8, stored: &[u8]) -> Result<Self, HeaderError> {
+        if first & FORMAT_MASK != FORMAT_1 {
+            return Err(HeaderError::UnknownFormat(first));
+        }
+        if first & RESERVED_MASK != 0 {
+            return Err(HeaderError::ReservedBits(first));
+        }
+        if first & KIND_MASK != KIND_INLINE {
+            return Err(HeaderError::UnknownKind(first));
+        }
+        let fields = usize::from(first & HAS_EXPIRY != 0) + usize::from(first & HAS_VERSION != 0);
+        let need = 1 + 8 * fields;
+        let Some(mut rest) = stored.get(1..need) else {
+            return Err(HeaderError::Truncated { have: stored.len(), need });
+        };
+        let mut next = |name: &'static str| {
+            let (field, after) = rest.split_first_chunk::<8>().ok_or(HeaderError::Zero(name))?;
+            rest = after;
+            match u64::from_le_bytes(*field) {
+                0 => Err(HeaderError::Zero(name)),
+                set => Ok(set),
+            }
+        };
+        let expires_at_ms = if first & HAS_EXPIRY != 0 { Some(next("expiry")?) } else { None };
+        let version = if first & HAS_VERSION != 0 { Some(next("version")?) } else { None };
+        Ok(Self { attributes: Attributes { expires_at_ms, version }, bytes: need })
+    }
+}
+
+/// Appends the header of an inline value to `to`.
+///
+/// Errors: an expiry or a version of 0.
+#[inline]
+pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), HeaderError> {
+    let Attributes { expires_at_ms, version } = *attributes;
+    if expires_at_ms == Some(0) {
+        return Err(HeaderError::Zero("expiry"));
+    }
+    if version == Some(0) {
+        return Err(HeaderError::Zero("version"));
+    }
+    let expiry_bit = if expires_at_ms.is_some() { HAS_EXPIRY } else { 0 };
+    let version_bit = if version.is_some() { HAS_VERSION } else { 0 };
+    to.push(PLAIN | expiry_bit | version_bit);
+    for field in [expires_at_ms, version].into_iter().flatten() {
+        to.extend_from_slice(&field.to_le_bytes());
+    }
+    Ok(())
+}
+
+// A stored value must fit RocksDB's 32-bit lengths with its header.
+const _: () = assert!(MAX_VALUE_BYTES + MAX_HEADER_BYTES < u32::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn attributes() -> impl Strategy<Value = Attributes> {
+        let field = || proptest::option::of(1..=u64::MAX);
+        (field(), field()).prop_map(|(expires_at_ms, version)| Attributes { expires_at_ms, version })
+    }
+
+    #[test]
+    fn the_bytes_of_format_1_never_change() {
+        let encoded = |attributes| {
+            let mut bytes = Vec::new();
+            encode_inline(&attributes, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(encoded(Attributes::NONE), [0x40]);
+        assert_eq!(
+            encoded(Attributes { expires_at_ms: Some(0x0102_0304_0506_0708), version: None }),
+            [0x44, 8, 7, 6, 5, 4, 3, 2, 1]
+        );
+        assert_eq!(encoded(Attributes { expires_at_ms: None, version: Some(1) }), [0x48, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            encoded(Attributes { expires_at_ms: Some(2), version: Some(3) }),
+            [0x4c, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn every_first_byte_is_either_known_or_refused_with_its_reason() {
+        for first in 0..=u8::MAX {
+            let mut stored = vec![first];
+            stored.extend_from_slice(&[1; 16]);
+            let decoded = Header::decode(&stored);
+            match first {
+                0x40 | 0x44 | 0x48 | 0x4c => assert!(decoded.is_ok(), "{first:#x}"),
+                _ if first >> 6 != 1 => assert_eq!(decoded, Err(HeaderError::UnknownFormat(first))),
+                _ if first & 0x30 != 0 => assert_eq!(decoded, Err(HeaderError::ReservedBits(first))),
+                _ => assert_eq!(decoded, Err(HeaderError::UnknownKind(first))),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(attributes in attributes(), payload: Vec<u8>) {
+            let mut stored = Vec::new();
+            encode_inline(&attributes, &mut stored).unwrap();
+            prop_assert!(stored.len() <= MAX_HEADER_BYTES);
+            let begin = stored.len();
+            stored.extend_from_slice(&payload);
+            let header = Header::decode(&stored).unwrap();
+            prop_assert_eq!(header, Header { attributes, bytes: begin });
+            prop_assert_eq!(&stored[header.bytes..], &payload[..]);
+        }
+
+        #[test]
+        fn any_bytes_decode_to_what_encodes_back_to_them_or_to_an_error(stored: Vec<u8>) {
+            if let Ok(header) = Header::decode(&stored) {
+                let mut again = Vec::new();
+                encode_inline(&header.attributes, &mut again).unwrap();
+                prop_assert_eq!(&stored[..header.bytes], &again[..]);
+            }
+        }
+
+        #[test]
+        fn a_cut_header_is_refused(attributes in attributes()) {
+            let mut stored = Vec::new();
+            encode_inline(&attributes, &mut stored).unwrap();
+            for cut in 0..stored.len() {
+                prop_assert!(Header::decode(&stored[..cut]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn zero_fields_are_refused_both_ways() {
+        for zero in [
+            Attributes { expires_at_ms: Some(0), version: None },
+            Attributes { expires_at_ms: None, version: Some(0) },
+        ] {
+            assert!(encode_inline(&zero, &mut Vec::new()).is_err());
+        }
+        assert_eq!(Header::decode(&[0x44, 0, 0, 0, 0, 0, 0, 0, 0]), Err(HeaderError::Zero("expiry")));
+        assert_eq!(Header::decode(&[0x48, 0, 0, 0, 0, 0, 0, 0, 0]), Err(HeaderError::Zero("version")));
+    }
+}

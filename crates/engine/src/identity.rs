@@ -1,0 +1,204 @@
+//! What makes a directory a store: the file [`IDENTITY_FILE`], and the version of the format it names.
+//!
+//! The file is written, synced and renamed into place before RocksDB makes its first file. So a crash at any moment of a
+//! creation leaves a directory that is either not yet a store or can be created on.
+//!
+//! ```text
+//! ecotone store
+//! format 1
+//! ```
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use crate::{Error, OpenMode, Result};
+
+/// The name of the file that makes a directory a store.
+pub const IDENTITY_FILE: &str = "STORE";
+
+/// The version of the format of a store: its files, column families and value headers together.
+pub const FORMAT_VERSION: u32 = 1;
+
+const FIRST_LINE: &str = "ecotone store";
+
+/// More than any identity file of any version; a larger one is not read.
+const MAX_IDENTITY_BYTES: u64 = 4096;
+
+/// What a directory is before it is opened.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// No directory.
+    Missing,
+    /// A directory in which a store can be made.
+    Empty,
+    /// A store whose creation did not finish: identity, but no RocksDB yet.
+    Unfinished,
+    /// A store.
+    Store,
+}
+
+/// Checks the directory against the mode, and makes the directory and its identity where the mode allows it.
+pub(crate) fn prepare(directory: &Path, mode: OpenMode) -> Result<()> {
+    let found = look(directory)?;
+    let not_found = |reason| Err(Error::NotFound { directory: directory.to_path_buf(), reason });
+    match (mode, found) {
+        (OpenMode::Create, Found::Store) => Err(Error::AlreadyExists { directory: directory.to_path_buf() }),
+        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Missing) => {
+            fs::create_dir_all(directory).map_err(|e| Error::io("create the directory", directory, &e))?;
+            write(directory)
+        }
+        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Empty) => write(directory),
+        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Unfinished) => Ok(()),
+        (OpenMode::CreateOrOpen | OpenMode::Open | OpenMode::ReadOnly, Found::Store) => Ok(()),
+        (OpenMode::Open | OpenMode::ReadOnly, Found::Missing) => not_found("the directory does not exist"),
+        (OpenMode::Open | OpenMode::ReadOnly, Found::Empty) => not_found("the directory holds no store"),
+        (OpenMode::Open | OpenMode::ReadOnly, Found::Unfinished) => not_found("its creation did not finish"),
+    }
+}
+
+fn look(directory: &Path) -> Result<Found> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(error) => return Err(Error::io("list the directory", directory, &error)),
+    };
+    let (mut identity, mut current, mut database_file) = (false, false, None);
+    for entry in entries {
+        let name = entry.map_err(|e| Error::io("list the directory", directory, &e))?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        identity |= name == IDENTITY_FILE;
+        current |= name == "CURRENT";
+        if is_database_file(name) {
+            database_file = Some(name.to_owned());
+        }
+    }
+    if identity {
+        check(directory)?;
+        return Ok(if current { Found::Store } else { Found::Unfinished });
+    }
+    match database_file {
+        Some(file) => Err(Error::WrongFormat {
+            directory: directory.to_path_buf(),
+            reason: format!(
+                "it holds a plain RocksDB database or an unfinished checkpoint ({file} is there, {IDENTITY_FILE} is \
+                 not): choose another directory"
+            ),
+        }),
+        None => Ok(Found::Empty),
+    }
+}
+
+/// Files that RocksDB would take for its own, and that hold data.
+fn is_database_file(name: &str) -> bool {
+    let numbered = |end: &str| {
+        name.strip_suffix(end).is_some_and(|stem| !stem.is_empty() && stem.bytes().all(|b| b.is_ascii_digit()))
+    };
+    name == "CURRENT"
+        || name.starts_with("MANIFEST-")
+        || name.starts_with("OPTIONS-")
+        || [".sst", ".log", ".ldb", ".blob"].into_iter().any(numbered)
+}
+
+fn check(directory: &Path) -> Result<()> {
+    let path = directory.join(IDENTITY_FILE);
+    let wrong = |reason: String| Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
+    let bytes = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
+    if bytes > MAX_IDENTITY_BYTES {
+        return wrong(format!("{IDENTITY_FILE} has {bytes} bytes and is no store's: choose another directory"));
+    }
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
+        Err(error) => return Err(Error::io("read", &path, &error)),
+    };
+    let mut lines = text.lines();
+    if lines.next() != Some(FIRST_LINE) {
+        return wrong(format!("{IDENTITY_FILE} does not begin with {FIRST_LINE:?}: choose another directory"));
+    }
+    let version = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|v| v.parse::<u32>().ok());
+    match version {
+        Some(FORMAT_VERSION) => Ok(()),
+        Some(newer) if newer > FORMAT_VERSION => {
+            wrong(format!("its format is {newer}, this version reads up to {FORMAT_VERSION}: use a newer version"))
+        }
+        Some(older) => wrong(format!("its format is {older}, which never was")),
+        None => wrong(format!("{IDENTITY_FILE} names no format version: restore the file")),
+    }
+}
+
+/// Writes the identity into a directory that exists, durably.
+pub(crate) fn write(directory: &Path) -> Result<()> {
+    let path = directory.join(IDENTITY_FILE);
+    let unfinished = directory.join(format!("{IDENTITY_FILE}.{}.tmp", std::process::id()));
+    let written = File::create(&unfinished).and_then(|mut file| {
+        write!(file, "{FIRST_LINE}\nformat {FORMAT_VERSION}\n")?;
+        file.sync_all()
+    });
+    written.map_err(|e| Error::io("write", &unfinished, &e))?;
+    fs::rename(&unfinished, &path).map_err(|e| Error::io("write", &path, &e))?;
+    sync_directory(directory)?;
+    // The directory itself may be new as well.
+    match directory.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        _ => Ok(()),
+    }
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    File::open(directory).and_then(|file| file.sync_all()).map_err(|e| Error::io("sync", directory, &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn a_creation_cut_short_can_be_finished_and_is_no_store_before() {
+        let directory = directory();
+        prepare(directory.path(), OpenMode::Create).unwrap();
+        assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::NotFound { .. })));
+        prepare(directory.path(), OpenMode::Create).unwrap();
+        prepare(directory.path(), OpenMode::CreateOrOpen).unwrap();
+    }
+
+    #[test]
+    fn other_peoples_files_do_not_hinder_but_a_database_does() {
+        let directory = directory();
+        fs::write(directory.path().join("notes.txt"), "x").unwrap();
+        fs::create_dir(directory.path().join("lost+found")).unwrap();
+        assert_eq!(look(directory.path()).unwrap(), Found::Empty);
+        for file in ["CURRENT", "MANIFEST-000001", "000012.sst", "000004.log"] {
+            let path = directory.path().join(file);
+            fs::write(&path, "x").unwrap();
+            let refused = prepare(directory.path(), OpenMode::CreateOrOpen).unwrap_err();
+            assert!(matches!(&refused, Error::WrongFormat { reason, .. } if reason.contains(file)), "{refused}");
+            fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_identity_that_is_not_ours_is_refused_with_its_reason() {
+        for (text, reason) in [
+            ("", "does not begin"),
+            ("something else\n", "does not begin"),
+            ("ecotone store\n", "names no format"),
+            ("ecotone store\nformat one\n", "names no format"),
+            ("ecotone store\nformat 2\n", "use a newer version"),
+            ("ecotone store\nformat 0\n", "never was"),
+        ] {
+            let directory = directory();
+            fs::write(directory.path().join(IDENTITY_FILE), text).unwrap();
+            fs::write(directory.path().join("CURRENT"), "MANIFEST-000001\n").unwrap();
+            let refused = prepare(directory.path(), OpenMode::Open).unwrap_err();
+            assert!(matches!(&refused, Error::WrongFormat { reason: r, .. } if r.contains(reason)), "{text:?}: {refused}");
+        }
+        let directory = directory();
+        fs::write(directory.path().join(IDENTITY_FILE), [0xff; 100]).unwrap();
+        assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::WrongFormat { .. })));
+    }
+}

@@ -1,0 +1,311 @@
+//! Hears what RocksDB's threads do, and tells duties, events, the stall clock and the counters.
+//!
+//! Callbacks come from C++: no panic may leave them. Those of flushes and compactions come on the thread that does the
+//! work, without RocksDB's mutex; `OnBackgroundError` comes under it.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ecotone_policy::duty::Duty;
+use parking_lot::Mutex;
+use rust_rocksdb::event_listener::{
+    BackgroundErrorRecoveryInfo, CompactionJobInfo, DBBackgroundErrorReason, DBCompactionReason, DBWriteStallCondition,
+    EventListener, FlushJobInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
+};
+
+use crate::duties::ThreadDuties;
+use crate::events::{
+    BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents,
+};
+use crate::offload::adapter::OffloadState;
+use crate::offload::slots::release_on_this_thread;
+use crate::stall::StallClock;
+
+/// Compactions and flushes whose end RocksDB never told are forgotten beyond this number.
+const MOST_RUNNING: usize = 1024;
+
+/// What is known of running flushes and compactions.
+#[derive(Default)]
+pub(crate) struct Running {
+    compactions: Mutex<HashMap<i32, Compaction>>,
+    flushes: Mutex<HashMap<i32, Instant>>,
+}
+
+#[derive(Default)]
+struct Compaction {
+    inputs: Arc<Inputs>,
+    local_parts: u32,
+    remote_parts: u32,
+}
+
+/// What RocksDB says of the inputs of a compaction when it begins.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    levels: HashMap<String, i32>,
+    /// Entries of all inputs without range deletions; `None` when RocksDB did not know the properties of one.
+    pub(crate) records: Option<u64>,
+}
+
+impl Inputs {
+    pub(crate) fn level_of(&self, table: &str) -> Option<i32> {
+        self.levels.get(table).copied()
+    }
+
+    fn of(info: &CompactionJobInfo) -> Self {
+        let mut levels = HashMap::with_capacity(info.input_file_count());
+        let mut records = Some(0_u64);
+        for (path, place) in info.input_files().zip(info.input_file_infos()) {
+            // What RocksDB calls the level here is the index among the input levels: the first is the one it begins at,
+            // and level compaction has only the output level besides (db/db_impl, `BuildCompactionJobInfo`).
+            let level = if place.level() == 0 { info.base_input_level() } else { info.output_level() };
+            let name = String::from_utf8_lossy(path);
+            let name = Path::new(name.as_ref()).file_name().map(|name| name.to_string_lossy().into_owned());
+            levels.extend(name.map(|name| (name, level)));
+            let points = info
+                .table_properties_for_file(path)
+                .map(|table| table.num_entries().saturating_sub(table.num_range_deletions()));
+            records = records.zip(points).map(|(sum, points)| sum.saturating_add(points));
+        }
+        Self { levels, records }
+    }
+}
+
+impl Running {
+    pub(crate) fn inputs_of(&self, compaction: i32) -> Option<Arc<Inputs>> {
+        self.compactions.lock().get(&compaction).map(|known| known.inputs.clone())
+    }
+
+    pub(crate) fn part_is_remote(&self, compaction: i32) {
+        if let Some(known) = self.compactions.lock().get_mut(&compaction) {
+            known.remote_parts += 1;
+        }
+    }
+
+    /// The part that begins on this thread is what became of `job`.
+    pub(crate) fn part_is_local(&self, job: u64) {
+        LOCAL_JOB.set(Some(job));
+    }
+
+    fn begin_compaction(&self, number: i32, inputs: Inputs) {
+        let mut compactions = self.compactions.lock();
+        if compactions.len() >= MOST_RUNNING {
+            compactions.clear();
+        }
+        compactions.insert(number, Compaction { inputs: Arc::new(inputs), ..Compaction::default() });
+    }
+
+    fn part_ran_here(&self, compaction: i32) {
+        if let Some(known) = self.compactions.lock().get_mut(&compaction) {
+            known.local_parts += 1;
+        }
+    }
+
+    fn begin_flush(&self, number: i32) {
+        let mut flushes = self.flushes.lock();
+        if flushes.len() >= MOST_RUNNING {
+            flushes.clear();
+        }
+        flushes.insert(number, Instant::now());
+    }
+}
+
+thread_local! {
+    /// The job that the part on this thread was, when a compaction service sent it back.
+    static LOCAL_JOB: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// What the listener counts and RocksDB's own counters do not tell.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) flushes: AtomicU64,
+    pub(crate) compactions: AtomicU64,
+    pub(crate) remote_compactions: AtomicU64,
+    pub(crate) failed_compactions: AtomicU64,
+}
+
+/// The first background error that stopped writes, until RocksDB recovers from it.
+#[derive(Default)]
+pub(crate) struct BackgroundState(Mutex<Option<String>>);
+
+impl BackgroundState {
+    pub(crate) fn error(&self) -> Option<String> {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn set(&self, detail: String) {
+        self.0.lock().get_or_insert(detail);
+    }
+
+    fn clear(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+/// See the module.
+pub(crate) struct Listener {
+    pub(crate) running: Arc<Running>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) background: Arc<BackgroundState>,
+    pub(crate) stall: Arc<StallClock>,
+    pub(crate) duties: ThreadDuties,
+    pub(crate) events: Option<Arc<dyn StoreEvents>>,
+    pub(crate) offload: Option<Arc<OffloadState>>,
+}
+
+impl Listener {
+    fn tell(&self, tell: impl FnOnce(&dyn StoreEvents)) {
+        if let Some(events) = &self.events {
+            tell(events.as_ref());
+        }
+    }
+}
+
+/// Runs what a callback does; a panic in it is logged and goes no further.
+fn contained(callback: &'static str, act: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(act)).is_err() {
+        tracing::error!(callback, "an observer of the store panicked");
+    }
+}
+
+impl EventListener for Listener {
+    fn on_flush_begin(&self, info: &FlushJobInfo) {
+        contained("flush begin", || {
+            self.running.begin_flush(info.job_id());
+            self.duties.begin_job(Duty::Flush, info.job_id());
+        });
+    }
+
+    fn on_flush_completed(&self, info: &FlushJobInfo) {
+        contained("flush end", || {
+            self.duties.end_job(info.job_id());
+            self.totals.flushes.fetch_add(1, Ordering::Relaxed);
+            let began = self.running.flushes.lock().remove(&info.job_id());
+            self.tell(|events| {
+                let table = info.table_properties();
+                events.flush_finished(&FlushFinished {
+                    job: info.job_id(),
+                    bytes: info
+                        .file_path()
+                        .and_then(|path| std::fs::metadata(String::from_utf8_lossy(&path).as_ref()).ok())
+                        .map_or_else(|| table.data_size(), |file| file.len()),
+                    entries: table.num_entries(),
+                    seconds: began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
+                });
+            });
+        });
+    }
+
+    fn on_compaction_begin(&self, info: &CompactionJobInfo) {
+        contained("compaction begin", || {
+            self.running.begin_compaction(info.job_id(), Inputs::of(info));
+            self.duties.begin_job(Duty::Compaction, info.job_id());
+        });
+    }
+
+    fn on_compaction_completed(&self, info: &CompactionJobInfo) {
+        contained("compaction end", || {
+            release_on_this_thread();
+            self.duties.end_job(info.job_id());
+            let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
+            let error = info.status().err().map(rust_rocksdb::Error::into_string);
+            let remote = known.remote_parts > 0;
+            self.totals.compactions.fetch_add(1, Ordering::Relaxed);
+            self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
+            self.totals.failed_compactions.fetch_add(error.is_some().into(), Ordering::Relaxed);
+            self.tell(|events| {
+                let stats = info.stats();
+                events.compaction_finished(&CompactionFinished {
+                    job: info.job_id(),
+                    input_level: info.base_input_level(),
+                    output_level: info.output_level(),
+                    input_tables: info.input_file_count(),
+                    input_bytes: stats.total_input_bytes(),
+                    output_bytes: stats.total_output_bytes(),
+                    input_records: stats.num_input_records(),
+                    output_records: stats.num_output_records(),
+                    seconds: stats.elapsed_micros() as f64 / 1e6,
+                    cpu_seconds: stats.cpu_micros() as f64 / 1e6,
+                    remote,
+                    subcompactions: known.local_parts + known.remote_parts,
+                    is_manual: info.compaction_reason() == DBCompactionReason::KManualCompaction,
+                    error,
+                });
+            });
+        });
+    }
+
+    fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
+        contained("subcompaction begin", || {
+            self.duties.begin_part(Duty::Compaction, info.job_id());
+            self.running.part_ran_here(info.job_id());
+        });
+    }
+
+    fn on_subcompaction_completed(&self, info: &SubcompactionJobInfo) {
+        contained("subcompaction end", || {
+            self.duties.end_part(info.job_id());
+            release_on_this_thread();
+            if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {
+                offload.local_ended(job);
+            }
+        });
+    }
+
+    fn on_stall_conditions_changed(&self, info: &WriteStallInfo) {
+        contained("stall change", || {
+            let (from, to) = (condition(info.prev()), condition(info.cur()));
+            self.stall.change_to(to);
+            self.tell(|events| events.stall_changed(&StallChanged { from, to }));
+        });
+    }
+
+    fn on_background_error(&self, reason: DBBackgroundErrorReason, status: MutableStatus) {
+        contained("background error", || {
+            let detail = match status.result() {
+                Ok(()) => String::from("no reason given"),
+                Err(error) => error.as_ref().to_owned(),
+            };
+            let writes_stopped = status.severity() >= StatusSeverity::KHardError;
+            let during = during(reason);
+            tracing::error!(during, detail, writes_stopped, "background work of the store failed");
+            if writes_stopped {
+                self.background.set(detail.clone());
+            }
+            self.tell(|events| events.background_error(&BackgroundError { during, detail, writes_stopped }));
+        });
+    }
+
+    fn on_error_recovery_end(&self, info: &BackgroundErrorRecoveryInfo) {
+        contained("error recovery", || {
+            if info.new_bg_error().result().is_ok() {
+                tracing::info!("the store recovered from its background error");
+                self.background.clear();
+            }
+        });
+    }
+}
+
+fn condition(condition: DBWriteStallCondition) -> StallCondition {
+    match condition {
+        DBWriteStallCondition::KNormal => StallCondition::Normal,
+        DBWriteStallCondition::KDelayed => StallCondition::Delayed,
+        DBWriteStallCondition::KStopped => StallCondition::Stopped,
+    }
+}
+
+fn during(reason: DBBackgroundErrorReason) -> &'static str {
+    match reason {
+        DBBackgroundErrorReason::KFlush | DBBackgroundErrorReason::KFlushNoWAL => "flush",
+        DBBackgroundErrorReason::KCompaction => "compaction",
+        DBBackgroundErrorReason::KWriteCallback => "write",
+        DBBackgroundErrorReason::KMemTable => "memtable insert",
+        DBBackgroundErrorReason::KManifestWrite | DBBackgroundErrorReason::KManifestWriteNoWAL => "MANIFEST write",
+        DBBackgroundErrorReason::KAsyncFileOpen => "table open",
+        DBBackgroundErrorReason::KUnknown => "background work",
+    }
+}

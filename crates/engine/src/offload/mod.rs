@@ -1,0 +1,170 @@
+//! The owner's side of an offloaded compaction: the seam that the federation fills.
+//!
+//! RocksDB asks once for every part (subcompaction) of every compaction that is more than a move of tables. The question
+//! goes to [`CompactionOffload::run`] on the thread of that part, which is held until the answer:
+//!
+//! ```text
+//! RocksDB's thread                         CompactionOffload                       worker
+//! schedule(info, input) -> RemoteJob  -->  run(job)  ..... input, table format ..>  run_remote_compaction
+//!                                            fetch outputs into job.output_directory()  <.. result, files
+//!                                            verify_outputs(&job, &result)
+//! rename, MANIFEST                    <--  Installed { result }
+//!   or compact here                   <--  Local, or Fallback (waits for a local slot)
+//! on_installation                     -->  installed(job, ok)
+//! ```
+//!
+//! # Where outputs must lie
+//!
+//! In [`RemoteJob::output_directory`], which is `session_tmp/<output name>` in the store's directory: RocksDB renames
+//! from there into the store, and removes all of `session_tmp` at the next open. The owner of the job makes the directory
+//! and removes it when [`CompactionOffload::installed`] has come, or when it gave the job up.
+//!
+//! # Invariants
+//!
+//! - RocksDB is never told "failed" or "aborted": both stop the store for good. Whatever goes wrong, also a panic in
+//!   `run`, becomes a local compaction.
+//! - Success is reported only with a [`VerifiedResult`](verify::VerifiedResult), which only
+//!   [`verify_outputs`](crate::verify_outputs) makes: every output is complete, durable and checked.
+//! - At most as many fallbacks run here at a time as [`LocalSlots`](crate::LocalSlots) has.
+//!
+//! # Which callbacks RocksDB makes, on which thread
+//!
+//! Read in `db/compaction/compaction_job.cc` (`RunSubcompactions`, `ProcessKeyValueCompaction`) of RocksDB 11.12:
+//!
+//! - `OnCompactionBegin` and `OnCompactionCompleted` come on the thread of RocksDB's pool, once for a compaction, also when
+//!   all its parts were remote and when it failed. Part 0 runs on that same thread; each further part on a `std::thread`
+//!   of its own that ends with the part.
+//! - A part asks the compaction service first. Only when it is then run locally do `OnSubcompactionBegin` and
+//!   `OnSubcompactionCompleted` come, on the part's thread, also with a single part. For a part that ran remotely neither
+//!   comes.
+//! - None of them comes once the store is shutting down: a begin can then lack its end. A manual compaction that was
+//!   cancelled before it began has no begin.
+//!
+//! So a slot is given back at `OnSubcompactionCompleted`, and, for the cases without it, when the same thread next asks
+//! for a slot or ends; when the store closes, nobody waits for slots any more.
+
+pub(crate) mod adapter;
+pub mod slots;
+pub mod verify;
+
+use std::path::{Path, PathBuf};
+
+use ecotone_rocks_sys::remote::RemoteInput;
+use serde::{Deserialize, Serialize};
+
+use verify::VerifiedResult;
+
+/// Runs compactions elsewhere.
+pub trait CompactionOffload: Send + Sync {
+    /// Decides on one part of a compaction and, when it goes to a worker, sees it through to verified outputs.
+    ///
+    /// Called on the part's thread, several at a time; blocks until the outcome. A panic counts as
+    /// [`RemoteOutcome::Fallback`]. Must return soon after [`cancel_all`](Self::cancel_all), and in any case at a deadline
+    /// of its own: RocksDB waits for it without one.
+    fn run(&self, job: RemoteJob) -> RemoteOutcome;
+
+    /// The store is closing: every `run` under way returns soon, with [`RemoteOutcome::Local`]. Later calls of `run` do
+    /// not come.
+    fn cancel_all(&self);
+
+    /// RocksDB has renamed the outputs of the job into the store (`ok`), or failed to. Not called for a job whose outcome
+    /// was not [`RemoteOutcome::Installed`]. The commit to the MANIFEST comes after this.
+    fn installed(&self, job: u64, ok: bool);
+
+    /// The part that `run` sent back has ended here, on this thread. Does not come when the store closes meanwhile.
+    fn local_finished(&self, job: u64) {
+        let _ = job;
+    }
+}
+
+/// What became of a [`RemoteJob`].
+#[derive(Debug)]
+pub enum RemoteOutcome {
+    /// It is to run here, as decided: at once.
+    Local,
+    /// It was to run elsewhere and did not: it runs here as soon as a local slot is free.
+    Fallback,
+    /// It ran elsewhere, and its outputs lie in [`RemoteJob::output_directory`], verified and durable.
+    Installed {
+        /// The proof, from [`verify_outputs`](crate::verify_outputs) for this very job.
+        result: VerifiedResult,
+    },
+}
+
+/// How tables are laid out: what a worker cannot learn from the owner's OPTIONS file, and must do alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableFormat {
+    /// Size of a data block before compression, in bytes.
+    pub block_bytes: u64,
+    /// Bits per key of the Bloom filter; 0 is none.
+    pub bloom_bits_per_key: u32,
+}
+
+/// One input table of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputTable {
+    /// Its name without directory, `000123.sst`.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its level, where RocksDB said.
+    pub level: Option<i32>,
+}
+
+/// One part of a compaction that could run elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteJob {
+    /// Names the job within this process; never given twice.
+    pub id: u64,
+    /// RocksDB's number: the compaction's in the high 32 bits, the part's in the low ones. Unique since the store was opened.
+    pub rocks_job: u64,
+    /// This opening of the store. A worker's answer for another one is not for this job.
+    pub db_session_id: String,
+    /// The store's directory, as RocksDB names it in every path of the job.
+    pub store_directory: PathBuf,
+    /// What the worker is to do, for [`run_remote_compaction`](crate::run_remote_compaction).
+    pub input: Vec<u8>,
+    /// The same, read.
+    pub request: RemoteInput,
+    /// All input tables of the compaction: each of its parts reads its range of them.
+    pub input_files: Vec<InputTable>,
+    /// Bytes of all input tables.
+    pub input_bytes: u64,
+    /// The bytes of them that this part is expected to read: all for a compaction of one part, else by the share of the
+    /// store that lies in the part's range.
+    pub estimated_bytes: u64,
+    /// Entries of all input tables without range deletions, where all are known.
+    pub input_records: Option<u64>,
+    /// The level it begins at.
+    pub input_level: i32,
+    /// The level it writes to.
+    pub output_level: i32,
+    /// Asked for by hand.
+    pub is_manual: bool,
+    /// How the outputs are to be laid out.
+    pub table_format: TableFormat,
+}
+
+/// RocksDB's name for the folder that it empties at every open (`kSessionTmpDirName`).
+pub(crate) const SESSION_DIRECTORY: &str = "session_tmp";
+
+impl RemoteJob {
+    /// Whether this is one of several parts of a compaction.
+    pub fn is_part(&self) -> bool {
+        self.request.begin.is_some() || self.request.end.is_some()
+    }
+
+    /// The name of the folder for the outputs; also the worker's `output_name`.
+    pub fn output_name(&self) -> String {
+        format!("job-{}", self.id)
+    }
+
+    /// Where the outputs must lie, on the file system of the store, before they are verified.
+    pub fn output_directory(&self) -> PathBuf {
+        output_directory(&self.store_directory, &self.output_name())
+    }
+}
+
+pub(crate) fn output_directory(store_directory: &Path, output_name: &str) -> PathBuf {
+    store_directory.join(SESSION_DIRECTORY).join(output_name)
+}

@@ -1,0 +1,223 @@
+//! What a worker returned, checked whole before RocksDB hears of it.
+//!
+//! After a job reported success, RocksDB renames its outputs, reads their footers, compares record counts and commits.
+//! What it then finds wrong is a background error that stops the store until it is reopened. So everything that it checks
+//! is checked here first, and more. A result is refused unless:
+//!
+//! - it parses, says success, and is for the level of the job;
+//! - each output is a file of its own in the job's output directory, carries a crc32c checksum, and passes
+//!   [`verify_table`]: every block, every entry, order, range, counts, size, identity, checksum;
+//! - the outputs are in ascending order and disjoint, and inside the job's `[begin, end)`;
+//! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
+//! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
+//!   several, only that they are not more: RocksDB compares the sum over all parts.
+//!
+//! Then every output and its directory are synced. A worker that forges a consistent result is outside the threat model.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
+use ecotone_rocks_sys::verify::{ExpectedTable, FILE_CHECKSUM_FUNCTION, verify_table};
+
+use super::RemoteJob;
+
+/// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a local one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// The bytes are no result, or one that no honest worker makes.
+    #[error("malformed result: {0}")]
+    Malformed(String),
+    /// The worker says itself that it failed.
+    #[error("the worker failed: {0}")]
+    WorkerFailed(String),
+    /// The result is for something else than this job.
+    #[error("not a result of this job: {0}")]
+    Foreign(String),
+    /// The outputs overlap or are not in ascending order, or leave the range of the job.
+    #[error("misordered outputs: {0}")]
+    Misordered(String),
+    /// Records were lost or added on the way.
+    #[error("record counts do not match: {0}")]
+    Counts(String),
+    /// A table is damaged or not the one promised.
+    #[error(transparent)]
+    Table(#[from] ecotone_rocks_sys::verify::VerifyError),
+    /// The file system of the store failed, which is no fault of the worker.
+    #[error("cannot {action} {path:?}: {error}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+}
+
+/// The proof that the outputs of one job are complete, checked and durable. Only [`verify_outputs`] makes it.
+#[derive(Debug)]
+pub struct VerifiedResult {
+    job: u64,
+    bytes: Vec<u8>,
+    result: RemoteResult,
+}
+
+impl VerifiedResult {
+    /// The job it is for.
+    pub fn job(&self) -> u64 {
+        self.job
+    }
+
+    /// What the worker said.
+    pub fn result(&self) -> &RemoteResult {
+        &self.result
+    }
+
+    /// Bytes of all outputs.
+    pub fn output_bytes(&self) -> u64 {
+        self.result.output_files.iter().map(|output| output.file_bytes).sum()
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Checks everything that [`run_remote_compaction`](crate::run_remote_compaction) returned for `job`, whose output files must
+/// lie in [`RemoteJob::output_directory`], and makes them durable.
+///
+/// Reads every output once: about the speed of the disk, one thread, one block of memory.
+pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, VerifyError> {
+    let directory = job.output_directory();
+    let malformed = |error: ecotone_rocks_sys::Error| VerifyError::Malformed(error.to_string());
+    let parsed = RemoteResult::parse(result).map_err(malformed)?;
+    check_claims(job, &parsed)?;
+    for output in &parsed.output_files {
+        let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
+        verify_table(&directory.join(&output.file_name), &expected)?;
+    }
+    make_durable(job, &directory, &parsed.output_files)?;
+    let bytes = RemoteResult::with_output_path(result, &directory).map_err(malformed)?;
+    Ok(VerifiedResult { job: job.id, bytes, result: parsed })
+}
+
+/// All that can be checked without reading a table.
+fn check_claims(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyError> {
+    if let Err(reason) = &result.status {
+        return Err(VerifyError::WorkerFailed(reason.clone()));
+    }
+    if result.output_level != job.output_level {
+        return Err(VerifyError::Foreign(format!(
+            "outputs for level {}, the job is for level {}",
+            result.output_level, job.output_level
+        )));
+    }
+    let mut names = HashSet::new();
+    for output in &result.output_files {
+        let name = &output.file_name;
+        if !names.insert(name) {
+            return Err(VerifyError::Malformed(format!("{name} is named twice")));
+        }
+        if output.proximal_level {
+            return Err(VerifyError::Foreign(format!("{name} is for a level that the job does not write")));
+        }
+        if output.file_checksum_func_name != FILE_CHECKSUM_FUNCTION || output.file_checksum.is_empty() {
+            return Err(VerifyError::Foreign(format!(
+                "{name} has a checksum of {:?}, the store keeps {FILE_CHECKSUM_FUNCTION}",
+                output.file_checksum_func_name
+            )));
+        }
+    }
+    check_order(job, &result.output_files)?;
+    check_counts(job, result)
+}
+
+/// RocksDB's footer of a key that ends a table with a range deletion that goes on beyond it: the greatest sequence number
+/// and `kTypeRangeDeletion`, in 8 bytes, little-endian (db/dbformat.h, `kRangeTombstoneSentinel`).
+const RANGE_DELETION_SENTINEL: u64 = (((1 << 56) - 1) << 8) | 0xF;
+
+/// A user key and its footer of sequence number and kind.
+fn split_key<'a>(internal: &'a [u8], name: &str) -> Result<(&'a [u8], u64), VerifyError> {
+    match internal.split_last_chunk::<8>() {
+        Some((user_key, footer)) => Ok((user_key, u64::from_le_bytes(*footer))),
+        None => Err(VerifyError::Malformed(format!("{name} has a bound that is no internal key"))),
+    }
+}
+
+fn check_order(job: &RemoteJob, outputs: &[RemoteOutput]) -> Result<(), VerifyError> {
+    let mut before: Option<(&[u8], u64, &str)> = None;
+    for output in outputs {
+        let name = output.file_name.as_str();
+        let (first, _) = split_key(&output.smallest_internal_key, name)?;
+        let (last, last_footer) = split_key(&output.largest_internal_key, name)?;
+        // The rule of RocksDB's own check (db/version_builder.cc): a table may begin at the user key at which the one before
+        // it ends only where that end is the open end of a range deletion.
+        if let Some((end, footer, previous)) = before {
+            let apart = end < first || (end == first && footer == RANGE_DELETION_SENTINEL);
+            if !apart {
+                return Err(VerifyError::Misordered(format!("{name} does not begin after {previous} ends")));
+            }
+        }
+        if first > last {
+            return Err(VerifyError::Misordered(format!("{name} ends before it begins")));
+        }
+        if job.request.begin.as_deref().is_some_and(|begin| first < begin) {
+            return Err(VerifyError::Misordered(format!("{name} begins before the range of the job")));
+        }
+        let open_end = last_footer == RANGE_DELETION_SENTINEL;
+        if job.request.end.as_deref().is_some_and(|end| last > end || (last == end && !open_end)) {
+            return Err(VerifyError::Misordered(format!("{name} ends after the range of the job")));
+        }
+        before = Some((last, last_footer, name));
+    }
+    Ok(())
+}
+
+fn check_counts(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyError> {
+    let mut written: u64 = 0;
+    for output in &result.output_files {
+        let points = output.entries.checked_sub(output.range_deletions).ok_or_else(|| {
+            VerifyError::Malformed(format!("{} has more range deletions than entries", output.file_name))
+        })?;
+        written = written.saturating_add(points);
+    }
+    if result.stats.output_records != written {
+        return Err(VerifyError::Counts(format!(
+            "{} records are said to be written, {written} are in the outputs",
+            result.stats.output_records
+        )));
+    }
+    let Some(inputs) = job.input_records.filter(|_| result.stats.input_records_exact) else {
+        return Ok(());
+    };
+    let read = result.stats.input_records;
+    let fits = if job.is_part() { read <= inputs } else { read == inputs };
+    if !fits {
+        return Err(VerifyError::Counts(format!("{read} records are said to be read, the inputs hold {inputs}")));
+    }
+    Ok(())
+}
+
+/// Syncs each output, their directory, and the directories that lead to it from the store.
+fn make_durable(job: &RemoteJob, directory: &Path, outputs: &[RemoteOutput]) -> Result<(), VerifyError> {
+    for output in outputs {
+        sync(&directory.join(&output.file_name))?;
+    }
+    sync(directory)?;
+    if let Some(session) = directory.parent() {
+        sync(session)?;
+    }
+    sync(&job.store_directory)
+}
+
+fn sync(path: &Path) -> Result<(), VerifyError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(|error| VerifyError::Io {
+        action: "sync",
+        path: path.to_path_buf(),
+        error,
+    })
+}

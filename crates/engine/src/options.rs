@@ -1,0 +1,293 @@
+//! What a store is opened with, and the limits of what it takes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ecotone_policy::duty::DutyObserver;
+use ecotone_rocks_sys::filesystem::FileSystemHooks;
+
+use crate::offload::slots::LocalSlots;
+use crate::{CompactionOffload, Error, MemoryLimit, Result, StoreEvents};
+
+/// The longest key, in bytes. RocksDB keeps keys whole in its indexes, so long keys cost memory.
+pub const MAX_KEY_BYTES: usize = 64 * 1024;
+
+/// The longest value, in bytes: the limit of the Redis protocol.
+pub const MAX_VALUE_BYTES: usize = 512 * 1024 * 1024;
+
+/// The largest batch, in bytes of keys, values and a few bytes for each: below the 4 GiB that RocksDB can frame.
+pub const MAX_BATCH_BYTES: usize = 1024 * 1024 * 1024;
+
+/// When a write is acknowledged. In all three every write goes to the write-ahead log (WAL) and from there to the
+/// operating system before it is acknowledged, so a killed process loses nothing; they differ in what a crash of the
+/// machine may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Durability {
+    /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not yet written back.
+    None,
+    /// The WAL is synced in the background every [`SYNC_INTERVAL`](crate::SYNC_INTERVAL). A crash of the machine loses
+    /// at most what was written since the last sync. A failed sync fails every later write.
+    #[default]
+    EverySecond,
+    /// The WAL is synced before the write is acknowledged; writers that wait together share one sync.
+    Always,
+}
+
+/// How tables are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// LZ4: little CPU.
+    #[default]
+    Lz4,
+    /// Zstandard: smaller tables, more CPU.
+    Zstd,
+}
+
+/// What may be in the directory, and what may be done there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpenMode {
+    /// Create a store; an error where one exists.
+    Create,
+    /// Open the store, or create it where there is none.
+    CreateOrOpen,
+    /// Open the store; an error where there is none.
+    Open,
+    /// Open the store as it is now, without lock and without writing. Data that another process writes later is not
+    /// seen, and tables it removes may be missed: meant for a store that nobody writes.
+    ReadOnly,
+}
+
+/// How one write is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// The durability of this write; `None` is the store's default.
+    pub durability: Option<Durability>,
+}
+
+impl WriteOptions {
+    /// This durability, whatever the store's default is.
+    pub const fn durable(durability: Durability) -> Self {
+        Self { durability: Some(durability) }
+    }
+}
+
+/// What a store is opened with. [`Default`] is sound for a small server; [`Store::open`](crate::Store::open) refuses
+/// impossible values and names the field.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// The durability of writes that do not say.
+    pub durability: Durability,
+    /// The process-wide limit of memory for block cache and memtables; clones of one limit share it. `None`: a block
+    /// cache of 64 MiB of the store's own, and memtables of `memtable_bytes` times `memtable_count` beside it.
+    pub memory: Option<MemoryLimit>,
+    /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
+    pub memtable_bytes: u64,
+    /// Memtables, the active one included, before writers wait for a flush; at least 2.
+    pub memtable_count: u32,
+    /// L0 tables that start a compaction; at least 1.
+    pub l0_compaction_trigger: u32,
+    /// L0 tables that slow writers down: the stall threshold (WST). At least `l0_compaction_trigger`.
+    pub l0_slowdown_trigger: u32,
+    /// L0 tables that stop writers. At least `l0_slowdown_trigger`.
+    pub l0_stop_trigger: u32,
+    /// Target size of the first level below L0, in bytes; at least 1 MiB.
+    pub level_base_bytes: u64,
+    /// Growth of the target size from level to level; at least 2.
+    pub level_multiplier: u32,
+    /// Size of a table, in bytes; at least 64 KiB.
+    pub target_file_bytes: u64,
+    /// Pending compaction bytes that slow writers down; 0 is never.
+    pub pending_slowdown_bytes: u64,
+    /// Pending compaction bytes that stop writers; 0 is never.
+    pub pending_stop_bytes: u64,
+    /// Parts into which one L0 or manual compaction is split, each with a thread; at least 1.
+    pub max_subcompactions: u32,
+    /// Threads that flush; at least 1. The pools are the process's: the largest wish of any store holds.
+    pub background_flushes: u32,
+    /// Compactions at a time; at least 1. Each one that waits for a worker takes one, so a store that offloads needs more
+    /// than it has cores.
+    pub background_compactions: u32,
+    /// Compression of all levels.
+    pub compression: Compression,
+    /// Bits per key of the Bloom filter, 0 for none; at most 30.
+    pub bloom_bits_per_key: u32,
+    /// Size of a data block before compression, in bytes; 1 KiB to 1 MiB.
+    pub block_bytes: u64,
+    /// Tables held open; `None` is all of them.
+    pub max_open_files: Option<u32>,
+    /// Bytes of a table or WAL after which the kernel is asked to begin writing them back; 0 leaves it to the kernel.
+    pub bytes_per_sync: u64,
+    /// Bytes that a compaction reads ahead; 0 is RocksDB's default.
+    pub compaction_readahead_bytes: u64,
+    /// Hooks under RocksDB's file system.
+    pub hooks: Option<FileSystemHooks>,
+    /// Runs compactions elsewhere. `None`: all are local.
+    pub offload: Option<Arc<dyn CompactionOffload>>,
+    /// Bounds the compactions that come back from `offload` to be run here after all. `None`: two at a time.
+    pub local_slots: Option<Arc<LocalSlots>>,
+    /// Is told when a thread of RocksDB takes up and ends a flush or a compaction.
+    pub duties: Option<Arc<dyn DutyObserver>>,
+    /// Is told what happened.
+    pub events: Option<Arc<dyn StoreEvents>>,
+}
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            memory: None,
+            memtable_bytes: 64 * MIB,
+            memtable_count: 2,
+            l0_compaction_trigger: 4,
+            l0_slowdown_trigger: 20,
+            l0_stop_trigger: 36,
+            level_base_bytes: 256 * MIB,
+            level_multiplier: 10,
+            target_file_bytes: 64 * MIB,
+            pending_slowdown_bytes: 64 * GIB,
+            pending_stop_bytes: 256 * GIB,
+            max_subcompactions: 1,
+            background_flushes: 1,
+            background_compactions: 2,
+            compression: Compression::default(),
+            bloom_bits_per_key: 10,
+            block_bytes: 4 * KIB,
+            max_open_files: None,
+            bytes_per_sync: MIB,
+            compaction_readahead_bytes: 0,
+            hooks: None,
+            offload: None,
+            local_slots: None,
+            duties: None,
+            events: None,
+        }
+    }
+}
+
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOptions")
+            .field("durability", &self.durability)
+            .field("memory", &self.memory)
+            .field("memtable_bytes", &self.memtable_bytes)
+            .field("memtable_count", &self.memtable_count)
+            .field("l0_triggers", &(self.l0_compaction_trigger, self.l0_slowdown_trigger, self.l0_stop_trigger))
+            .field("level_base_bytes", &self.level_base_bytes)
+            .field("target_file_bytes", &self.target_file_bytes)
+            .field("max_subcompactions", &self.max_subcompactions)
+            .field("compression", &self.compression)
+            .field("hooks", &self.hooks.is_some())
+            .field("offload", &self.offload.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl StoreOptions {
+    /// Checks every field; the error names the first one that is out of its range.
+    pub(crate) fn validate(&self) -> Result<()> {
+        at_least("memtable_bytes", self.memtable_bytes, 64 * KIB)?;
+        at_most("memtable_bytes", self.memtable_bytes, 16 * GIB)?;
+        at_least("memtable_count", self.memtable_count.into(), 2)?;
+        at_most("memtable_count", self.memtable_count.into(), 1024)?;
+        at_least("l0_compaction_trigger", self.l0_compaction_trigger.into(), 1)?;
+        ordered("l0_slowdown_trigger", self.l0_slowdown_trigger, "l0_compaction_trigger", self.l0_compaction_trigger)?;
+        ordered("l0_stop_trigger", self.l0_stop_trigger, "l0_slowdown_trigger", self.l0_slowdown_trigger)?;
+        at_most("l0_stop_trigger", self.l0_stop_trigger.into(), 1 << 20)?;
+        at_least("level_base_bytes", self.level_base_bytes, MIB)?;
+        at_least("level_multiplier", self.level_multiplier.into(), 2)?;
+        at_most("level_multiplier", self.level_multiplier.into(), 1000)?;
+        at_least("target_file_bytes", self.target_file_bytes, 64 * KIB)?;
+        at_most("target_file_bytes", self.target_file_bytes, 4 * GIB)?;
+        if self.pending_stop_bytes != 0 && self.pending_slowdown_bytes > self.pending_stop_bytes {
+            return Err(Error::invalid(
+                "pending_stop_bytes",
+                format!("{} is below pending_slowdown_bytes = {}", self.pending_stop_bytes, self.pending_slowdown_bytes),
+            ));
+        }
+        at_least("max_subcompactions", self.max_subcompactions.into(), 1)?;
+        at_most("max_subcompactions", self.max_subcompactions.into(), 256)?;
+        at_least("background_flushes", self.background_flushes.into(), 1)?;
+        at_most("background_flushes", self.background_flushes.into(), 256)?;
+        at_least("background_compactions", self.background_compactions.into(), 1)?;
+        at_most("background_compactions", self.background_compactions.into(), 256)?;
+        at_most("bloom_bits_per_key", self.bloom_bits_per_key.into(), 30)?;
+        at_least("block_bytes", self.block_bytes, KIB)?;
+        at_most("block_bytes", self.block_bytes, MIB)?;
+        if let Some(files) = self.max_open_files {
+            at_least("max_open_files", files.into(), 16)?;
+            at_most("max_open_files", files.into(), 1 << 24)?;
+        }
+        at_most("bytes_per_sync", self.bytes_per_sync, GIB)?;
+        at_most("compaction_readahead_bytes", self.compaction_readahead_bytes, GIB)?;
+        if let Some(memory) = &self.memory {
+            memory.validate()?;
+        }
+        Ok(())
+    }
+}
+
+fn at_least(field: &'static str, value: u64, least: u64) -> Result<()> {
+    if value < least {
+        return Err(Error::invalid(field, format!("{value} is below the least, {least}")));
+    }
+    Ok(())
+}
+
+fn at_most(field: &'static str, value: u64, most: u64) -> Result<()> {
+    if value > most {
+        return Err(Error::invalid(field, format!("{value} is above the most, {most}")));
+    }
+    Ok(())
+}
+
+fn ordered(field: &'static str, value: u32, below: &'static str, least: u32) -> Result<()> {
+    if value < least {
+        return Err(Error::invalid(field, format!("{value} is below {below} = {least}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid() {
+        StoreOptions::default().validate().unwrap();
+    }
+
+    #[test]
+    fn each_impossible_value_is_refused_by_the_name_of_its_field() {
+        type Spoil = fn(&mut StoreOptions);
+        let spoiled: [(&str, Spoil); 14] = [
+            ("memtable_bytes", |o| o.memtable_bytes = 1),
+            ("memtable_count", |o| o.memtable_count = 1),
+            ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
+            ("l0_slowdown_trigger", |o| o.l0_slowdown_trigger = 3),
+            ("l0_stop_trigger", |o| o.l0_stop_trigger = 19),
+            ("level_base_bytes", |o| o.level_base_bytes = 0),
+            ("level_multiplier", |o| o.level_multiplier = 1),
+            ("target_file_bytes", |o| o.target_file_bytes = 0),
+            ("pending_stop_bytes", |o| o.pending_stop_bytes = 1),
+            ("max_subcompactions", |o| o.max_subcompactions = 0),
+            ("background_compactions", |o| o.background_compactions = 0),
+            ("bloom_bits_per_key", |o| o.bloom_bits_per_key = 31),
+            ("block_bytes", |o| o.block_bytes = 12),
+            ("max_open_files", |o| o.max_open_files = Some(1)),
+        ];
+        for (field, spoil) in spoiled {
+            let mut options = StoreOptions::default();
+            spoil(&mut options);
+            match options.validate() {
+                Err(Error::InvalidArgument { field: named, .. }) => assert_eq!(named, field),
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+    }
+}

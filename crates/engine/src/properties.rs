@@ -1,0 +1,183 @@
+//! What a store says of itself: its state now, and what it has done.
+
+use rust_rocksdb::statistics::Ticker;
+use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
+
+use crate::family::DataFamily;
+use crate::listener::Totals;
+use crate::stall::StallClock;
+use crate::{Result, StallCondition};
+
+/// One level of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LevelProperties {
+    /// Tables.
+    pub tables: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The state of a store. Reading it costs a dozen property lookups, some of them under RocksDB's mutex, and a microsecond or
+/// two for each table: once a second is cheap, once an operation is not.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreProperties {
+    /// Tables in L0.
+    pub l0_tables: u64,
+    /// All levels, L0 first.
+    pub levels: Vec<LevelProperties>,
+    /// RocksDB's estimate of the bytes that compactions must rewrite until every level is within its target.
+    pub pending_compaction_bytes: u64,
+    /// Bytes of all memtables.
+    pub memtable_bytes: u64,
+    /// Memtables that wait for a flush.
+    pub immutable_memtables: u64,
+    /// Compactions running, those that wait for a worker included.
+    pub running_compactions: u64,
+    /// Compactions that wait for a worker.
+    pub running_remote_compactions: u64,
+    /// Flushes running.
+    pub running_flushes: u64,
+    /// Whether a compaction is due.
+    pub compaction_pending: bool,
+    /// Whether writers wait.
+    pub write_stopped: bool,
+    /// The rate that writers are slowed to, in bytes per second; 0 when they are not slowed.
+    pub delayed_write_rate_bytes_per_s: u64,
+    /// RocksDB's estimate of the bytes of live data.
+    pub live_data_bytes_estimate: u64,
+    /// RocksDB's estimate of the number of keys.
+    pub keys_estimate: u64,
+    /// Bytes of all live tables.
+    pub table_bytes: u64,
+    /// Bytes in the block cache; of all stores that share it.
+    pub block_cache_bytes: u64,
+    /// Background errors since the store was opened.
+    pub background_errors: u64,
+    /// The sequence number of the last write.
+    pub last_sequence: u64,
+}
+
+impl StoreProperties {
+    pub(crate) fn read(db: &DB, family: DataFamily) -> Result<Self> {
+        let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
+        let levels: Vec<_> = db
+            .get_column_family_metadata_cf_with_options(&family, &ColumnFamilyMetaDataOptions::new())
+            .into_iter()
+            .map(|level| LevelProperties { tables: level.file_count() as u64, bytes: level.size() })
+            .collect();
+        Ok(Self {
+            l0_tables: levels.first().map_or(0, |level| level.tables),
+            levels,
+            pending_compaction_bytes: number(properties::ESTIMATE_PENDING_COMPACTION_BYTES)?,
+            memtable_bytes: number(properties::CUR_SIZE_ALL_MEM_TABLES)?,
+            immutable_memtables: number(properties::NUM_IMMUTABLE_MEM_TABLE)?,
+            running_compactions: number(properties::NUM_RUNNING_COMPACTIONS)?,
+            running_remote_compactions: db
+                .property_int_value_cf(&family, c"rocksdb.num-running-remote-compactions")?
+                .unwrap_or(0),
+            running_flushes: number(properties::NUM_RUNNING_FLUSHES)?,
+            compaction_pending: number(properties::COMPACTION_PENDING)? != 0,
+            write_stopped: number(properties::IS_WRITE_STOPPED)? != 0,
+            delayed_write_rate_bytes_per_s: number(properties::ACTUAL_DELAYED_WRITE_RATE)?,
+            live_data_bytes_estimate: number(properties::ESTIMATE_LIVE_DATA_SIZE)?,
+            keys_estimate: number(properties::ESTIMATE_NUM_KEYS)?,
+            table_bytes: number(properties::LIVE_SST_FILES_SIZE)?,
+            block_cache_bytes: number(properties::BLOCK_CACHE_USAGE)?,
+            background_errors: number(properties::BACKGROUND_ERRORS)?,
+            last_sequence: db.latest_sequence_number(),
+        })
+    }
+}
+
+/// What a store has done since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Keys written, deletions included.
+    pub keys_written: u64,
+    /// Bytes of keys and values written, with a few bytes of framing for each.
+    pub bytes_written: u64,
+    /// Keys looked up.
+    pub keys_read: u64,
+    /// Bytes of values read by lookups.
+    pub bytes_read: u64,
+    /// Bytes written to the WAL.
+    pub wal_bytes: u64,
+    /// Syncs of the WAL.
+    pub wal_syncs: u64,
+    /// Flushes that ended.
+    pub flushes: u64,
+    /// Bytes that flushes wrote.
+    pub flush_bytes: u64,
+    /// Compactions that ended, moves of tables included.
+    pub compactions: u64,
+    /// Those of which a part ran on a worker.
+    pub remote_compactions: u64,
+    /// Those that failed.
+    pub failed_compactions: u64,
+    /// Bytes that compactions read here.
+    pub compaction_read_bytes: u64,
+    /// Bytes that compactions wrote here.
+    pub compaction_written_bytes: u64,
+    /// Bytes that workers read for this store.
+    pub remote_read_bytes: u64,
+    /// Bytes that workers wrote for this store.
+    pub remote_written_bytes: u64,
+    /// Microseconds that writers waited, summed over writers (RocksDB's `STALL_MICROS`).
+    pub writer_stall_us: u64,
+    /// Microseconds during which writers were slowed, by the clock.
+    pub delayed_us: u64,
+    /// Microseconds during which writers were stopped, by the clock.
+    pub stopped_us: u64,
+    /// Blocks found in the block cache.
+    pub block_cache_hits: u64,
+    /// Blocks not found there.
+    pub block_cache_misses: u64,
+}
+
+impl Counters {
+    /// Microseconds in a stall condition, slowed or stopped: the papers' stall time.
+    pub fn stall_us(&self) -> u64 {
+        self.delayed_us + self.stopped_us
+    }
+
+    pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock) -> Self {
+        use std::sync::atomic::Ordering::Relaxed;
+        let ticker = |ticker| options.get_ticker_count(ticker);
+        let times = stall.times();
+        Self {
+            keys_written: ticker(Ticker::NumberKeysWritten),
+            bytes_written: ticker(Ticker::BytesWritten),
+            keys_read: ticker(Ticker::NumberKeysRead),
+            bytes_read: ticker(Ticker::BytesRead),
+            wal_bytes: ticker(Ticker::WalFileBytes),
+            wal_syncs: ticker(Ticker::WalFileSynced),
+            flushes: totals.flushes.load(Relaxed),
+            flush_bytes: ticker(Ticker::FlushWriteBytes),
+            compactions: totals.compactions.load(Relaxed),
+            remote_compactions: totals.remote_compactions.load(Relaxed),
+            failed_compactions: totals.failed_compactions.load(Relaxed),
+            compaction_read_bytes: ticker(Ticker::CompactReadBytes),
+            compaction_written_bytes: ticker(Ticker::CompactWriteBytes),
+            remote_read_bytes: ticker(Ticker::RemoteCompactReadBytes),
+            remote_written_bytes: ticker(Ticker::RemoteCompactWriteBytes),
+            writer_stall_us: ticker(Ticker::StallMicros),
+            delayed_us: times.delayed.as_micros() as u64,
+            stopped_us: times.stopped.as_micros() as u64,
+            block_cache_hits: ticker(Ticker::BlockCacheHit),
+            block_cache_misses: ticker(Ticker::BlockCacheMiss),
+        }
+    }
+}
+
+/// The stall condition that RocksDB's properties show. Notifications of two changes can pass each other on two threads;
+/// this is the truth that the clock is set by.
+pub(crate) fn stall_condition(db: &DB, family: DataFamily) -> Option<StallCondition> {
+    let number = |name| db.property_int_value_cf(&family, name).ok().flatten();
+    let stopped = number(properties::IS_WRITE_STOPPED)?;
+    let rate = number(properties::ACTUAL_DELAYED_WRITE_RATE)?;
+    Some(match (stopped, rate) {
+        (0, 0) => StallCondition::Normal,
+        (0, _) => StallCondition::Delayed,
+        _ => StallCondition::Stopped,
+    })
+}

@@ -1,0 +1,327 @@
+//! The store: opening, upkeep, closing. Writes are in [`crate::write`], reads in [`crate::read`] and [`crate::scan`].
+
+use std::ops::{Bound, RangeBounds};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ecotone_rocks_sys::filesystem::hooked_env;
+use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use ecotone_rocks_sys::version::self_test;
+use rust_rocksdb::checkpoint::Checkpoint;
+use rust_rocksdb::{
+    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, Range, ReadOptions,
+    WriteOptions as RocksWriteOptions,
+};
+
+use crate::duties::ThreadDuties;
+use crate::events::BackgroundError;
+use crate::family::{DATA_FAMILY, DataFamily};
+use crate::listener::{BackgroundState, Listener, Running, Totals};
+use crate::offload::adapter::{Adapter, OffloadState};
+use crate::offload::slots::LocalSlots;
+use crate::stall::StallClock;
+use crate::wal_sync::WalSync;
+use crate::{Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning};
+
+/// Compactions that run here at a time after a failed offload, unless the options say otherwise.
+const DEFAULT_LOCAL_SLOTS: usize = 2;
+
+/// One LSM tree in one directory. `Send + Sync`; share it in an `Arc`. All calls block.
+///
+/// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
+/// either way, nor by a kill of the process.
+pub struct Store {
+    // Before `db`: the thread must have ended, and no callback may reach the store, when the database goes.
+    wal_sync: Option<WalSync>,
+    pub(crate) db: Arc<DB>,
+    pub(crate) family: DataFamily,
+    pub(crate) read_options: ReadOptions,
+    pub(crate) write_unsynced: RocksWriteOptions,
+    pub(crate) write_synced: RocksWriteOptions,
+    pub(crate) durability: Durability,
+    directory: PathBuf,
+    mode: OpenMode,
+    rocks_options: Options,
+    totals: Arc<Totals>,
+    stall: Arc<StallClock>,
+    background: Arc<BackgroundState>,
+    offload: Option<Arc<OffloadState>>,
+    max_subcompactions: AtomicU32,
+    closed: bool,
+}
+
+impl Store {
+    /// Opens the store in `directory`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] names the option that is out of range; [`Error::NotFound`],
+    /// [`Error::AlreadyExists`] and [`Error::WrongFormat`] say what the directory holds; [`Error::Locked`] that it is in
+    /// use; [`Error::Corrupt`] that files are damaged.
+    pub fn open(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
+        options.validate()?;
+        self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        // RocksDB writes its paths into files and hands them to workers: they must not depend on the working directory.
+        let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
+        identity::prepare(&directory, mode)?;
+
+        let mut rocks_options = tuning::store_options(&options);
+        if let Some(hooks) = options.hooks.clone() {
+            let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+            rocks_options.set_env(&env);
+        }
+        let duties = ThreadDuties::new(options.duties.clone());
+        let running = Arc::<Running>::default();
+        let totals = Arc::<Totals>::default();
+        let background = Arc::<BackgroundState>::default();
+        let stall = Arc::new(StallClock::start());
+        let writable = mode != OpenMode::ReadOnly;
+        let offload = options.offload.clone().filter(|_| writable).map(|offload| {
+            let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
+            OffloadState::new(offload, slots, running.clone(), duties.clone(), tuning::table_format(&options))
+        });
+        if let Some(offload) = &offload {
+            rocks_options.set_compaction_service(Adapter(offload.clone()));
+        }
+        rocks_options.add_event_listener(Listener {
+            running,
+            totals: totals.clone(),
+            background: background.clone(),
+            stall: stall.clone(),
+            duties,
+            events: options.events.clone(),
+            offload: offload.clone(),
+        });
+
+        let db = Arc::new(open_database(&directory, mode, &mut rocks_options)?);
+        let Some(family) = DataFamily::of(&db) else {
+            return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
+        };
+        if let Some(offload) = &offload {
+            offload.set_range_share(range_share(&db, family));
+        }
+        let wal_sync = if writable { Some(start_wal_sync(&db, &directory, &options)?) } else { None };
+        let mut write_synced = RocksWriteOptions::default();
+        write_synced.set_sync(true);
+        Ok(Self {
+            wal_sync,
+            db,
+            family,
+            read_options: ReadOptions::default(),
+            write_unsynced: RocksWriteOptions::default(),
+            write_synced,
+            durability: options.durability,
+            directory,
+            mode,
+            rocks_options,
+            totals,
+            stall,
+            background,
+            offload,
+            max_subcompactions: AtomicU32::new(options.max_subcompactions),
+            closed: false,
+        })
+    }
+
+    /// The store's directory, absolute.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Writes all memtables to tables. With `wait`, returns when they are durable; without, when it has begun.
+    pub fn flush(&self, wait: bool) -> Result<()> {
+        self.check_writable()?;
+        let mut options = FlushOptions::default();
+        options.set_wait(wait);
+        self.db.flush_cf_opt(&self.family, &options).map_err(|e| self.failure(&e))
+    }
+
+    /// Compacts all tables that hold keys of `range`, down to the last level that has any, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Background`] when the compaction failed in a way that stopped the store.
+    pub fn compact<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
+        self.check_writable()?;
+        let bound = |bound: Bound<&&'k [u8]>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(*key),
+            Bound::Unbounded => None,
+        };
+        let (begin, end) = (bound(range.start_bound()), bound(range.end_bound()));
+        self.db.compact_range_cf_opt(&self.family, begin, end, &CompactOptions::default());
+        // RocksDB's C API does not return the outcome.
+        match self.background.error() {
+            Some(detail) => Err(Error::Background { detail }),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a copy of the store as it is now in `directory`, which must not exist; its parent must. Tables are linked,
+    /// not copied, where both are on one file system. The copy is a store of its own.
+    pub fn checkpoint(&self, directory: &Path) -> Result<()> {
+        self.check_writable()?;
+        if directory.exists() {
+            return Err(Error::AlreadyExists { directory: directory.to_path_buf() });
+        }
+        let checkpoint = Checkpoint::new(&*self.db).map_err(|e| self.failure(&e))?;
+        checkpoint.create_checkpoint(directory).map_err(|e| self.failure(&e))?;
+        // Last: without it the copy is no store.
+        identity::write(directory)
+    }
+
+    /// Sets into how many parts an L0 or manual compaction is split that begins from now on; at least 1. Writes a new
+    /// OPTIONS file where the number changes, so it is for the scale of seconds.
+    pub fn set_max_subcompactions(&self, parts: u32) -> Result<()> {
+        self.check_writable()?;
+        if parts == 0 {
+            return Err(Error::invalid("max_subcompactions", "0 is below the least, 1"));
+        }
+        if self.max_subcompactions.swap(parts, Ordering::Relaxed) == parts {
+            return Ok(());
+        }
+        self.db.set_db_options(&[("max_subcompactions", &parts.to_string())]).map_err(|e| self.failure(&e))
+    }
+
+    /// The store's state now.
+    pub fn properties(&self) -> Result<StoreProperties> {
+        StoreProperties::read(&self.db, self.family)
+    }
+
+    /// What the store has done since it was opened.
+    pub fn counters(&self) -> Counters {
+        if let Some(condition) = properties::stall_condition(&self.db, self.family)
+            && condition != self.stall.condition()
+        {
+            self.stall.change_to(condition);
+        }
+        Counters::read(&self.rocks_options, &self.totals, &self.stall)
+    }
+
+    /// All live tables.
+    pub fn live_tables(&self) -> Result<Vec<TableMetadata>> {
+        live_tables(&self.db).map_err(|error| Error::Rocks { detail: error.to_string() })
+    }
+
+    /// The slots of compactions that came back from a failed offload, where the store offloads.
+    pub fn local_slots(&self) -> Option<&Arc<LocalSlots>> {
+        self.offload.as_ref().map(|offload| &offload.slots)
+    }
+
+    /// Closes the store: ends offloads and background work, and syncs the WAL.
+    ///
+    /// # Errors
+    ///
+    /// What could not be made durable, or an earlier background error. The store is closed either way.
+    pub fn close(mut self) -> Result<()> {
+        self.shut_down()
+    }
+
+    fn shut_down(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        if let Some(offload) = &self.offload {
+            offload.close();
+        }
+        let mut outcome = Ok(());
+        if let Some(mut wal_sync) = self.wal_sync.take() {
+            wal_sync.stop();
+            outcome = wal_sync.check();
+            let synced = self.db.flush_wal(true).map_err(|e| self.failure(&e));
+            outcome = outcome.and(synced);
+        }
+        if self.mode != OpenMode::ReadOnly {
+            self.db.disable_manual_compaction();
+            self.db.cancel_all_background_work(true);
+            if let Some(detail) = self.background.error() {
+                outcome = outcome.and(Err(Error::Background { detail }));
+            }
+        }
+        outcome
+    }
+
+    /// Refuses writes to a store that takes none.
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<&WalSync> {
+        match &self.wal_sync {
+            Some(wal_sync) => {
+                wal_sync.check()?;
+                Ok(wal_sync)
+            }
+            None => Err(Error::ReadOnly { directory: self.directory.clone() }),
+        }
+    }
+
+    /// Sorts an error of RocksDB; one that follows from an earlier background error is named as such.
+    #[cold]
+    pub(crate) fn failure(&self, error: &rust_rocksdb::Error) -> Error {
+        match (Error::from_rocks(error), self.background.error()) {
+            (full @ Error::DiskFull { .. }, _) => full,
+            (_, Some(detail)) => Error::Background { detail },
+            (sorted, None) => sorted,
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::error!(directory = ?self.directory, %error, "the store was dropped with an error");
+        }
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("directory", &self.directory).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+fn open_database(directory: &Path, mode: OpenMode, options: &mut Options) -> Result<DB> {
+    let create = matches!(mode, OpenMode::Create | OpenMode::CreateOrOpen);
+    options.create_if_missing(create);
+    options.create_missing_column_families(create);
+    let family = ColumnFamilyDescriptor::new(DATA_FAMILY, options.clone());
+    let opened = if mode == OpenMode::ReadOnly {
+        DB::open_cf_descriptors_read_only(options, directory, [family], false)
+    } else {
+        DB::open_cf_descriptors(options, directory, [family])
+    };
+    opened.map_err(|error| Error::from_open(directory, &error))
+}
+
+fn start_wal_sync(db: &Arc<DB>, directory: &Path, options: &StoreOptions) -> Result<WalSync> {
+    let of_thread = Arc::downgrade(db);
+    let sync = move || match of_thread.upgrade() {
+        Some(db) => db.flush_wal(true).map_err(rust_rocksdb::Error::into_string),
+        None => Ok(()),
+    };
+    let events = options.events.clone();
+    let on_failure = move |reason: &str| {
+        tracing::error!(reason, "the WAL could not be synced: the store takes no more writes");
+        if let Some(events) = &events {
+            let event = BackgroundError { during: "WAL sync", detail: reason.to_owned(), writes_stopped: true };
+            events.background_error(&event);
+        }
+    };
+    WalSync::start(sync, on_failure).map_err(|e| Error::io("start the WAL sync thread of", directory, &e))
+}
+
+/// Bytes of `[begin, end)` by those of all keys, both as RocksDB estimates them.
+fn range_share(db: &Arc<DB>, family: DataFamily) -> Box<dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<f64> + Send + Sync> {
+    // Weak: the state that holds this lives as long as the database. Upgraded only on RocksDB's compaction threads, which
+    // have ended before the store lets the database go.
+    let db = Arc::downgrade(db);
+    Box::new(move |begin, end| {
+        let db = db.upgrade()?;
+        let last = [0xFF_u8; 32];
+        let part = Range::new(begin.unwrap_or_default(), end.unwrap_or(&last));
+        let all = Range::new(&[], &last);
+        let sizes = db.get_approximate_sizes_cf(&family, &[part, all]).ok()?;
+        match sizes[..] {
+            [part, all] if all > 0 => Some((part as f64 / all as f64).clamp(0.0, 1.0)),
+            _ => None,
+        }
+    })
+}

@@ -1,0 +1,140 @@
+//! What RocksDB is told: every option that this room sets, and why.
+
+use rust_rocksdb::{
+    BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
+    statistics::StatsLevel,
+};
+
+use crate::offload::TableFormat;
+use crate::worker::WorkerOptions;
+use crate::{Compression, StoreOptions, raw};
+
+/// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
+const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
+
+/// RocksDB's own log: its size and the number of old ones kept.
+const INFO_LOG_BYTES: usize = 16 * 1024 * 1024;
+const INFO_LOGS_KEPT: usize = 3;
+
+/// A MANIFEST is begun anew beyond this size: a worker reads it whole for every job.
+const MANIFEST_BYTES: usize = 64 * 1024 * 1024;
+
+/// The layout of tables that follows from the options.
+pub(crate) fn table_format(options: &StoreOptions) -> TableFormat {
+    TableFormat { block_bytes: options.block_bytes, bloom_bits_per_key: options.bloom_bits_per_key }
+}
+
+/// The options of the database and of its data family.
+pub(crate) fn store_options(options: &StoreOptions) -> Options {
+    let mut db = Options::default();
+
+    // What rocksdb.md calls traps: WAL and MANIFEST stay append-only, acknowledged bytes reach the operating system (and
+    // a tap) before the acknowledgement.
+    db.set_recycle_log_file_num(0);
+    db.set_reuse_manifest_on_open(false);
+    db.set_async_wal_precreate(false);
+    db.set_manual_wal_flush(false);
+    // After a crash of the machine unsynced parts of the WAL may be missing in the middle: take the consistent prefix. A
+    // WAL that was synced and is gone or short is an error (it is tracked in the MANIFEST).
+    db.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    db.set_track_and_verify_wals_in_manifest(true);
+
+    // Checks that cost little: they turn silent damage into errors.
+    db.set_paranoid_checks(true);
+    db.set_compaction_verify_record_count(true);
+    db.set_flush_verify_memtable_count(true);
+    db.set_verify_sst_unique_id_in_manifest(true);
+    db.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
+
+    raw::use_session_directory(&mut db);
+    db.set_skip_stats_update_on_db_open(true);
+    db.set_max_manifest_file_size(MANIFEST_BYTES);
+    db.set_max_log_file_size(INFO_LOG_BYTES);
+    db.set_keep_log_file_num(INFO_LOGS_KEPT);
+    db.set_stats_dump_period_sec(0);
+    db.set_stats_persist_period_sec(0);
+    // The counters of `Store::counters`; histograms and timers would cost a clock reading for each operation.
+    db.enable_statistics();
+    db.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
+
+    db.set_write_buffer_size(usize_of(options.memtable_bytes));
+    db.set_max_write_buffer_number(int_of(options.memtable_count));
+    db.set_level_zero_file_num_compaction_trigger(int_of(options.l0_compaction_trigger));
+    db.set_level_zero_slowdown_writes_trigger(int_of(options.l0_slowdown_trigger));
+    db.set_level_zero_stop_writes_trigger(int_of(options.l0_stop_trigger));
+    db.set_max_bytes_for_level_base(options.level_base_bytes);
+    db.set_max_bytes_for_level_multiplier(options.level_multiplier.into());
+    db.set_target_file_size_base(options.target_file_bytes);
+    db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
+    db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
+    db.set_max_subcompactions(options.max_subcompactions);
+    set_background_jobs(&mut db, options);
+    db.set_compression_type(compression(options.compression));
+    db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
+    db.set_bytes_per_sync(options.bytes_per_sync);
+    db.set_wal_bytes_per_sync(options.bytes_per_sync);
+    if options.compaction_readahead_bytes > 0 {
+        db.set_compaction_readahead_size(usize_of(options.compaction_readahead_bytes));
+    }
+
+    let mut table = table_options(table_format(options));
+    match &options.memory {
+        Some(memory) => {
+            db.set_write_buffer_manager(memory.memtables());
+            table.set_block_cache(memory.cache());
+            // Index and filter blocks count under the limit as well; those of L0 are read by every lookup.
+            table.set_cache_index_and_filter_blocks(true);
+            table.set_cache_index_and_filter_blocks_with_high_priority(true);
+            table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+        }
+        None => table.set_block_cache(&Cache::new_lru_cache(OWN_CACHE_BYTES)),
+    }
+    db.set_block_based_table_factory(&table);
+    db
+}
+
+/// Both numbers set, RocksDB takes them as they are (`DBImpl::GetBGJobLimits`). From `max_background_jobs` alone it would give
+/// a quarter to flushes, and a store that offloads needs more compactions than that leaves.
+#[allow(deprecated)] // deprecated in favour of that division, and still the only way to name both
+fn set_background_jobs(db: &mut Options, options: &StoreOptions) {
+    db.set_max_background_flushes(int_of(options.background_flushes));
+    db.set_max_background_compactions(int_of(options.background_compactions));
+}
+
+/// The options from which a worker's override is made: only what RocksDB does not take from the owner's OPTIONS file.
+pub(crate) fn worker_options(options: &WorkerOptions) -> Options {
+    let mut worker = Options::default();
+    let mut table = table_options(options.table_format);
+    // A compaction reads every block once.
+    table.disable_cache();
+    worker.set_block_based_table_factory(&table);
+    worker.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
+    worker
+}
+
+/// What decides how a table looks on disk: alike on owner and worker.
+fn table_options(format: TableFormat) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(usize_of(format.block_bytes));
+    if format.bloom_bits_per_key > 0 {
+        table.set_bloom_filter(format.bloom_bits_per_key.into(), false);
+    }
+    table
+}
+
+fn compression(compression: Compression) -> DBCompressionType {
+    match compression {
+        Compression::None => DBCompressionType::None,
+        Compression::Lz4 => DBCompressionType::Lz4,
+        Compression::Zstd => DBCompressionType::Zstd,
+    }
+}
+
+/// Options are validated below these limits; beyond them the greatest value is meant.
+fn usize_of(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+fn int_of(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,253 @@
+//! Writes: single ones and atomic batches.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+use std::ops::{Bound, RangeBounds};
+
+use rust_rocksdb::WriteBatch;
+
+use crate::header::{Attributes, PLAIN, encode_inline};
+use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::{Durability, Error, Result, Store, WriteOptions};
+
+/// Values up to this size are copied once to stand behind their header; longer ones are handed over in two parts, which
+/// costs RocksDB's C API two small allocations.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// A thread keeps its buffers for the next write up to this size.
+const KEPT_BYTES: usize = 1024 * 1024;
+
+/// What a thread reuses from write to write, so that a small write allocates nothing here.
+struct Scratch {
+    batch: WriteBatch,
+    stored: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        RefCell::new(Scratch { batch: WriteBatch::default(), stored: Vec::new() });
+}
+
+/// Several writes that are applied together or not at all. Made by [`Store::batch`], given to [`Store::write`], and
+/// reusable after [`clear`](Self::clear). Later writes of a batch win over earlier ones.
+pub struct Batch<'s> {
+    store: &'s Store,
+    batch: WriteBatch,
+    stored: Vec<u8>,
+}
+
+impl Batch<'_> {
+    /// Sets `key` to `value`.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        add_put(self.store, &mut self.batch, &mut self.stored, key, value)
+    }
+
+    /// Sets `key` to `value` with expiry and version.
+    pub fn put_with(&mut self, key: &[u8], value: &[u8], attributes: &Attributes) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        self.stored.clear();
+        encode_inline(attributes, &mut self.stored).map_err(|e| Error::invalid("attributes", e.to_string()))?;
+        self.stored.extend_from_slice(value);
+        self.batch.put_cf(&self.store.family, key, &self.stored);
+        Ok(())
+    }
+
+    /// Removes `key`, if it is there.
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        self.batch.delete_cf(&self.store.family, key);
+        Ok(())
+    }
+
+    /// Removes all keys of `range`. A range that is empty or reversed removes nothing.
+    pub fn delete_range<'k>(&mut self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
+        if let Some((from, to)) = half_open(&range)? {
+            self.batch.delete_range_cf(&self.store.family, from, to);
+        }
+        Ok(())
+    }
+
+    /// Writes in the batch.
+    pub fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Bytes of keys, values and framing.
+    pub fn size_bytes(&self) -> usize {
+        self.batch.size_in_bytes()
+    }
+
+    /// Empties the batch; its memory is kept.
+    pub fn clear(&mut self) {
+        self.batch.clear();
+    }
+}
+
+impl Store {
+    /// Sets `key` to `value`, with the store's durability.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_opt(key, value, WriteOptions::default())
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put_opt(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        self.write_scratch(options, |scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value))
+    }
+
+    /// Removes `key`, if it is there, with the store's durability.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_opt(key, WriteOptions::default())
+    }
+
+    /// Removes `key`, if it is there.
+    pub fn delete_opt(&self, key: &[u8], options: WriteOptions) -> Result<()> {
+        check_key(key)?;
+        self.write_scratch(options, |scratch| {
+            scratch.batch.delete_cf(&self.family, key);
+            Ok(())
+        })
+    }
+
+    /// Removes all keys of `range` at once, with the store's durability: a range from `a` to `b`, `a..b`, has `a` and not
+    /// `b`. Costs one small write; the space is freed by later compactions. Many of them make reads slower until then.
+    pub fn delete_range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
+        let Some((from, to)) = half_open(&range)? else {
+            return Ok(());
+        };
+        self.write_scratch(WriteOptions::default(), |scratch| {
+            scratch.batch.delete_range_cf(&self.family, &from, &to);
+            Ok(())
+        })
+    }
+
+    /// An empty batch for this store.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new() }
+    }
+
+    /// Applies all of `batch`, or on an error nothing of it. The batch can be written again.
+    pub fn write(&self, batch: &Batch<'_>, options: WriteOptions) -> Result<()> {
+        if !std::ptr::eq(self, batch.store) {
+            return Err(Error::invalid("batch", "it was made by another store"));
+        }
+        if batch.size_bytes() > MAX_BATCH_BYTES {
+            return Err(Error::invalid("batch", format!("{} bytes, the most is {MAX_BATCH_BYTES}", batch.size_bytes())));
+        }
+        if batch.is_empty() {
+            return self.check_writable().map(|_| ());
+        }
+        self.commit(&batch.batch, options)
+    }
+
+    /// Makes the WAL durable up to every write that was acknowledged before the call.
+    pub fn sync(&self) -> Result<()> {
+        self.check_writable()?;
+        self.db.flush_wal(true).map_err(|e| self.failure(&e))
+    }
+
+    #[inline]
+    fn write_scratch(&self, options: WriteOptions, fill: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.batch.clear();
+            fill(scratch)?;
+            let outcome = self.commit(&scratch.batch, options);
+            if scratch.batch.size_in_bytes() > KEPT_BYTES {
+                scratch.batch = WriteBatch::default();
+            }
+            outcome
+        })
+    }
+
+    #[inline]
+    fn commit(&self, batch: &WriteBatch, options: WriteOptions) -> Result<()> {
+        let wal_sync = self.check_writable()?;
+        let durability = options.durability.unwrap_or(self.durability);
+        let rocks_options =
+            if durability == Durability::Always { &self.write_synced } else { &self.write_unsynced };
+        self.db.write_opt(batch, rocks_options).map_err(|e| self.failure(&e))?;
+        if durability == Durability::EverySecond {
+            // After the write: a sync that begins later covers it.
+            wal_sync.want();
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn add_put(store: &Store, batch: &mut WriteBatch, stored: &mut Vec<u8>, key: &[u8], value: &[u8]) -> Result<()> {
+    if value.len() <= COPIED_BYTES {
+        stored.clear();
+        stored.push(PLAIN);
+        stored.extend_from_slice(value);
+        batch.put_cf(&store.family, key, &*stored);
+        return Ok(());
+    }
+    let parts = [IoSlice::new(&[PLAIN]), IoSlice::new(value)];
+    batch.put_cf_vectored(&store.family, &[IoSlice::new(key)], &parts).map_err(|e| store.failure(&e))
+}
+
+#[inline]
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES { Err(too_long("key", key.len(), MAX_KEY_BYTES)) } else { Ok(()) }
+}
+
+#[inline]
+fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() > MAX_VALUE_BYTES { Err(too_long("value", value.len(), MAX_VALUE_BYTES)) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(what: &'static str, bytes: usize, most: usize) -> Error {
+    Error::invalid(what, format!("{bytes} bytes, the most is {most}"))
+}
+
+/// A range as RocksDB takes it: from a key to before a key. `None` when it holds nothing.
+pub(crate) fn half_open<'k>(range: &impl RangeBounds<&'k [u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    let from = lower_bound(range.start_bound());
+    let to = match upper_bound(range.end_bound()) {
+        Some(to) => to,
+        // Greater than every key that is not longer than the longest.
+        None => vec![0xFF; MAX_KEY_BYTES + 1],
+    };
+    // An end may be one byte longer than a key: the one after it.
+    if from.len() > MAX_KEY_BYTES + 1 || to.len() > MAX_KEY_BYTES + 1 {
+        return Err(too_long("range", from.len().max(to.len()), MAX_KEY_BYTES));
+    }
+    Ok((from < to).then_some((from, to)))
+}
+
+/// The least key of a range.
+pub(crate) fn lower_bound(bound: Bound<&&[u8]>) -> Vec<u8> {
+    match bound {
+        Bound::Included(key) => key.to_vec(),
+        Bound::Excluded(key) => after(key),
+        Bound::Unbounded => Vec::new(),
+    }
+}
+
+/// The key before which a range ends.
+pub(crate) fn upper_bound(bound: Bound<&&[u8]>) -> Option<Vec<u8>> {
+    match bound {
+        Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The least key that is greater than `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next
+}

@@ -1,0 +1,176 @@
+// The C interface between this shim and Rust. src/ffi.rs holds the same declarations; change both together.
+//
+// Conventions. Every function returns an `ecotone_code`. What a function gives back lands in one `ecotone_buffer`: a record
+// when the code is ECOTONE_OK (see record.h), else the error's message. What a callback gives back goes into the
+// `ecotone_reply` it was handed: its result when it returns ECOTONE_OK, else the error's message. No function throws.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+
+typedef int32_t ecotone_code;
+enum {
+  ECOTONE_OK = 0,
+  // Of a hook only: it does not answer for this path.
+  ECOTONE_NOT_MINE = 1,
+  ECOTONE_NOT_FOUND = 2,
+  ECOTONE_IO_ERROR = 3,
+  ECOTONE_NO_SPACE = 4,
+  ECOTONE_NOT_SUPPORTED = 5,
+  ECOTONE_CORRUPTION = 6,
+  ECOTONE_INVALID_ARGUMENT = 7,
+  ECOTONE_TIMED_OUT = 8,
+  // Of the verification of a table only.
+  ECOTONE_NOT_A_TABLE = 20,
+  ECOTONE_OUT_OF_RANGE = 21,
+  ECOTONE_MISORDERED = 22,
+  ECOTONE_COUNT_MISMATCH = 23,
+  ECOTONE_FOREIGN = 24,
+};
+
+// Bytes from malloc that the receiver frees with ecotone_buffer_free.
+typedef struct {
+  uint8_t* data;
+  size_t len;
+} ecotone_buffer;
+void ecotone_buffer_free(ecotone_buffer buffer);
+
+// A borrowed run of bytes. `data` may be null when `len` is 0.
+typedef struct {
+  const uint8_t* data;
+  size_t len;
+} ecotone_bytes;
+
+// Where a callback puts what it gives back.
+typedef struct ecotone_reply ecotone_reply;
+// False when memory is short.
+bool ecotone_reply_append(ecotone_reply* reply, const uint8_t* data, size_t len);
+
+// ---- file system ----
+
+enum {
+  ECOTONE_TAP_CREATED = 0,
+  ECOTONE_TAP_APPENDED = 1,
+  ECOTONE_TAP_TRUNCATED = 2,
+  ECOTONE_TAP_SYNCED = 3,
+  ECOTONE_TAP_CLOSED = 4,
+  ECOTONE_TAP_RENAMED = 5,
+  ECOTONE_TAP_LINKED = 6,
+  ECOTONE_TAP_DELETED = 7,
+  ECOTONE_TAP_DIRECTORY_CREATED = 8,
+  ECOTONE_TAP_DIRECTORY_DELETED = 9,
+  ECOTONE_TAP_DIRECTORY_SYNCED = 10,
+};
+
+typedef struct {
+  int32_t kind;
+  // Of a rename or a link: the old name.
+  ecotone_bytes path;
+  // Of a rename or a link: the new name.
+  ecotone_bytes to;
+  // Of an append: where the bytes begin. Of others: the length.
+  uint64_t offset;
+  ecotone_bytes data;
+} ecotone_tap_event;
+
+typedef struct {
+  void* state;
+  void (*drop)(void* state);
+  bool has_tap;
+  bool has_remap;
+  bool has_remote;
+  ecotone_code (*tap)(void* state, const ecotone_tap_event* event, ecotone_reply* reply);
+  // ECOTONE_NOT_MINE: the path stays as it is. ECOTONE_OK: the reply holds the path to use.
+  ecotone_code (*remap)(void* state, ecotone_bytes path, ecotone_reply* reply);
+  ecotone_code (*remote_open)(void* state, ecotone_bytes path, void** file, uint64_t* len, ecotone_reply* reply);
+  ecotone_code (*remote_size)(void* state, ecotone_bytes path, uint64_t* len, ecotone_reply* reply);
+  // The reply holds the names, each ended by a NUL.
+  ecotone_code (*remote_list)(void* state, ecotone_bytes directory, ecotone_reply* reply);
+  ecotone_code (*file_read)(void* file, uint64_t offset, uint8_t* into, size_t len, size_t* read, ecotone_reply* reply);
+  bool (*file_will_need)(void* file, uint64_t offset, uint64_t len);
+  void (*file_drop)(void* file);
+} ecotone_file_hooks;
+
+// Takes `hooks` (and drops its state when it fails). `env` gets a rocksdb_env_t.
+ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecotone_buffer* out);
+
+// ---- table properties ----
+
+typedef struct {
+  void* state;
+  void (*drop)(void* state);
+  // Null: this table needs no collector.
+  void* (*collector)(void* state, uint32_t column_family_id, int32_t level);
+  // False: the collector has failed and must not be called again, but dropped.
+  bool (*add)(void* collector, ecotone_bytes key, ecotone_bytes value, int32_t kind, uint64_t sequence,
+              uint64_t file_bytes);
+  // The reply holds pairs of name and value, each as 8 bytes of length, least significant first, and the bytes.
+  bool (*finish)(void* collector, ecotone_reply* reply);
+  void (*collector_drop)(void* collector);
+} ecotone_collector_factory;
+
+// Takes `factory` (and drops its state when it fails). `options` is a rocksdb_options_t.
+ecotone_code ecotone_add_table_collector(void* options, const ecotone_collector_factory* factory, ecotone_buffer* out);
+
+// ---- live tables, remote compaction ----
+
+// `db` is a rocksdb_t.
+ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out);
+
+ecotone_code ecotone_parse_remote_input(ecotone_bytes input, ecotone_buffer* out);
+ecotone_code ecotone_parse_remote_result(ecotone_bytes result, ecotone_buffer* out);
+// `out` gets the result's bytes, not a record.
+ecotone_code ecotone_remote_result_with_output_path(ecotone_bytes result, ecotone_bytes path, ecotone_buffer* out);
+
+// ---- verification ----
+
+enum {
+  ECOTONE_EXPECT_FILE_BYTES = 1 << 0,
+  ECOTONE_EXPECT_BEGIN = 1 << 1,
+  ECOTONE_EXPECT_END = 1 << 2,
+  ECOTONE_EXPECT_SMALLEST_KEY = 1 << 3,
+  ECOTONE_EXPECT_LARGEST_KEY = 1 << 4,
+  ECOTONE_EXPECT_SMALLEST_SEQNO = 1 << 5,
+  ECOTONE_EXPECT_LARGEST_SEQNO = 1 << 6,
+  ECOTONE_EXPECT_ENTRIES = 1 << 7,
+  ECOTONE_EXPECT_DELETIONS = 1 << 8,
+  ECOTONE_EXPECT_RANGE_DELETIONS = 1 << 9,
+  ECOTONE_EXPECT_RAW_KEY_BYTES = 1 << 10,
+  ECOTONE_EXPECT_RAW_VALUE_BYTES = 1 << 11,
+  ECOTONE_EXPECT_TAIL_OFFSET = 1 << 12,
+  ECOTONE_EXPECT_UNIQUE_ID = 1 << 13,
+  ECOTONE_EXPECT_FILE_CHECKSUM = 1 << 14,
+};
+
+typedef struct {
+  // Which of the fields below count.
+  uint32_t given;
+  uint64_t file_bytes;
+  ecotone_bytes begin;
+  ecotone_bytes end;
+  ecotone_bytes smallest_internal_key;
+  ecotone_bytes largest_internal_key;
+  uint64_t smallest_seqno;
+  uint64_t largest_seqno;
+  uint64_t entries;
+  uint64_t deletions;
+  uint64_t range_deletions;
+  uint64_t raw_key_bytes;
+  uint64_t raw_value_bytes;
+  uint64_t tail_offset;
+  uint64_t unique_id[2];
+  ecotone_bytes file_checksum;
+} ecotone_expected_table;
+
+ecotone_code ecotone_verify_table(ecotone_bytes path, const ecotone_expected_table* expected, ecotone_buffer* out);
+ecotone_code ecotone_file_checksum(ecotone_bytes path, uint32_t* crc, ecotone_buffer* out);
+
+// ---- version and mirrors ----
+
+void ecotone_header_version(uint32_t* major, uint32_t* minor, uint32_t* patch);
+void ecotone_library_version(uint32_t* major, uint32_t* minor, uint32_t* patch);
+ecotone_code ecotone_check_mirrors(ecotone_buffer* out);
+
+}  // extern "C"

@@ -1,0 +1,407 @@
+// Reads a table that came from elsewhere, whole, and compares it with what was promised. All in C++: no call per key.
+
+#include <algorithm>
+
+#include "checksum.h"
+#include "db/dbformat.h"
+#include "db/range_tombstone_fragmenter.h"
+#include "file/random_access_file_reader.h"
+#include "options/cf_options.h"
+#include "record.h"
+#include "rocksdb/file_system.h"
+#include "rocksdb/options.h"
+#include "rocksdb/table.h"
+#include "rocksdb/table_properties.h"
+#include "table/sst_file_writer_collectors.h"
+#include "table/table_builder.h"
+#include "table/table_reader.h"
+#include "table/unique_id_impl.h"
+
+namespace ecotone {
+namespace {
+
+using namespace ROCKSDB_NAMESPACE;
+
+// What ends a verification: a code other than ECOTONE_OK and the words for it.
+struct Fault {
+  ecotone_code code;
+  std::string what;
+};
+
+[[noreturn]] void Refuse(ecotone_code code, std::string what) { throw Fault{code, std::move(what)}; }
+
+uint64_t PackedOf(const Slice& internal_key) {
+  return DecodeFixed64(internal_key.data() + internal_key.size() - kNumInternalBytes);
+}
+
+Slice UserKeyOf(const Slice& internal_key) {
+  return Slice(internal_key.data(), internal_key.size() - kNumInternalBytes);
+}
+
+// Bytewise user keys ascending, then the newest first: RocksDB's internal order. Negative when `a` comes first.
+int Compare(const Slice& a, const Slice& b) {
+  const int order = UserKeyOf(a).compare(UserKeyOf(b));
+  if (order != 0) {
+    return order;
+  }
+  return PackedOf(a) > PackedOf(b) ? -1 : PackedOf(a) < PackedOf(b) ? 1 : 0;
+}
+
+std::string Show(const Slice& key) { return "0x" + key.ToString(/*hex=*/true); }
+
+class Table {
+ public:
+  Table(std::string path, const ecotone_expected_table& expected)
+      : path_(std::move(path)),
+        expected_(expected),
+        options_(BlockBased()),
+        env_options_(options_),
+        immutable_options_(options_),
+        mutable_options_(ColumnFamilyOptions(options_)) {}
+
+  // Throws a Fault, or returns with all that was found.
+  void Verify() {
+    CheckFile();
+    Open();
+    CheckProperties();
+    CheckMetaBlocks();
+    CheckEntries();
+    CheckRangeDeletions();
+    CheckBounds();
+    CheckCounts();
+  }
+
+  Record Summary() const {
+    const bool any = smallest_seqno_ <= largest_seqno_;
+    Record record;
+    record.Number(file_bytes_)
+        .Number(entries_)
+        .Number(deletions_)
+        .Number(range_deletions_)
+        .Number(properties_->raw_key_size)
+        .Number(properties_->raw_value_size)
+        .Number(any ? smallest_seqno_ : 0)
+        .Number(any ? largest_seqno_ : 0)
+        .Number(unique_id_[0])
+        .Number(unique_id_[1]);
+    return record;
+  }
+
+ private:
+  static Options BlockBased() {
+    BlockBasedTableOptions table;
+    table.no_block_cache = true;
+    Options options;
+    options.table_factory.reset(NewBlockBasedTableFactory(table));
+    return options;
+  }
+
+  bool Given(uint32_t field) const { return (expected_.given & field) != 0; }
+
+  void Equal(uint32_t field, ecotone_code code, const char* what, uint64_t found, uint64_t expected) const {
+    if (Given(field) && found != expected) {
+      Refuse(code, std::string(what) + " is " + std::to_string(found) + ", promised was " + std::to_string(expected));
+    }
+  }
+
+  void CheckFile() {
+    const IOStatus status = FileSystem::Default()->GetFileSize(path_, IOOptions(), &file_bytes_, nullptr);
+    if (!status.ok()) {
+      Refuse(ECOTONE_IO_ERROR, status.ToString());
+    }
+    Equal(ECOTONE_EXPECT_FILE_BYTES, ECOTONE_FOREIGN, "size", file_bytes_, expected_.file_bytes);
+    if (Given(ECOTONE_EXPECT_FILE_CHECKSUM)) {
+      uint32_t crc = 0;
+      const IOStatus read = FileCrc32c(path_, &crc);
+      if (!read.ok()) {
+        Refuse(ECOTONE_IO_ERROR, read.ToString());
+      }
+      const std::string bytes{static_cast<char>(crc >> 24), static_cast<char>(crc >> 16), static_cast<char>(crc >> 8),
+                              static_cast<char>(crc)};
+      if (bytes != View(expected_.file_checksum)) {
+        Refuse(ECOTONE_CORRUPTION, "checksum of the file is " + Show(bytes) + ", promised was " +
+                                       Show(Slice(View(expected_.file_checksum))));
+      }
+    }
+  }
+
+  void Open() {
+    FileOptions file_options(env_options_);
+    file_options.file_checksum_func_name = kNoFileChecksumFuncName;
+    const auto& files = options_.env->GetFileSystem();
+    std::unique_ptr<FSRandomAccessFile> file;
+    const IOStatus opened = files->NewRandomAccessFile(path_, file_options, &file, nullptr);
+    if (!opened.ok()) {
+      Refuse(ECOTONE_IO_ERROR, opened.ToString());
+    }
+    auto reader = std::make_unique<RandomAccessFileReader>(std::move(file), path_, immutable_options_.clock);
+    // The sequence numbers that are in the file, never one for all.
+    const TableReaderOptions table_options(
+        immutable_options_, mutable_options_.prefix_extractor, mutable_options_.compression_manager.get(), env_options_,
+        immutable_options_.internal_comparator, mutable_options_.block_protection_bytes_per_key,
+        /*_skip_filters=*/true, /*_immortal=*/false, /*_force_direct_prefetch=*/false, /*_level=*/-1,
+        /*_block_cache_tracer=*/nullptr, /*_max_file_size_for_l0_meta_pin=*/0, /*_cur_db_session_id=*/"",
+        /*_cur_file_num=*/0, /*_unique_id=*/{}, /*_largest_seqno=*/kDisableGlobalSequenceNumber);
+    const Status status =
+        options_.table_factory->NewTableReader(table_options, std::move(reader), file_bytes_, &table_);
+    if (!status.ok()) {
+      Refuse(status.IsIOError() ? ECOTONE_IO_ERROR : ECOTONE_NOT_A_TABLE, status.ToString());
+    }
+    properties_ = table_->GetTableProperties();
+    if (properties_ == nullptr) {
+      Refuse(ECOTONE_NOT_A_TABLE, "it has no properties");
+    }
+  }
+
+  void CheckProperties() {
+    const TableProperties& properties = *properties_;
+    if (properties.comparator_name != BytewiseComparator()->Name()) {
+      Refuse(ECOTONE_FOREIGN, "it is in the order of " + properties.comparator_name);
+    }
+    if (properties.user_collected_properties.count(ExternalSstFilePropertyNames::kVersion) != 0) {
+      Refuse(ECOTONE_FOREIGN, "it was made for ingestion, not by a compaction");
+    }
+    const Status status = GetSstInternalUniqueId(properties.db_id, properties.db_session_id,
+                                                 properties.orig_file_number, UniqueIdPtr(&unique_id_));
+    if (!status.ok()) {
+      unique_id_ = kNullUniqueId64x2;
+    }
+    if (Given(ECOTONE_EXPECT_UNIQUE_ID) &&
+        (unique_id_[0] != expected_.unique_id[0] || unique_id_[1] != expected_.unique_id[1])) {
+      Refuse(ECOTONE_FOREIGN, "its identity is not the one promised");
+    }
+    Equal(ECOTONE_EXPECT_ENTRIES, ECOTONE_COUNT_MISMATCH, "property of entries", properties.num_entries,
+          expected_.entries);
+    Equal(ECOTONE_EXPECT_DELETIONS, ECOTONE_COUNT_MISMATCH, "property of deletions", properties.num_deletions,
+          expected_.deletions);
+    Equal(ECOTONE_EXPECT_RANGE_DELETIONS, ECOTONE_COUNT_MISMATCH, "property of range deletions",
+          properties.num_range_deletions, expected_.range_deletions);
+    Equal(ECOTONE_EXPECT_RAW_KEY_BYTES, ECOTONE_COUNT_MISMATCH, "property of key bytes", properties.raw_key_size,
+          expected_.raw_key_bytes);
+    Equal(ECOTONE_EXPECT_RAW_VALUE_BYTES, ECOTONE_COUNT_MISMATCH, "property of value bytes",
+          properties.raw_value_size, expected_.raw_value_bytes);
+    Equal(ECOTONE_EXPECT_TAIL_OFFSET, ECOTONE_FOREIGN, "offset of the tail", properties.tail_start_offset,
+          expected_.tail_offset);
+  }
+
+  // Index, filter, properties and range deletions. Data blocks are checked as they are read.
+  void CheckMetaBlocks() {
+    const ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
+    RefuseUnlessRead(table_->VerifyChecksum(options, TableReaderCaller::kSSTFileReader, /*meta_blocks_only=*/true));
+  }
+
+  static void RefuseUnlessRead(const Status& status) {
+    if (!status.ok()) {
+      Refuse(status.IsIOError() ? ECOTONE_IO_ERROR : ECOTONE_CORRUPTION, status.ToString());
+    }
+  }
+
+  void CheckEntries() {
+    ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
+    options.total_order_seek = true;
+    options.readahead_size = kReadAhead;
+    std::unique_ptr<InternalIterator> entry(table_->NewIterator(options, mutable_options_.prefix_extractor.get(),
+                                                                /*arena=*/nullptr, /*skip_filters=*/true,
+                                                                TableReaderCaller::kSSTFileReader));
+    uint64_t key_bytes = 0;
+    uint64_t value_bytes = 0;
+    for (entry->SeekToFirst(); entry->Valid(); entry->Next()) {
+      const Slice key = entry->key();
+      if (key.size() < kNumInternalBytes) {
+        Refuse(ECOTONE_CORRUPTION, "entry " + std::to_string(entries_) + " has a key of " +
+                                       std::to_string(key.size()) + " bytes");
+      }
+      if (entries_ == 0) {
+        first_ = key.ToString();
+      } else if (Compare(last_, key) >= 0) {
+        Refuse(ECOTONE_MISORDERED, "entry " + std::to_string(entries_) + " with key " + Show(key) + " follows " +
+                                       Show(last_));
+      }
+      Count(key);
+      last_.assign(key.data(), key.size());
+      key_bytes += key.size();
+      value_bytes += entry->value().size();
+    }
+    RefuseUnlessRead(entry->status());
+    point_bytes_ = key_bytes + value_bytes;
+  }
+
+  void Count(const Slice& key) {
+    const uint64_t packed = PackedOf(key);
+    CheckSequence(packed >> 8);
+    switch (static_cast<ValueType>(packed & 0xff)) {
+      case kTypeDeletion:
+      case kTypeSingleDeletion:
+        deletions_++;
+        break;
+      case kTypeValue:
+      case kTypeMerge:
+      case kTypeWideColumnEntity:
+      case kTypeValuePreferredSeqno:
+        break;
+      default:
+        Refuse(ECOTONE_OUT_OF_RANGE, "entry " + std::to_string(entries_) + " is of kind " +
+                                         std::to_string(packed & 0xff) + ", which no store of ours writes");
+    }
+    entries_++;
+  }
+
+  void CheckSequence(SequenceNumber sequence) {
+    if ((Given(ECOTONE_EXPECT_SMALLEST_SEQNO) && sequence < expected_.smallest_seqno) ||
+        (Given(ECOTONE_EXPECT_LARGEST_SEQNO) && sequence > expected_.largest_seqno)) {
+      Refuse(ECOTONE_OUT_OF_RANGE, "entry " + std::to_string(entries_) + " has sequence number " +
+                                       std::to_string(sequence) + ", outside of what was promised");
+    }
+    smallest_seqno_ = std::min(smallest_seqno_, sequence);
+    largest_seqno_ = std::max(largest_seqno_, sequence);
+  }
+
+  // RocksDB writes a range deletion whole into each output that it touches; only the bounds of the table say where it
+  // ends. So one may reach beyond the range of the job, but must touch it.
+  void CheckRangeDeletions() {
+    const ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
+    std::unique_ptr<FragmentedRangeTombstoneIterator> fragment(table_->NewRangeTombstoneIterator(options));
+    if (fragment == nullptr || fragment->num_unfragmented_tombstones() == 0) {
+      return;
+    }
+    for (fragment->SeekToFirst(); fragment->Valid(); fragment->Next()) {
+      CheckSequence(fragment->seq());
+      if (range_begin_.empty() && range_end_.empty()) {
+        range_begin_ = fragment->start_key().ToString();
+      }
+      if (Slice(range_end_).compare(fragment->end_key()) < 0) {
+        range_end_ = fragment->end_key().ToString();
+      }
+    }
+    range_deletions_ = fragment->num_unfragmented_tombstones();
+    deletions_ += range_deletions_;
+    entries_ += range_deletions_;
+    range_deletion_bytes_ = fragment->total_tombstone_payload_bytes();
+    if ((Given(ECOTONE_EXPECT_END) && range_begin_ >= View(expected_.end)) ||
+        (Given(ECOTONE_EXPECT_BEGIN) && range_end_ <= View(expected_.begin))) {
+      Refuse(ECOTONE_OUT_OF_RANGE, "its range deletions are outside of the range of the job");
+    }
+  }
+
+  void CheckBounds() const {
+    // The entries are in order, so the first and the last stand for all.
+    if (!first_.empty()) {
+      if (Given(ECOTONE_EXPECT_BEGIN) && UserKeyOf(first_).compare(Slice(View(expected_.begin))) < 0) {
+        Refuse(ECOTONE_OUT_OF_RANGE, "key " + Show(UserKeyOf(first_)) + " is before the range of the job");
+      }
+      if (Given(ECOTONE_EXPECT_END) && UserKeyOf(last_).compare(Slice(View(expected_.end))) >= 0) {
+        Refuse(ECOTONE_OUT_OF_RANGE, "key " + Show(UserKeyOf(last_)) + " is behind the range of the job");
+      }
+    }
+    if (Given(ECOTONE_EXPECT_SMALLEST_KEY)) {
+      CheckSmallest(Slice(View(expected_.smallest_internal_key)));
+    }
+    if (Given(ECOTONE_EXPECT_LARGEST_KEY)) {
+      CheckLargest(Slice(View(expected_.largest_internal_key)));
+    }
+  }
+
+  void CheckSmallest(const Slice& promised) const {
+    if (promised.size() < kNumInternalBytes) {
+      Refuse(ECOTONE_FOREIGN, "the smallest key promised is no internal key");
+    }
+    const Slice user_key = UserKeyOf(promised);
+    if (Given(ECOTONE_EXPECT_BEGIN) && user_key.compare(Slice(View(expected_.begin))) < 0) {
+      Refuse(ECOTONE_OUT_OF_RANGE, "the smallest key promised is before the range of the job");
+    }
+    const int order = first_.empty() ? -1 : Compare(promised, first_);
+    if (order == 0) {
+      return;
+    }
+    // Before the first entry the table can begin only where a range deletion does, or where it was cut.
+    if (order > 0 || range_deletions_ == 0 || user_key.compare(range_begin_) < 0 || user_key.compare(range_end_) > 0) {
+      Refuse(ECOTONE_FOREIGN, "its first key is " + Show(first_) + ", promised was " + Show(promised));
+    }
+  }
+
+  void CheckLargest(const Slice& promised) const {
+    if (promised.size() < kNumInternalBytes) {
+      Refuse(ECOTONE_FOREIGN, "the largest key promised is no internal key");
+    }
+    const Slice user_key = UserKeyOf(promised);
+    // The end of a range deletion stands, with the greatest sequence number, for all before that key.
+    const bool exclusive = PackedOf(promised) >> 8 == kMaxSequenceNumber;
+    if (Given(ECOTONE_EXPECT_END)) {
+      const int beyond = user_key.compare(Slice(View(expected_.end)));
+      if (beyond > 0 || (beyond == 0 && !exclusive)) {
+        Refuse(ECOTONE_OUT_OF_RANGE, "the largest key promised is behind the range of the job");
+      }
+    }
+    const int order = last_.empty() ? 1 : Compare(promised, last_);
+    if (order == 0) {
+      return;
+    }
+    if (order < 0 || range_deletions_ == 0 || user_key.compare(range_begin_) < 0 || user_key.compare(range_end_) > 0) {
+      Refuse(ECOTONE_FOREIGN, "its last key is " + Show(last_) + ", promised was " + Show(promised));
+    }
+  }
+
+  // What was counted against what the table says of itself; CheckProperties compared that with what was promised.
+  void CheckCounts() const {
+    const TableProperties& properties = *properties_;
+    Same("entries", entries_, properties.num_entries);
+    Same("deletions", deletions_, properties.num_deletions);
+    Same("range deletions", range_deletions_, properties.num_range_deletions);
+    Same("bytes of keys and values", point_bytes_ + range_deletion_bytes_,
+         properties.raw_key_size + properties.raw_value_size);
+  }
+
+  static void Same(const char* what, uint64_t counted, uint64_t claimed) {
+    if (counted != claimed) {
+      Refuse(ECOTONE_COUNT_MISMATCH, std::to_string(counted) + " " + what + " were counted, the table claims " +
+                                         std::to_string(claimed));
+    }
+  }
+
+  // A block of data is some KiB; reading this much at a time keeps the disk busy and the calls few.
+  static constexpr size_t kReadAhead = 512 << 10;
+
+  const std::string path_;
+  const ecotone_expected_table& expected_;
+  const Options options_;
+  const EnvOptions env_options_;
+  const ImmutableOptions immutable_options_;
+  const MutableCFOptions mutable_options_;
+
+  uint64_t file_bytes_ = 0;
+  std::unique_ptr<TableReader> table_;
+  std::shared_ptr<const TableProperties> properties_;
+  UniqueId64x2 unique_id_ = kNullUniqueId64x2;
+
+  uint64_t entries_ = 0;
+  uint64_t deletions_ = 0;
+  uint64_t range_deletions_ = 0;
+  uint64_t point_bytes_ = 0;
+  uint64_t range_deletion_bytes_ = 0;
+  SequenceNumber smallest_seqno_ = kMaxSequenceNumber;
+  SequenceNumber largest_seqno_ = 0;
+  // First and last entry as internal keys; empty in a table of range deletions only.
+  std::string first_;
+  std::string last_;
+  // What the range deletions span together.
+  std::string range_begin_;
+  std::string range_end_;
+};
+
+}  // namespace
+}  // namespace ecotone
+
+extern "C" ecotone_code ecotone_verify_table(ecotone_bytes path, const ecotone_expected_table* expected,
+                                             ecotone_buffer* out) {
+  return ecotone::Contain(out, [&] {
+    try {
+      ecotone::Table table(ecotone::String(path), *expected);
+      table.Verify();
+      ecotone::Give(table.Summary().data(), out);
+      return ecotone_code{ECOTONE_OK};
+    } catch (const ecotone::Fault& fault) {
+      ecotone::Give(fault.what, out);
+      return fault.code;
+    }
+  });
+}
