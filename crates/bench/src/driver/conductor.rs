@@ -1,0 +1,350 @@
+//! Runs the phases of a run and its threads.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use ecotone_policy::duty::{Duty, DutyObserver};
+
+use super::clock::MonotonicClock;
+use super::counters::{LiveKeys, OperationCounts, ThreadCounters};
+use super::outcome::{LiveData, Outcome, Sum};
+use super::pacing::Schedule;
+use super::thread::{Executor, Limits, Shared, ThreadOutcome, run};
+use super::{Phase, RunSnapshot};
+use crate::measure::{ProcessUsage, StallClock, reset_rss_peak};
+use crate::target::Target;
+use crate::workload::{Generator, KeyShape, Preload, ValuePool, Workload, WorkloadOptions};
+use crate::{Error, Result};
+
+/// How often the target is asked whether it is stalled. A stall shorter than this may be missed or counted whole; over a run
+/// both are equally likely.
+const STALL_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long a store may take to settle after its load.
+const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+
+const PHASES: [Phase; 4] = [Phase::Loading, Phase::Settling, Phase::Measuring, Phase::Finished];
+
+pub(super) struct Conductor {
+    target: Arc<dyn Target>,
+    options: WorkloadOptions,
+    observer: Option<Arc<dyn DutyObserver>>,
+    counters: Vec<ThreadCounters>,
+    stop: AtomicBool,
+    phase: AtomicU8,
+    loaded: AtomicU64,
+    begin: OnceLock<Instant>,
+    stall_ns: AtomicU64,
+}
+
+impl std::fmt::Debug for Conductor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conductor").field("target", &self.target.name()).field("options", &self.options).finish()
+    }
+}
+
+impl Conductor {
+    pub(super) fn new(
+        target: Arc<dyn Target>,
+        options: WorkloadOptions,
+        observer: Option<Arc<dyn DutyObserver>>,
+    ) -> Self {
+        let threads = options.workload.driver_threads(options.threads);
+        Self {
+            target,
+            observer,
+            counters: (0..threads).map(|_| ThreadCounters::default()).collect(),
+            stop: AtomicBool::new(false),
+            phase: AtomicU8::new(0),
+            loaded: AtomicU64::new(0),
+            begin: OnceLock::new(),
+            stall_ns: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> RunSnapshot {
+        RunSnapshot {
+            phase: PHASES[usize::from(self.phase.load(Ordering::Acquire))],
+            loaded: self.loaded.load(Ordering::Relaxed),
+            elapsed: self.begin.get().map(Instant::elapsed).unwrap_or_default(),
+            counts: self.counts(),
+            stall_ms: self.stall_ns.load(Ordering::Relaxed) as f64 / 1e6,
+        }
+    }
+
+    fn counts(&self) -> OperationCounts {
+        let mut counts = OperationCounts::default();
+        self.counters.iter().for_each(|counters| counters.add_to(&mut counts));
+        counts
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.store(PHASES.iter().position(|&other| other == phase).unwrap_or(0) as u8, Ordering::Release);
+    }
+
+    /// Runs all phases.
+    pub(super) fn run(&self) -> Result<Outcome> {
+        let values = ValuePool::new(self.options.seed, self.options.longest_value_bytes());
+        let mut load = Sum::default();
+        let mut settled = false;
+        if self.options.preloads() {
+            load = self.load(&values)?;
+            self.enter(Phase::Settling);
+            settled = self.stopped() || self.target.settle(SETTLE_LIMIT)?;
+            if !settled {
+                tracing::warn!(
+                    "the store still compacts its load after {} s; the numbers include some of that work",
+                    SETTLE_LIMIT.as_secs()
+                );
+            }
+        }
+        self.enter(Phase::Measuring);
+        let outcome = self.measure(&values, load.thread, settled);
+        self.enter(Phase::Finished);
+        outcome
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn load(&self, values: &ValuePool) -> Result<Sum> {
+        let leaders_done = AtomicBool::new(false);
+        let shared = self.shared(values, &leaders_done, None);
+        let threads = self.options.threads;
+        let mut sum = Sum::default();
+        std::thread::scope(|scope| {
+            let handles = (0..threads)
+                .map(|thread| self.spawn(scope, threads, move |conductor| conductor.load_share(&shared, thread)))
+                .collect::<Result<Vec<_>>>();
+            for outcome in join_all(handles?)? {
+                sum.add(outcome);
+            }
+            Ok(sum)
+        })
+    }
+
+    fn load_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
+        let mut outcome = ThreadOutcome::default();
+        let mut executor = Executor::new(shared);
+        for operation in Generator::preload(&self.options, thread, self.options.threads) {
+            if self.stopped() {
+                break;
+            }
+            executor.execute(&operation, &mut outcome)?;
+            self.loaded.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(outcome)
+    }
+
+    fn measure(&self, values: &ValuePool, load: ThreadOutcome, settled: bool) -> Result<Outcome> {
+        let options = &self.options;
+        let threads = options.workload.driver_threads(options.threads);
+        // Of a store that was filled, all is known; of one that held data before, nothing.
+        let counts_keys = options.preload == Preload::Automatic && !options.preloads();
+        let live = counts_keys.then(|| LiveKeys::new(options.keys));
+        let leaders_done = AtomicBool::new(false);
+        let leaders_left = AtomicU32::new(options.threads);
+        let shared = self.shared(values, &leaders_done, live.as_ref());
+        reset_rss_peak();
+        let usage_at_begin = ProcessUsage::now();
+        let clock = MonotonicClock::starting_now();
+        self.begin.get_or_init(Instant::now);
+        let (clock, leaders_left) = (&clock, &leaders_left);
+        let mut sum = Sum::default();
+        std::thread::scope(|scope| {
+            let handles = (0..threads)
+                .map(|thread| {
+                    self.spawn(scope, threads, move |conductor| {
+                        let limits = conductor.limits(thread);
+                        let generator = Generator::new(&conductor.options, thread);
+                        let schedule = schedule(&conductor.options, thread);
+                        let counters = &conductor.counters[thread as usize];
+                        let outcome = run(&shared, generator, schedule, limits, counters, clock);
+                        if !limits.follows && leaders_left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                            shared.leaders_done.store(true, Ordering::Relaxed);
+                        }
+                        outcome
+                    })
+                })
+                .collect::<Result<Vec<_>>>()?;
+            let watched = self.watch_stalls(&handles);
+            for outcome in join_all(handles)? {
+                sum.add(outcome);
+            }
+            watched
+        })?;
+        let sum = sum.thread;
+        let live = LiveCount {
+            loaded: options.preloads().then_some(load.puts),
+            marked: live.as_ref().map(LiveKeys::count),
+            inserted: sum.inserted,
+        };
+        Ok(Outcome {
+            counts: self.counts(),
+            // A run that was stopped before its first operation still has a length.
+            seconds: sum.ended_ns.max(1) as f64 / 1e9,
+            bytes_user: sum.bytes_user,
+            missed: sum.missed,
+            stall_ms: self.stall_ns.load(Ordering::Relaxed) as f64 / 1e6,
+            usage_at_begin,
+            live: live.data(options.key_bytes, &[&load, &sum]),
+            settled,
+            latencies: sum.latencies,
+        })
+    }
+
+    fn shared<'a>(
+        &'a self,
+        values: &'a ValuePool,
+        leaders_done: &'a AtomicBool,
+        live: Option<&'a LiveKeys>,
+    ) -> Shared<'a> {
+        Shared {
+            target: self.target.as_ref(),
+            values,
+            shape: KeyShape::new(self.options.workload.key_order(), self.options.key_bytes),
+            stop: &self.stop,
+            leaders_done,
+            keys: self.options.keys,
+            live,
+        }
+    }
+
+    fn limits(&self, thread: u32) -> Limits {
+        let options = &self.options;
+        // Thread 0 of readwhilewriting is the writer: it goes on as long as anyone reads.
+        let writers = u32::from(options.workload == Workload::ReadWhileWriting);
+        let follows = thread < writers && options.ops_limit().is_some();
+        let ops = match options.ops_limit() {
+            Some(_) if follows => u64::MAX,
+            None => u64::MAX,
+            Some(ops) => {
+                let (reader, threads) = (u64::from(thread - writers), u64::from(options.threads));
+                ops / threads + u64::from(reader < ops % threads)
+            }
+        };
+        let deadline_ns = options.seconds.map_or(u64::MAX, |seconds| (seconds * 1e9) as u64);
+        Limits { ops, deadline_ns, follows }
+    }
+
+    /// Starts a thread that is foreground while `work` runs, and that stops the run if `work` fails or panics.
+    fn spawn<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        threads: u32,
+        work: impl FnOnce(&Self) -> Result<ThreadOutcome> + Send + 'scope,
+    ) -> Result<ScopedJoinHandle<'scope, Result<ThreadOutcome>>> {
+        std::thread::Builder::new()
+            .name("bench-thread".into())
+            .spawn_scoped(scope, move || {
+                let stop = StopUnlessDone { stop: &self.stop, done: false };
+                let _foreground = Foreground::begin(self.observer.as_deref());
+                stop.done_if_ok(work(self))
+            })
+            .map_err(|error| {
+                self.stop();
+                Error::options(format!("cannot start {threads} threads: {error}; ask for fewer"))
+            })
+    }
+
+    /// Samples stalls until all threads have ended.
+    fn watch_stalls(&self, threads: &[ScopedJoinHandle<'_, Result<ThreadOutcome>>]) -> Result<()> {
+        let begin = Instant::now();
+        let mut stalls = StallClock::default();
+        while !threads.iter().all(ScopedJoinHandle::is_finished) {
+            match self.target.is_stalled() {
+                Ok(stalled) => stalls.sample(begin.elapsed(), stalled),
+                Err(error) => {
+                    self.stop();
+                    return Err(error);
+                }
+            }
+            self.stall_ns.store(stalls.stalled().as_nanos() as u64, Ordering::Relaxed);
+            std::thread::sleep(STALL_SAMPLE_INTERVAL);
+        }
+        Ok(())
+    }
+}
+
+/// The schedule of one thread, if the run is paced.
+fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
+    let rate = options.rate_ops_per_s?;
+    let threads = options.workload.driver_threads(options.threads);
+    Some(match options.write_rate_ops_per_s {
+        Some(write_rate) if thread == 0 => Schedule::new(write_rate, 0, 1),
+        Some(write_rate) => Schedule::new(rate - write_rate, thread - 1, threads - 1),
+        None => Schedule::new(rate, thread, threads),
+    })
+}
+
+/// Waits for all threads, also after an error, and returns the first one's error if there is any.
+fn join_all(handles: Vec<ScopedJoinHandle<'_, Result<ThreadOutcome>>>) -> Result<Vec<ThreadOutcome>> {
+    let outcomes: Vec<_> = handles.into_iter().map(|handle| handle.join().unwrap_or(Err(Error::Panicked))).collect();
+    outcomes.into_iter().collect()
+}
+
+/// What is known of the keys in the store.
+struct LiveCount {
+    loaded: Option<u64>,
+    marked: Option<u64>,
+    inserted: u64,
+}
+
+impl LiveCount {
+    fn data(&self, key_bytes: u32, written: &[&ThreadOutcome]) -> Option<LiveData> {
+        let keys = self.loaded.or(self.marked)? + self.inserted;
+        let puts: u64 = written.iter().map(|outcome| outcome.puts).sum();
+        let value_bytes: u64 = written.iter().map(|outcome| outcome.value_bytes_written).sum();
+        let mean_value_bytes = value_bytes as f64 / puts.max(1) as f64;
+        Some(LiveData { keys, bytes: keys as f64 * (f64::from(key_bytes) + mean_value_bytes) })
+    }
+}
+
+/// The calling thread's duty, ended also by a panic.
+struct Foreground<'a>(Option<&'a dyn DutyObserver>);
+
+impl<'a> Foreground<'a> {
+    fn begin(observer: Option<&'a dyn DutyObserver>) -> Self {
+        if let Some(observer) = observer {
+            observer.begin(Duty::Foreground);
+        }
+        Self(observer)
+    }
+}
+
+impl Drop for Foreground<'_> {
+    fn drop(&mut self) {
+        if let Some(observer) = self.0 {
+            observer.end();
+        }
+    }
+}
+
+/// Stops the whole run unless a thread ended well.
+struct StopUnlessDone<'a> {
+    stop: &'a AtomicBool,
+    done: bool,
+}
+
+impl StopUnlessDone<'_> {
+    fn done_if_ok<T>(mut self, result: Result<T>) -> Result<T> {
+        self.done = result.is_ok();
+        result
+    }
+}
+
+impl Drop for StopUnlessDone<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! What a run costs the machine: processor time, memory, bytes to the device, stalls, space.
+
+mod directory;
+mod process;
+mod stall;
+
+pub use directory::directory_bytes;
+pub use process::{Measured, ProcessUsage, reset_rss_peak};
+pub use stall::StallClock;

@@ -1,0 +1,120 @@
+//! Key numbers and their bytes; the pool that values are cut from.
+
+use super::random::{Random, mix64};
+
+/// How key numbers become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// Neighbouring numbers are neighbouring keys (db_bench).
+    Number,
+    /// Numbers are scattered over the key space by a bijection, so that new keys fall between old ones (YCSB's
+    /// `insertorder=hashed`).
+    Scattered,
+}
+
+/// The shape of all keys of a run: the key number (or its scattered image) in 8 bytes, most significant first, filled up with
+/// `0` characters as db_bench does.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyShape {
+    order: KeyOrder,
+    key_bytes: usize,
+}
+
+impl KeyShape {
+    /// The least width of a key in bytes: a key number must fit.
+    pub const LEAST_BYTES: u32 = 8;
+
+    /// Keys of `key_bytes` bytes; at least [`KeyShape::LEAST_BYTES`].
+    pub fn new(order: KeyOrder, key_bytes: u32) -> Self {
+        Self { order, key_bytes: key_bytes.max(Self::LEAST_BYTES) as usize }
+    }
+
+    /// A buffer for keys of this shape.
+    pub fn buffer(&self) -> Vec<u8> {
+        vec![b'0'; self.key_bytes]
+    }
+
+    /// Writes the key of `number` into a buffer made by [`KeyShape::buffer`].
+    pub fn write(&self, number: u64, buffer: &mut [u8]) {
+        let image = match self.order {
+            KeyOrder::Number => number,
+            KeyOrder::Scattered => mix64(number),
+        };
+        buffer[..8].copy_from_slice(&image.to_be_bytes());
+    }
+}
+
+/// Random bytes that values are cut from without an allocation each.
+///
+/// The bytes are random, so compression neither helps nor hurts: what a run measures does not depend on a guess about the
+/// data. The pool is far longer than a block or a compressor's view of one table block, so that its repetition stays unseen.
+#[derive(Debug)]
+pub struct ValuePool {
+    bytes: Vec<u8>,
+}
+
+/// The length of the pool beyond the longest value, in bytes.
+const POOL_BYTES: usize = 1 << 20;
+
+impl ValuePool {
+    /// A pool for values of at most `max_value_bytes`.
+    pub fn new(seed: u64, max_value_bytes: u32) -> Self {
+        let mut random = Random::new(seed, u64::MAX);
+        let words = (POOL_BYTES + max_value_bytes as usize).div_ceil(8);
+        Self { bytes: (0..words).flat_map(|_| random.next_u64().to_le_bytes()).collect() }
+    }
+
+    /// The value of `value_bytes` bytes (at most the pool's longest) at a position, which may be any number.
+    pub fn value(&self, position: u64, value_bytes: u32) -> &[u8] {
+        let start = (position % POOL_BYTES as u64) as usize;
+        &self.bytes[start..start + value_bytes as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn keys_in_number_order_sort_like_their_numbers_and_have_the_asked_width() {
+        for key_bytes in [8, 16, 64] {
+            let shape = KeyShape::new(KeyOrder::Number, key_bytes);
+            let (mut low, mut high) = (shape.buffer(), shape.buffer());
+            shape.write(255, &mut low);
+            shape.write(256, &mut high);
+            assert!(low < high);
+            assert_eq!(low.len(), key_bytes as usize);
+            assert!(low[8..].iter().all(|&byte| byte == b'0'));
+        }
+    }
+
+    #[test]
+    fn scattered_keys_stay_distinct_and_lose_their_order() {
+        let shape = KeyShape::new(KeyOrder::Scattered, 16);
+        let keys: Vec<Vec<u8>> = (0..10_000)
+            .map(|number| {
+                let mut key = shape.buffer();
+                shape.write(number, &mut key);
+                key
+            })
+            .collect();
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 10_000);
+        let ascending = keys.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((4_500..5_500).contains(&ascending), "{ascending}");
+    }
+
+    #[test]
+    fn values_have_the_asked_length_and_look_random() {
+        let pool = ValuePool::new(1, 4096);
+        for position in [0, 1, POOL_BYTES as u64 - 1, POOL_BYTES as u64, u64::MAX] {
+            assert_eq!(pool.value(position, 4096).len(), 4096);
+        }
+        let mut counts = [0u32; 256];
+        pool.value(0, 4096).iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+        // 16 of each expected; an order of magnitude more would be compressible.
+        assert!(counts.iter().all(|&count| count < 50));
+        assert_ne!(pool.value(0, 100), pool.value(1, 100));
+    }
+}

@@ -1,0 +1,189 @@
+//! What a run of a workload consists of, and which wishes are refused.
+
+use serde::{Deserialize, Serialize};
+
+use super::{KeyShape, Workload};
+use crate::{Error, Result};
+
+/// Whether the store is filled with all keys before the measured part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preload {
+    /// As the workload needs it: all but `fillrandom` and `fillseq` start from a full store.
+    #[default]
+    Automatic,
+    /// The store holds data already and is used as it is; nothing is loaded.
+    Existing,
+}
+
+/// What to run. All counts are totals over the threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkloadOptions {
+    /// Which workload.
+    pub workload: Workload,
+    /// How many keys the key space has. Default 1 000 000, range 1 to 4 294 967 296.
+    pub keys: u64,
+    /// The width of a key in bytes. Default 16, range 8 to 1024.
+    pub key_bytes: u32,
+    /// The length of a value in bytes; for `mixgraph` the mean length. Default 1000, range 1 to 4 194 304.
+    pub value_bytes: u32,
+    /// Stop after so many seconds. Default none, range 0.001 to 1 000 000.
+    pub seconds: Option<f64>,
+    /// Stop after so many operations. Default: as many as there are keys, unless `seconds` is given. Of `readwhilewriting`
+    /// the reads are counted against it, and the writer goes on until the readers are done.
+    pub ops: Option<u64>,
+    /// How many threads; for `readwhilewriting` the readers, beside one writer. Default 1, range 1 to 1024.
+    pub threads: u32,
+    /// Operations per second of all threads together, offered whether or not the store keeps up. Default none: each thread
+    /// starts an operation when the one before is done. Range 0.001 to 1 000 000 000.
+    pub rate_ops_per_s: Option<f64>,
+    /// For `readwhilewriting` with a rate: the writer's part of it. Default: an equal share per thread.
+    pub write_rate_ops_per_s: Option<f64>,
+    /// Sets every random choice. Default 1.
+    pub seed: u64,
+    /// Whether the store is filled first.
+    pub preload: Preload,
+}
+
+impl Default for WorkloadOptions {
+    fn default() -> Self {
+        Self {
+            workload: Workload::FillRandom,
+            keys: 1_000_000,
+            key_bytes: 16,
+            value_bytes: 1000,
+            seconds: None,
+            ops: None,
+            threads: 1,
+            rate_ops_per_s: None,
+            write_rate_ops_per_s: None,
+            seed: 1,
+            preload: Preload::Automatic,
+        }
+    }
+}
+
+impl WorkloadOptions {
+    /// The most keys: which keys are live is kept as one bit each (512 MiB at this bound).
+    pub const MAX_KEYS: u64 = 1 << 32;
+    /// The widest key in bytes.
+    pub const MAX_KEY_BYTES: u32 = 1024;
+    /// The longest value in bytes.
+    pub const MAX_VALUE_BYTES: u32 = 4 << 20;
+    /// The most threads: beyond, the driver would measure the scheduler.
+    pub const MAX_THREADS: u32 = 1024;
+    /// `mixgraph` cuts value sizes at this multiple of their mean: one draw in 200 000 is longer, and the cut takes 0.02 % from the
+    /// mean; never beyond [`WorkloadOptions::MAX_VALUE_BYTES`]. (db_bench wraps at `mix_max_value_size`, 1024 bytes, which would give another mean than the asked one.)
+    pub const MIXGRAPH_LONGEST_VALUES: u32 = 64;
+
+    /// Refuses what makes no sense, with the field's name, its range and what to do.
+    pub fn validate(&self) -> Result<()> {
+        in_range("keys", self.keys, 1, Self::MAX_KEYS)?;
+        in_range("key-bytes", self.key_bytes, KeyShape::LEAST_BYTES, Self::MAX_KEY_BYTES)?;
+        in_range("value-bytes", self.value_bytes, 1, Self::MAX_VALUE_BYTES)?;
+        in_range("threads", self.threads, 1, Self::MAX_THREADS)?;
+        in_range("ops", self.ops.unwrap_or(1), 1, u64::MAX)?;
+        in_range("seconds", self.seconds.unwrap_or(1.0), 0.001, 1e6)?;
+        in_range("rate", self.rate_ops_per_s.unwrap_or(1.0), 0.001, 1e9)?;
+        if let Some(write_rate) = self.write_rate_ops_per_s {
+            if self.workload != Workload::ReadWhileWriting {
+                return Err(Error::options(format!(
+                    "write-rate is for readwhilewriting only, not for {}; use rate",
+                    self.workload
+                )));
+            }
+            let Some(rate) = self.rate_ops_per_s else {
+                return Err(Error::options("write-rate is a part of rate; give rate too"));
+            };
+            in_range("write-rate", write_rate, 0.001, rate - 0.001)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the driver fills the store before the measured part.
+    pub fn preloads(&self) -> bool {
+        match self.preload {
+            Preload::Automatic => !self.workload.fills(),
+            Preload::Existing => false,
+        }
+    }
+
+    /// The number of operations after which to stop, if any: `ops`, else the number of keys unless `seconds` is given.
+    pub fn ops_limit(&self) -> Option<u64> {
+        self.ops.or_else(|| self.seconds.is_none().then_some(self.keys))
+    }
+
+    /// The longest value that the workload can ask for, in bytes.
+    pub fn longest_value_bytes(&self) -> u32 {
+        match self.workload {
+            Workload::MixGraph => {
+                self.value_bytes.saturating_mul(Self::MIXGRAPH_LONGEST_VALUES).min(Self::MAX_VALUE_BYTES)
+            }
+            _ => self.value_bytes,
+        }
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(name: &str, value: T, least: T, most: T) -> Result<()> {
+    // Written so that a NaN is refused.
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    Err(Error::options(format!("{name} is {value}; it must be between {least} and {most}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut WorkloadOptions)) -> String {
+        let mut options = WorkloadOptions::default();
+        change(&mut options);
+        options.validate().expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn defaults_are_the_papers_and_pass() {
+        let options = WorkloadOptions::default();
+        options.validate().unwrap();
+        assert_eq!((options.key_bytes, options.value_bytes), (16, 1000));
+        assert_eq!(options.ops_limit(), Some(options.keys));
+        assert_eq!(WorkloadOptions { seconds: Some(1.0), ..options }.ops_limit(), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        assert!(refusal(|o| o.keys = 0).starts_with("keys is 0"));
+        assert!(refusal(|o| o.key_bytes = 7).contains("between 8 and"));
+        assert!(refusal(|o| o.value_bytes = 0).starts_with("value-bytes"));
+        assert!(refusal(|o| o.threads = 0).starts_with("threads"));
+        assert!(refusal(|o| o.ops = Some(0)).starts_with("ops"));
+        assert!(refusal(|o| o.seconds = Some(0.0)).starts_with("seconds"));
+        assert!(refusal(|o| o.seconds = Some(f64::NAN)).starts_with("seconds is NaN"));
+        assert!(refusal(|o| o.rate_ops_per_s = Some(-1.0)).starts_with("rate"));
+        assert!(refusal(|o| o.rate_ops_per_s = Some(f64::INFINITY)).starts_with("rate"));
+        assert!(refusal(|o| o.write_rate_ops_per_s = Some(1.0)).contains("readwhilewriting"));
+        assert!(
+            refusal(|o| {
+                o.workload = Workload::ReadWhileWriting;
+                o.write_rate_ops_per_s = Some(1.0);
+            })
+            .contains("give rate too")
+        );
+        assert!(
+            refusal(|o| {
+                o.workload = Workload::ReadWhileWriting;
+                o.rate_ops_per_s = Some(100.0);
+                o.write_rate_ops_per_s = Some(100.0);
+            })
+            .starts_with("write-rate is 100")
+        );
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused() {
+        let error = serde_json::from_str::<WorkloadOptions>(r#"{"keyz": 5}"#).unwrap_err();
+        assert!(error.to_string().contains("keyz"));
+    }
+}
