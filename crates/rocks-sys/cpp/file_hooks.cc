@@ -67,6 +67,10 @@ IOStatus FileHooks::RemoteOpen(const std::string& path, bool* mine, void** file,
   ecotone_reply reply;
   const ecotone_code code = calls_.remote_open(calls_.state, Borrow(path), file, len, &reply);
   *mine = code == ECOTONE_OK;
+  if (code == ECOTONE_NOT_FOUND) {
+    // What the operating system's files say when one is missing.
+    return IOStatus::PathNotFound(path, reply.text);
+  }
   return code == ECOTONE_NOT_MINE ? IOStatus::OK() : IOStatusOf(code, reply.text);
 }
 

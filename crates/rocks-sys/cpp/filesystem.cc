@@ -258,7 +258,11 @@ class HookedFileSystem : public FileSystemWrapper {
                        IODebugContext* dbg) override {
     return Guard([&] {
       bool remote = false;
-      ECOTONE_TRY(hooks_->RemoteSize(path, &remote, size));
+      IOStatus status = hooks_->RemoteSize(path, &remote, size);
+      if (status.IsNotFound()) {
+        return IOStatus::PathNotFound(path, status.ToString());
+      }
+      ECOTONE_TRY(status);
       return remote ? IOStatus::OK()
                     : AtLocal(path, [&](auto& local) { return target_->GetFileSize(local, options, size, dbg); });
     });

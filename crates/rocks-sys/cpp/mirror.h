@@ -19,6 +19,12 @@ struct EnvHandle {
   bool is_default;
 };
 
+// rocksdb_column_family_handle_t
+struct FamilyHandle {
+  ROCKSDB_NAMESPACE::ColumnFamilyHandle* rep;
+  bool immortal;
+};
+
 // rocksdb_options_t
 struct OptionsHandle {
   ROCKSDB_NAMESPACE::Options rep;

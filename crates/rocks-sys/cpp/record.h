@@ -34,6 +34,10 @@ class Record {
     data_.append(value.data(), value.size());
     return *this;
   }
+  Record& Append(const Record& fields) {
+    data_ += fields.data_;
+    return *this;
+  }
   const std::string& data() const { return data_; }
 
  private:

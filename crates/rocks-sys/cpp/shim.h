@@ -119,6 +119,9 @@ ecotone_code ecotone_add_table_collector(void* options, const ecotone_collector_
 // `db` is a rocksdb_t.
 ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out);
 
+// `family` is a rocksdb_column_family_handle_t. Only properties whose names begin with `prefix`.
+ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix, ecotone_buffer* out);
+
 ecotone_code ecotone_parse_remote_input(ecotone_bytes input, ecotone_buffer* out);
 ecotone_code ecotone_parse_remote_result(ecotone_bytes result, ecotone_buffer* out);
 // `out` gets the result's bytes, not a record.

@@ -3,9 +3,12 @@
 #include "mirror.h"
 #include "record.h"
 #include "rocksdb/metadata.h"
+#include "rocksdb/table_properties.h"
 
 using ecotone::Record;
 using ROCKSDB_NAMESPACE::LiveFileMetaData;
+using ROCKSDB_NAMESPACE::Status;
+using ROCKSDB_NAMESPACE::TablePropertiesCollection;
 
 extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
@@ -34,5 +37,33 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
     }
     ecotone::Give(record.data(), out);
     return ECOTONE_OK;
+  });
+}
+
+extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
+                                                     ecotone_buffer* out) {
+  return ecotone::Contain(out, [&] {
+    TablePropertiesCollection tables;
+    const Status status = static_cast<ecotone::DbHandle*>(db)->rep->GetPropertiesOfAllTables(
+        static_cast<ecotone::FamilyHandle*>(family)->rep, &tables);
+    if (!status.ok()) {
+      ecotone::Give(status.ToString(), out);
+      return ecotone::CodeOf(status);
+    }
+    Record record;
+    record.Number(tables.size());
+    for (const auto& [path, properties] : tables) {
+      Record pairs;
+      uint64_t count = 0;
+      for (const auto& [name, value] : properties->user_collected_properties) {
+        if (std::string_view(name).starts_with(ecotone::View(prefix))) {
+          pairs.Bytes(name).Bytes(value);
+          count++;
+        }
+      }
+      record.Bytes(path).Number(count).Append(pairs);
+    }
+    ecotone::Give(record.data(), out);
+    return ecotone_code{ECOTONE_OK};
   });
 }

@@ -23,6 +23,18 @@ class Witness : public StackableDB {
   ColumnFamilyHandle* DefaultColumnFamily() const override { return nullptr; }
 };
 
+class Family : public ColumnFamilyHandle {
+ public:
+  static constexpr uint32_t kMark = 6789;
+  const std::string& GetName() const override { return name_; }
+  uint32_t GetID() const override { return kMark; }
+  Status GetDescriptor(ColumnFamilyDescriptor* /*descriptor*/) override { return Status::NotSupported(); }
+  const Comparator* GetComparator() const override { return nullptr; }
+
+ private:
+  const std::string name_ = "witness";
+};
+
 const char* Mismatch() {
   rocksdb_env_t* plain = rocksdb_create_default_env();
   const auto* env = reinterpret_cast<const ecotone::EnvHandle*>(plain);
@@ -42,6 +54,13 @@ const char* Mismatch() {
   rocksdb_free(seen);
   if (!db_fits) {
     return "rocksdb_t is not what mirror.h says";
+  }
+
+  Family family;
+  ecotone::FamilyHandle family_handle{&family, /*immortal=*/true};
+  if (rocksdb_column_family_handle_get_id(reinterpret_cast<rocksdb_column_family_handle_t*>(&family_handle)) !=
+      Family::kMark) {
+    return "rocksdb_column_family_handle_t is not what mirror.h says";
   }
 
   constexpr int kMark = 12345;

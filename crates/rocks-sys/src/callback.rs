@@ -91,7 +91,7 @@ pub fn collect<T>(body: impl FnOnce() -> T) -> Option<T> {
 /// # Safety
 ///
 /// `state` must come from `Box::into_raw` of a `Box<T>` and not be used again.
-pub unsafe fn release<T>(state: *mut std::ffi::c_void) {
+pub unsafe extern "C" fn release<T>(state: *mut std::ffi::c_void) {
     // SAFETY: see above.
     let state = unsafe { Box::from_raw(state.cast::<T>()) };
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(state))) {

@@ -152,5 +152,12 @@ impl RemoteResult {
     }
 }
 
+/// Makes an owner keep the outputs of remote jobs under `<store>/session_tmp/`, where it removes what an earlier run left
+/// when it opens. The worker must be given the same option (`use_session_tmp_dir_for_remote_compaction` comes to it with the
+/// owner's OPTIONS file).
+pub fn keep_outputs_in_session_directory(options: &mut rust_rocksdb::Options) {
+    codec::keep_outputs_in_session_directory(options);
+}
+
 #[allow(unsafe_code)] // passes byte ranges to the shim
 mod codec;

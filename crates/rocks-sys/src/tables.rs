@@ -1,6 +1,9 @@
 //! Metadata of the tables of a store, as they are now.
 
-use rust_rocksdb::DB;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rust_rocksdb::{AsColumnFamilyRef, DB};
 
 use crate::Result;
 
@@ -12,7 +15,7 @@ pub struct TableMetadata {
     /// Its name without directory, `000123.sst`.
     pub name: String,
     /// Its directory.
-    pub directory: std::path::PathBuf,
+    pub directory: PathBuf,
     /// The column family it belongs to.
     pub column_family: String,
     /// Its level.
@@ -52,6 +55,29 @@ pub fn live_tables(db: &DB) -> Result<Vec<TableMetadata>> {
     read::live_tables(db)
 }
 
+/// What table collectors left in one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectedProperties {
+    /// The table's path.
+    pub path: PathBuf,
+    /// Properties by name; empty for a table that has none of those asked for.
+    pub properties: BTreeMap<String, Vec<u8>>,
+}
+
+/// What collectors (see [`crate::properties`]) left in each live table of a column family, as far as the names begin with
+/// `prefix`. Opens tables that are not open.
+///
+/// # Errors
+///
+/// [`crate::Error::RocksDb`] when a table cannot be read.
+pub fn collected_properties(
+    db: &DB,
+    column_family: &impl AsColumnFamilyRef,
+    prefix: &str,
+) -> Result<Vec<CollectedProperties>> {
+    read::collected_properties(db, column_family, prefix)
+}
+
 #[allow(unsafe_code)] // passes the store's handle to the shim
 mod read {
     use super::*;
@@ -86,6 +112,26 @@ mod read {
                 file_checksum_function: fields.text()?,
                 created_s: fields.number()?,
             })
+        })?;
+        fields.end()?;
+        Ok(tables)
+    }
+
+    pub fn collected_properties(
+        db: &DB,
+        column_family: &impl AsColumnFamilyRef,
+        prefix: &str,
+    ) -> Result<Vec<CollectedProperties>> {
+        let prefix = ffi::Bytes::borrow(prefix.as_bytes());
+        // SAFETY: both handles are used only during the call, while they are borrowed; so is the prefix.
+        let record = buffer::call("read the properties of its tables", |out| unsafe {
+            ffi::ecotone_collected_properties(db.as_raw_ptr().cast(), column_family.inner().cast(), prefix, out)
+        })?;
+        let mut fields = record.fields("properties of tables");
+        let tables = fields.list(|fields| {
+            let path = OsString::from_vec(fields.bytes()?.to_vec()).into();
+            let pairs = fields.list(|fields| Ok((fields.text()?, fields.bytes()?.to_vec())))?;
+            Ok(CollectedProperties { path, properties: pairs.into_iter().collect() })
         })?;
         fields.end()?;
         Ok(tables)

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use rust_rocksdb::AsRawPtr;
+
 use super::{RemoteInput, RemoteOutput, RemoteResult, RemoteStats};
 use crate::buffer::{Buffer, Fields, call_raw};
 use crate::{Error, Result, ffi};
@@ -65,6 +67,13 @@ pub fn with_output_path(bytes: &[u8], new_path: &Path) -> Result<Vec<u8>> {
         ffi::ecotone_remote_result_with_output_path(ffi::Bytes::borrow(bytes), ffi::Bytes::borrow(path), out)
     })?;
     Ok(written.as_slice().to_vec())
+}
+
+pub fn keep_outputs_in_session_directory(options: &mut rust_rocksdb::Options) {
+    // SAFETY: the options are borrowed for the call.
+    unsafe {
+        rust_librocksdb_sys::rocksdb_options_set_use_session_tmp_dir_for_remote_compaction(options.as_raw_ptr(), 1);
+    }
 }
 
 fn level(fields: &mut Fields<'_>) -> Result<i32> {
