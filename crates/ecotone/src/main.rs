@@ -1,1 +1,56 @@
-fn main() {}
+//! The command `ecotone`: the only place that speaks to people.
+
+mod bench;
+mod lab;
+mod progress;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+#[derive(Parser)]
+#[command(
+    name = "ecotone",
+    version,
+    about = "An energy-aware key-value store for edge federations",
+    long_about = "An energy-aware key-value store for edge federations: servers that compact for one another where it is \
+                  cheapest in time and joules.\n\nBegin with `ecotone lab fillrandom --profile three-tier`: it plays three unequal servers on this \
+                  machine and shows what each policy does.",
+    after_help = "The level of the log on standard error is set with RUST_LOG (error, warn, info, debug); the default is info for \
+                  `serve` and warn otherwise."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one server of a federation
+    Serve(Box<serve::Arguments>),
+    /// Measure a workload against this store or against RocksDB alone
+    Bench(bench::Arguments),
+    /// Play unequal servers on this machine and compare policies
+    Lab(lab::Arguments),
+}
+
+fn main() -> std::process::ExitCode {
+    let arguments = Arguments::parse();
+    let level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "warn" };
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level)))
+        .with_writer(std::io::stderr)
+        .init();
+    let outcome = match arguments.command {
+        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::Lab(arguments) => lab::run(arguments),
+    };
+    match outcome {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ecotone: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

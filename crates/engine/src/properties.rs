@@ -23,7 +23,7 @@ pub struct LevelProperties {
 pub struct StoreProperties {
     /// Tables in L0.
     pub l0_tables: u64,
-    /// All levels, L0 first.
+    /// The levels, L0 first, down to the last that has tables.
     pub levels: Vec<LevelProperties>,
     /// RocksDB's estimate of the bytes that compactions must rewrite until every level is within its target.
     pub pending_compaction_bytes: u64,
@@ -60,13 +60,15 @@ pub struct StoreProperties {
 impl StoreProperties {
     pub(crate) fn read(db: &DB, family: DataFamily) -> Result<Self> {
         let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
-        let levels: Vec<_> = db
-            .get_column_family_metadata_cf_with_options(&family, &ColumnFamilyMetaDataOptions::new())
-            .into_iter()
-            .map(|level| LevelProperties { tables: level.file_count() as u64, bytes: level.size() })
-            .collect();
+        let mut levels = vec![LevelProperties::default()];
+        // RocksDB lists only levels that have tables.
+        for level in db.get_column_family_metadata_cf_with_options(&family, &ColumnFamilyMetaDataOptions::new()) {
+            let index = usize::try_from(level.level()).unwrap_or(0);
+            levels.resize(levels.len().max(index + 1), LevelProperties::default());
+            levels[index] = LevelProperties { tables: level.file_count() as u64, bytes: level.size() };
+        }
         Ok(Self {
-            l0_tables: levels.first().map_or(0, |level| level.tables),
+            l0_tables: levels[0].tables,
             levels,
             pending_compaction_bytes: number(properties::ESTIMATE_PENDING_COMPACTION_BYTES)?,
             memtable_bytes: number(properties::CUR_SIZE_ALL_MEM_TABLES)?,

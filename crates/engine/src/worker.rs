@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_rocks_sys::filesystem::{FileSystemHooks, PathRemap, RangedRead, RemoteFiles, hooked_env};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, PathRemap, RangedRead, RemoteFiles, WriteTap, hooked_env};
 use rust_rocksdb::compaction_service::open_and_compact_with_options;
 use rust_rocksdb::{
     CompactionServiceOptionsOverride, ErrorKind, InfoLogger, LogLevel, OpenAndCompactCancellationToken,
@@ -39,6 +39,8 @@ pub struct WorkerRequest<'a> {
     pub input: &'a [u8],
     /// The owner's files. Asked for every path but those of the outputs.
     pub files: Arc<dyn RemoteFiles>,
+    /// Sees the outputs as they are written, under the owner's paths; `None`: nobody does.
+    pub tap: Option<Arc<dyn WriteTap>>,
     /// Stops the job early.
     pub cancel: CancelFlag,
     /// What must equal the owner's and is not in its OPTIONS file.
@@ -134,10 +136,10 @@ impl WorkerError {
 /// Blocks for the whole job. The calling thread does all of its work.
 pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, WorkerError> {
     request.check()?;
-    let WorkerRequest { store_directory, output_name, output_directory, input, files, cancel, options } = request;
+    let WorkerRequest { store_directory, output_name, output_directory, input, files, tap, cancel, options } = request;
     let owner_output = owner_output_directory(&store_directory, &output_name);
     let hooks = FileSystemHooks {
-        tap: None,
+        tap,
         remap: Some(Arc::new(OutputRemap { owner: owner_output.clone(), local: output_directory })),
         remote: Some(Arc::new(AllButOutputs { files, owner_output })),
     };

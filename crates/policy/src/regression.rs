@@ -10,10 +10,11 @@
 //! test `relative_weights_predict_all_sizes_better_under_multiplicative_noise` decided it: under 5 % of multiplicative
 //! noise over jobs of 4 MiB to 1 GiB it more than halves the mean relative error of small jobs and loses nothing for large ones.
 //!
-//! **Priors.** A prior line stands in the sums as two pseudo-samples of a small weight, so that one sample, or twenty of the
-//! same size, still give a line. It is handed in with each question, since it may itself be learned (a worker's model is
-//! the prior of its pairs). Its *level* counts as `prior_samples`; its *shape* (the ratio of b to a), drawn through
-//! the level that the samples have, counts as `shape_samples`.
+//! **Priors.** A prior line is handed in with each question, since it may itself be learned (a worker's model is the prior
+//! of its pairs). It acts in two ways. Its *shape* (the ratio of b to a) stands in the sums as two pseudo-samples of a
+//! small weight, so that one sample, or a thousand of the same size, still give a line; they lie on the prior raised or
+//! lowered to the *level* of the samples. And that level is then drawn back towards the prior's, as a ratio, by as
+//! much as the prior has samples' worth of say.
 //!
 //! **Range.** a and b are never negative: time and energy of a job grow with its bytes, and no job is free. The solution is
 //! that of least squares under this constraint, which in two dimensions is exact and cheap.
@@ -21,9 +22,12 @@
 use crate::machine::{ModelParameters, Weighting};
 use crate::units::Bytes;
 
-/// The two sizes at which a prior is put into the sums, as multiples of the reference size: they span the sizes of usual
-/// compactions, from a quarter of 64 MiB to four times as much.
-const PRIOR_SIZES: [f64; 2] = [0.25, 4.0];
+/// The two sizes at which a prior's shape is put into the sums, as multiples of the reference size: they span the sizes of
+/// usual compactions, from a quarter of 64 MiB to four times as much.
+const SHAPE_SIZES: [f64; 2] = [0.25, 4.0];
+
+/// Fewer samples than this are none: their sums would soon be too small for a float.
+const FORGOTTEN: f64 = 1e-6;
 
 /// y = a x + b, with x in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,7 +68,7 @@ pub struct Weights {
     pub floor_bytes: Bytes,
     /// The size that is 1 inside the sums. At least 1.
     pub reference_bytes: Bytes,
-    /// How many samples the prior counts as. More than 0.
+    /// How many samples the level of the prior counts as. More than 0.
     pub prior_samples: f64,
     /// How many samples the prior's shape counts as. More than 0.
     pub shape_samples: f64,
@@ -103,6 +107,8 @@ impl Weights {
 /// Weighted sums over the samples; x is counted in reference sizes, so that all sums are of similar magnitude.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
+    /// The number of samples, less what was forgotten.
+    n: f64,
     w: f64,
     wx: f64,
     wxx: f64,
@@ -120,7 +126,7 @@ impl Sums {
     }
 
     fn scale(&mut self, factor: f64) {
-        for sum in [&mut self.w, &mut self.wx, &mut self.wxx, &mut self.wy, &mut self.wxy] {
+        for sum in [&mut self.n, &mut self.w, &mut self.wx, &mut self.wxx, &mut self.wy, &mut self.wxy] {
             *sum *= factor;
         }
     }
@@ -148,6 +154,11 @@ impl Sums {
     }
 }
 
+/// A line over reference sizes as a line over bytes.
+fn in_bytes(line: Line, unit: f64) -> Line {
+    Line { a: line.a / unit, b: line.b }
+}
+
 fn non_negative_ratio(numerator: f64, denominator: f64) -> f64 {
     if denominator > 0.0 { (numerator / denominator).max(0.0) } else { 0.0 }
 }
@@ -169,50 +180,51 @@ impl Regression {
     pub fn learn(&mut self, bytes: Bytes, y: f64) {
         let x = self.in_reference_sizes(bytes);
         self.sums.scale(self.weights.forgetting);
+        self.sums.n += 1.0;
         self.sums.add(self.weights.of_sample(x), x, y);
     }
 
     /// Multiplies the weight of all samples by `factor`, from 0 to 1: they have aged.
     pub fn fade(&mut self, factor: f64) {
         self.sums.scale(factor.clamp(0.0, 1.0));
+        if self.sums.n < FORGOTTEN {
+            self.sums = Sums::default();
+        }
     }
 
-    /// The line that samples and prior give together: that of
+    /// The line that samples and prior give together: the prior while there are no samples, else g^(-p / (n + p)) times the
+    /// line of
     ///
     /// ```text
-    /// least  sum_i w_i (y_i - a x_i - b)^2  +  sum_k v_k [ p (P(x_k) - a x_k - b)^2 + s (g P(x_k) - a x_k - b)^2 ] / 2
+    /// least  sum_i w_i (y_i - a x_i - b)^2  +  sum_k s v_k / 2 (g P(x_k) - a x_k - b)^2     with a, b >= 0
     /// ```
     ///
-    /// with a, b >= 0, where P is the prior, x_k two fixed sizes and v_k their weights, p and s the samples that the prior
-    /// and its shape count as, and g the level that samples and prior have together, as a multiple of P.
+    /// where P is the prior; g = sum_i w_i y_i P(x_i) / sum_i w_i P(x_i)^2 is the level of the samples as a multiple of it;
+    /// x_k are two fixed sizes and v_k their weights; n is the number of samples, less what was forgotten; p and s are the
+    /// numbers of samples that the prior and its shape count as.
     pub fn line(&self, prior: Line) -> Line {
         let unit = self.weights.reference_bytes.as_f64();
-        let prior = Line { a: prior.a * unit, b: prior.b };
-        let level = self.level(prior);
+        let scaled_prior = Line { a: prior.a * unit, b: prior.b };
+        let Some(level) = self.level(scaled_prior) else {
+            return if self.sums.n > 0.0 { in_bytes(self.sums.solve(), unit) } else { prior };
+        };
         let mut sums = self.sums;
-        for x in PRIOR_SIZES {
-            let weight = self.weights.of_sample(x) / PRIOR_SIZES.len() as f64;
-            let y = prior.a * x + prior.b;
-            sums.add(weight * self.weights.prior_samples, x, y);
-            sums.add(weight * self.weights.shape_samples, x, y * level);
+        for x in SHAPE_SIZES {
+            let weight = self.weights.of_sample(x) * self.weights.shape_samples / SHAPE_SIZES.len() as f64;
+            sums.add(weight, x, level * (scaled_prior.a * x + scaled_prior.b));
         }
-        let Line { a, b } = sums.solve();
-        Line { a: a / unit, b }
+        let say_of_prior = self.weights.prior_samples / (self.sums.n + self.weights.prior_samples);
+        in_bytes(sums.solve(), unit).scaled(level.powf(-say_of_prior))
     }
 
-    /// By what factor the prior must be multiplied to fit samples and prior best; 1 while there are no samples.
-    fn level(&self, prior: Line) -> f64 {
+    /// By what factor the prior must be multiplied to fit the samples best. `None` when that is no factor at all: without
+    /// samples, or when the prior or all samples are zero.
+    fn level(&self, prior: Line) -> Option<f64> {
         let sums = &self.sums;
-        let mut with_y = prior.a * sums.wxy + prior.b * sums.wy;
-        let mut with_itself =
-            prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
-        for x in PRIOR_SIZES {
-            let weight = self.weights.of_sample(x) * self.weights.prior_samples / PRIOR_SIZES.len() as f64;
-            let square = weight * (prior.a * x + prior.b).powi(2);
-            with_y += square;
-            with_itself += square;
-        }
-        if with_itself > 0.0 { with_y / with_itself } else { 1.0 }
+        let with_samples = prior.a * sums.wxy + prior.b * sums.wy;
+        let with_itself = prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
+        let level = with_samples / with_itself;
+        (level.is_finite() && level > 0.0).then_some(level)
     }
 
     fn in_reference_sizes(&self, bytes: Bytes) -> f64 {

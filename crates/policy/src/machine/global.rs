@@ -10,8 +10,9 @@ use crate::server_table::ServerTable;
 use crate::target::{self, Candidate};
 use crate::units::{BytesPerSecond, Cores, Seconds, Time};
 
-use super::message::{LoadSample, LocalReason, PlacementAnswer, PlacementRequest};
+use super::message::{LoadSample, PlacementAnswer, PlacementRequest};
 use super::parameters::{Parameters, WhenNoneInTime};
+use super::reason::LocalReason;
 
 /// The Global System.
 #[derive(Clone, Debug)]

@@ -15,8 +15,10 @@ use crate::rate::InputRate;
 use crate::stall::StallForecast;
 use crate::units::{Bytes, Seconds, Tables, Time};
 
-use super::message::{Command, LoadSample, LocalReason, OffloadOutcome, PlacementAnswer, PlacementRequest, Prediction};
+use super::event::{Command, OffloadOutcome};
+use super::message::{LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 use super::parameters::Parameters;
+use super::reason::LocalReason;
 use super::report::RateSummary;
 
 #[derive(Clone, Debug)]

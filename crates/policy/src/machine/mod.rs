@@ -27,17 +27,18 @@
 //! **Failure modes.** None: in doubt the answer is "here". **Threads.** None: whoever drives the machine gives it one event
 //! at a time.
 
+mod event;
 mod global;
 mod local;
 mod message;
 mod parameters;
+mod reason;
 mod report;
 
-pub use message::{
-    Command, DeclineReason, Event, FailureReason, JobObservation, JobReport, Link, LoadSample, LocalReason,
-    OffloadOutcome, PlacementAnswer, PlacementRequest, Prediction,
-};
+pub use event::{Command, Event, JobObservation, OffloadOutcome};
+pub use message::{JobReport, Link, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
 pub use parameters::{ModelParameters, Parameters, RateParameters, Weighting, WhenNoneInTime};
+pub use reason::{DeclineReason, FailureReason, LocalReason};
 pub use report::{ModelKind, ModelReport, ModelSummary, RateSummary};
 
 use crate::error::Result;

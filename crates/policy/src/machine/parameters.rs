@@ -158,13 +158,14 @@ pub struct ModelParameters {
     /// The size at which servers are compared and in which bytes are counted inside the models. Default 64 MiB, the
     /// size of ECO-KVS section VI-C. At least 1.
     pub reference_bytes: Bytes,
-    /// How many samples a server's prior counts as. Default 0.05: the first job outweighs the guess. More than 0.
+    /// How many samples the level of a server's prior counts as. Default 0.05: the first job outweighs the guess. More
+    /// than 0.
     pub server_prior_samples: f64,
-    /// How many samples the prior of a pair (worker's model plus link) counts as. Default 0.5: it rests on
+    /// How many samples the level of a pair's prior (worker's model plus link) counts as. Default 0.5: it rests on
     /// measurements, and one odd job should not shut a worker out. More than 0.
     pub pair_prior_samples: f64,
-    /// How many samples the shape of a prior (the ratio of b to a) counts as, once its level is known. Default 0.1:
-    /// it decides only while all jobs have about the same size. More than 0.
+    /// How many samples the shape of a prior (the ratio of b to a) counts as. Default 0.1: it decides only while all
+    /// jobs have about the same size. More than 0.
     pub shape_prior_samples: f64,
     /// The samples of a pair lose half of their weight in this time, so that a worker that was once slow is tried again.
     /// Default 60 s, more than 0.

@@ -1,0 +1,247 @@
+//! The lab: real servers of unequal speed on one machine, driven with the papers' workloads under one policy after another.
+//!
+//! Flow: [`Profile`] -> [`ScaledProfile`] (speeds that fit this host) -> for each policy a run (emulated cores, server
+//! processes, their records) -> [`LabReport`].
+//!
+//! Invariants. A run never compares unequal servers that were equal: without emulated cores the lab stops. Whatever a run
+//! makes (processes, cgroups, stores) is gone when it ends, also by an error or Ctrl-C. Every wait is bounded by
+//! [`Patience`]. Energy in a report is what servers computed from their model, and says so.
+//!
+//! Threads: the lab runs on the caller's thread; one thread for each server reads its output.
+
+mod cgroups;
+mod emulation;
+mod error;
+mod options;
+mod process;
+mod profile;
+mod progress;
+mod recording;
+mod run;
+mod scaling;
+mod server_process;
+mod summary;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+pub use cgroups::Cgroups;
+pub use emulation::{EmulatedCores, Emulation};
+pub use error::LabError;
+pub use options::{LabOptions, OfferedRate, Patience};
+pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
+pub use progress::{Progress, Quiet, Tick};
+pub use recording::{PolicyRecording, Recording, ServerRecording};
+pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
+pub(crate) use summary::job_errors;
+pub use summary::{
+    COUNTED_FROM_TRAININGS, Host, LabReport, ModelErrors, Offered, PolicyRun, Relative, ServerRun, Total,
+    relate_to_local,
+};
+
+use process::Interruption;
+use run::{Plan, run};
+
+/// Marks a directory as one the lab has recorded into, which it may then record into again.
+const MARK: &str = ".ecotone-lab";
+/// The report in a recorded directory.
+const REPORT_FILE: &str = "lab.json";
+/// The directory of the run that measures what `local` reaches.
+const CALIBRATION: &str = "local-at-saturation";
+
+/// Runs the lab on this machine.
+///
+/// It takes over Ctrl-C while it runs, so that nothing is left behind: one lab of a process at a time.
+///
+/// # Errors
+/// See [`LabError`]; nothing the lab made is left behind, except for logs and records in [`LabOptions::record`].
+pub fn run_lab(options: &LabOptions, progress: &mut dyn Progress) -> Result<LabReport, LabError> {
+    options.check()?;
+    run_lab_on(options, &Cgroups::make()?, Host::here(), progress)
+}
+
+/// Runs the lab with emulated cores made by `emulation` on a machine described by `host`.
+///
+/// # Errors
+/// See [`LabError`]; nothing the lab made is left behind, except for logs and records in [`LabOptions::record`].
+pub fn run_lab_on(
+    options: &LabOptions,
+    emulation: &dyn Emulation,
+    host: Host,
+    progress: &mut dyn Progress,
+) -> Result<LabReport, LabError> {
+    options.check()?;
+    let demand = Demand { foreground_threads: options.foreground_threads(), colocated_threads: options.colocated };
+    let emulated = options.profile.scaled_to(host.cores, demand)?;
+    let interruption = Interruption::listen();
+    let place = Place::make(options)?;
+
+    let mut lab = Lab { options, emulation, emulated, interruption, place, progress, warnings: Vec::new(), index: 0 };
+    let measured_first = matches!(options.rate, Some(OfferedRate::ShareOfLocal(_)));
+    lab.progress.begin(options.policies.len() + usize::from(measured_first), options.seconds);
+
+    let mut offered = Offered { rate: "saturation".to_owned(), ops_per_s: BTreeMap::new() };
+    let mut calibration = None;
+    match options.rate {
+        None => {}
+        Some(OfferedRate::OpsPerS(rate)) => {
+            offered.rate = format!("{rate} op/s");
+            offered.ops_per_s = lab.emulated.servers.iter().map(|server| (server.name.clone(), rate)).collect();
+        }
+        Some(OfferedRate::ShareOfLocal(share)) => {
+            let (_, local) = lab.run("local", CALIBRATION, &BTreeMap::new())?;
+            offered.rate = format!("{:.0}% of local", share * 100.0);
+            // A limit of zero would mean none.
+            let limit = |server: &ServerRun| (server.ops_per_s * share).max(1.0);
+            offered.ops_per_s = local.servers.iter().map(|server| (server.name.clone(), limit(server))).collect();
+            calibration = Some(local);
+        }
+    }
+
+    let mut recording = Recording::default();
+    let mut runs = Vec::with_capacity(options.policies.len());
+    for policy in &options.policies {
+        let (records, run) = lab.run(policy, policy, &offered.ops_per_s)?;
+        recording.runs.push(records);
+        runs.push(run);
+    }
+    relate_to_local(&mut runs);
+
+    let Lab { emulated, place, warnings, .. } = lab;
+    let report = LabReport {
+        profile: options.profile.name.clone(),
+        about: options.profile.about.clone(),
+        host,
+        workload: options.workload.clone(),
+        seconds: options.seconds,
+        offered,
+        colocated: options.colocated,
+        emulated,
+        runs,
+        calibration,
+        warnings,
+        recording,
+    };
+    place.keep(&report)?;
+    Ok(report)
+}
+
+/// A lab under way.
+struct Lab<'a> {
+    options: &'a LabOptions,
+    emulation: &'a dyn Emulation,
+    emulated: ScaledProfile,
+    interruption: Interruption,
+    place: Place,
+    progress: &'a mut dyn Progress,
+    warnings: Vec<String>,
+    index: usize,
+}
+
+impl Lab<'_> {
+    fn run(
+        &mut self,
+        policy: &str,
+        directory: &str,
+        ops_per_s: &BTreeMap<String, f64>,
+    ) -> Result<(PolicyRecording, PolicyRun), LabError> {
+        let directory = self.place.fresh(directory)?;
+        self.progress.run_begins(self.index, policy);
+        let plan =
+            Plan { options: self.options, emulated: &self.emulated, policy, ops_per_s, directory: directory.clone() };
+        let outcomes = run(&plan, self.emulation, &self.interruption, self.progress)?;
+        self.place.tidy(&directory, &outcomes.recording)?;
+        let summed = PolicyRun::of(&outcomes.recording, &self.emulated)?;
+        self.warnings.extend(outcomes.warnings);
+        self.progress.run_ends(self.index, &summed);
+        self.index += 1;
+        Ok((outcomes.recording, summed))
+    }
+}
+
+/// Where stores, logs and records are.
+enum Place {
+    /// Removed at the end.
+    Passing(tempfile::TempDir),
+    /// Logs, records and the report stay.
+    Recorded(PathBuf),
+}
+
+impl Place {
+    fn make(options: &LabOptions) -> Result<Place, LabError> {
+        if let Some(directory) = &options.record {
+            fs::create_dir_all(directory).map_err(LabError::io("cannot make directory", directory))?;
+            let mark = directory.join(MARK);
+            let mut entries = fs::read_dir(directory).map_err(LabError::io("cannot read directory", directory))?;
+            if !mark.exists() && entries.next().is_some() {
+                let reason = format!("{} is not empty and was not made by the lab; name another", directory.display());
+                return Err(LabError::option("--record", reason));
+            }
+            fs::write(&mark, "").map_err(LabError::io("cannot write", &mark))?;
+            return Ok(Place::Recorded(absolute(directory)?));
+        }
+        let made = match &options.scratch {
+            Some(directory) => {
+                in_directory(directory).map_err(LabError::io("cannot make a directory in", directory))?
+            }
+            // The system's own choice is often in memory, where stores of gigabytes do not belong.
+            None => in_directory(Path::new("/var/tmp"))
+                .or_else(|_| in_directory(&std::env::temp_dir()))
+                .map_err(LabError::io("cannot make a directory in", std::env::temp_dir()))?,
+        };
+        Ok(Place::Passing(made))
+    }
+
+    fn root(&self) -> &Path {
+        match self {
+            Place::Passing(directory) => directory.path(),
+            Place::Recorded(directory) => directory,
+        }
+    }
+
+    /// An empty directory for a run. What an earlier lab recorded there is removed.
+    fn fresh(&self, name: &str) -> Result<PathBuf, LabError> {
+        let directory = self.root().join(name);
+        if directory.exists() {
+            fs::remove_dir_all(&directory).map_err(LabError::io("cannot remove", &directory))?;
+        }
+        let stores = directory.join("stores");
+        fs::create_dir_all(&stores).map_err(LabError::io("cannot make directory", &stores))?;
+        Ok(directory)
+    }
+
+    /// Removes a run's stores and, if asked for, writes its records.
+    fn tidy(&self, directory: &Path, recording: &PolicyRecording) -> Result<(), LabError> {
+        let stores = directory.join("stores");
+        fs::remove_dir_all(&stores).map_err(LabError::io("cannot remove", &stores))?;
+        if let Place::Recorded(_) = self {
+            for server in &recording.servers {
+                server.write(&directory.join(format!("{}.records.jsonl", server.server)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the report if asked for.
+    fn keep(&self, report: &LabReport) -> Result<(), LabError> {
+        if let Place::Recorded(directory) = self {
+            let path = directory.join(REPORT_FILE);
+            let cannot = LabError::io("cannot write", &path);
+            let text = serde_json::to_string_pretty(report)
+                .map_err(|error| LabError::io("cannot write", &path)(error.into()))?;
+            fs::write(&path, text + "\n").map_err(cannot)?;
+        }
+        Ok(())
+    }
+}
+
+fn in_directory(directory: &Path) -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("ecotone-lab-").tempdir_in(directory)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, LabError> {
+    std::path::absolute(path).map_err(LabError::io("cannot find directory", path))
+}

@@ -1,0 +1,182 @@
+//! What a caller may choose about a lab.
+
+use std::{collections::BTreeSet, path::PathBuf, str::FromStr, time::Duration};
+
+use super::{LabError, Profile};
+
+/// Most co-located threads: twice the cores of the papers' largest server.
+const MAX_COLOCATED_THREADS: u32 = 16;
+
+/// A lab: which workload, on which servers, under which policies.
+#[derive(Clone, Debug)]
+pub struct LabOptions {
+    /// Name of the workload, as `ecotone bench` knows it, such as `fillrandom`.
+    pub workload: String,
+    /// The servers.
+    pub profile: Profile,
+    /// Policies to run, one after the other, in this order. `local` is the one others are compared with.
+    pub policies: Vec<String>,
+    /// Length of each run.
+    pub seconds: u64,
+    /// Operations offered to each server; none: as many as it takes.
+    pub rate: Option<OfferedRate>,
+    /// Co-located busy threads on the first server of tier `high`, growing from 0 to this over each run.
+    pub colocated: u32,
+    /// Client threads of each server's workload.
+    pub threads: u32,
+    /// Keys of each server's store; none: the profile's number for this workload.
+    pub keys: Option<u64>,
+    /// Seed of the workload, the same for every policy.
+    pub seed: u64,
+    /// Where logs, records and the report stay. Stores are removed after each run in any case.
+    pub record: Option<PathBuf>,
+    /// Where stores live when nothing is recorded; none: `/var/tmp`, which by custom is on a disk.
+    pub scratch: Option<PathBuf>,
+    /// The program that is started as `PROGRAM serve ...`.
+    pub server_program: PathBuf,
+    /// How long the lab waits for a server before it calls it hung.
+    pub patience: Patience,
+}
+
+/// How long the lab waits for a server before it calls it hung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For `ready`, when nothing is loaded first.
+    pub ready: Duration,
+    /// For `ready`, when the store is loaded first.
+    pub load: Duration,
+    /// Between two records during the run. Servers report every second; a slow core under load may be late.
+    pub silence: Duration,
+    /// For `final`, after the workload's seconds are over. A stalled write may hold a client for a while.
+    pub final_record: Duration,
+    /// For the process to end after `stop`.
+    pub stop: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            ready: Duration::from_secs(60),
+            load: Duration::from_secs(900),
+            silence: Duration::from_secs(30),
+            final_record: Duration::from_secs(60),
+            stop: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Operations offered to each server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OfferedRate {
+    /// Operations per second, the same for every server.
+    OpsPerS(f64),
+    /// A share (0 to 1] of what the server reaches under `local` without limit, measured first.
+    ShareOfLocal(f64),
+}
+
+impl FromStr for OfferedRate {
+    type Err = LabError;
+
+    /// Reads `2500` (operations per second) or `70%` (of what `local` reaches).
+    fn from_str(text: &str) -> Result<Self, LabError> {
+        let wrong = || {
+            LabError::option(
+                "--rate",
+                format!(
+                    "`{text}` is neither operations per second (2500) nor a share of local above 0 and up to 100 % (70%)"
+                ),
+            )
+        };
+        let (number, share) = match text.trim().strip_suffix('%') {
+            Some(number) => (number, true),
+            None => (text, false),
+        };
+        let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+        match share {
+            true if number > 0.0 && number <= 100.0 => Ok(OfferedRate::ShareOfLocal(number / 100.0)),
+            false if number > 0.0 && number.is_finite() => Ok(OfferedRate::OpsPerS(number)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl LabOptions {
+    /// A lab with the papers' defaults: one client thread, no rate limit, no co-located load; servers are this program.
+    ///
+    /// # Errors
+    /// [`LabError::Io`] if the running program's path cannot be found.
+    pub fn new(workload: &str, profile: Profile, policies: Vec<String>, seconds: u64) -> Result<Self, LabError> {
+        Ok(LabOptions {
+            workload: workload.to_owned(),
+            profile,
+            policies,
+            seconds,
+            rate: None,
+            colocated: 0,
+            threads: 1,
+            keys: None,
+            seed: 1,
+            record: None,
+            scratch: None,
+            server_program: std::env::current_exe().map_err(LabError::io("cannot find the running program", "."))?,
+            patience: Patience::default(),
+        })
+    }
+
+    /// Whether servers load their stores before they are ready.
+    pub fn preloads(&self) -> bool {
+        !matches!(self.workload.as_str(), "fillrandom" | "fillseq")
+    }
+
+    /// Client threads that are busy at once on each server. `readwhilewriting` adds one writer to its readers, as
+    /// db_bench does.
+    pub fn foreground_threads(&self) -> u32 {
+        self.threads + u32::from(self.workload == "readwhilewriting")
+    }
+
+    /// Checks what can be known before anything is started.
+    ///
+    /// # Errors
+    /// [`LabError::Option`] that names the option.
+    pub fn check(&self) -> Result<(), LabError> {
+        let is_name = |text: &str| {
+            !text.is_empty()
+                && text.len() <= 64
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        if !is_name(&self.workload) {
+            return Err(LabError::option("WORKLOAD", format!("`{}` is not a workload's name", self.workload)));
+        }
+        if self.policies.is_empty() {
+            return Err(LabError::option("--policies", "name at least one policy, such as local,eco"));
+        }
+        let mut seen = BTreeSet::new();
+        for policy in &self.policies {
+            if !is_name(policy) {
+                return Err(LabError::option("--policies", format!("`{policy}` is not a policy's name")));
+            }
+            if !seen.insert(policy) {
+                return Err(LabError::option("--policies", format!("`{policy}` is named twice")));
+            }
+        }
+        if self.seconds == 0 {
+            return Err(LabError::option("--seconds", "must be at least 1"));
+        }
+        if self.threads == 0 {
+            return Err(LabError::option("--threads", "must be at least 1"));
+        }
+        if self.keys == Some(0) {
+            return Err(LabError::option("--keys", "must be at least 1"));
+        }
+        if self.colocated > MAX_COLOCATED_THREADS {
+            return Err(LabError::option("--colocated", format!("must be at most {MAX_COLOCATED_THREADS}")));
+        }
+        if self.colocated > 0 && self.profile.colocated_server().is_none() {
+            return Err(LabError::option("--colocated", "needs a server of tier `high` in the profile"));
+        }
+        if self.colocated > 0 && self.seconds <= u64::from(self.colocated) {
+            return Err(LabError::option("--colocated", "the run must have more seconds than there are steps"));
+        }
+        Ok(())
+    }
+}

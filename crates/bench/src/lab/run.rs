@@ -1,0 +1,345 @@
+//! One policy's run: start the servers, let them work, collect, stop.
+//!
+//! Invariants: servers are killed and waited for before their emulated cores are removed; the run never outlives its
+//! patience; a server that ends, hangs or speaks nonsense ends the run with an error that shows the end of its log.
+//! Everything happens on the calling thread, except for the readers of [`ServerProcess`].
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::PathBuf,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    time::{Duration, Instant},
+};
+
+use super::{
+    EmulatedCores, Emulation, LabError, LabOptions, PolicyRecording, Progress, ScaledProfile, ServerRecording, Tick,
+    process::Interruption,
+    server_process::{Event, ServerProcess},
+    summary::colocated_steps,
+};
+use crate::record::{Outcome, Ready, Record};
+
+/// Records that may wait to be read by the lab before servers' pipes fill.
+const EVENT_QUEUE: usize = 1024;
+/// Lines of one server that are no records, before it is taken for broken. A library's stray message is no reason to
+/// throw a run away.
+const MAX_STRANGE_LINES: usize = 100;
+/// How long the lab waits for an event before it looks at the clock and at the user's wish to stop.
+const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// Between two ticks of progress.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What one run is about.
+pub(super) struct Plan<'a> {
+    pub(super) options: &'a LabOptions,
+    pub(super) emulated: &'a ScaledProfile,
+    pub(super) policy: &'a str,
+    /// Operations per second by server; a server that is missing gets no limit.
+    pub(super) ops_per_s: &'a BTreeMap<String, f64>,
+    /// Logs and stores go here.
+    pub(super) directory: PathBuf,
+}
+
+/// What one run brought.
+pub(super) struct Outcomes {
+    pub(super) recording: PolicyRecording,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Runs one policy.
+pub(super) fn run(
+    plan: &Plan<'_>,
+    emulation: &dyn Emulation,
+    interruption: &Interruption,
+    progress: &mut dyn Progress,
+) -> Result<Outcomes, LabError> {
+    let mut federation = Federation::new(plan, interruption);
+    federation.begin(emulation)?;
+    progress.workload_begins(plan.policy);
+    federation.work(progress)?;
+    federation.stop()?;
+    for warning in &federation.warnings {
+        progress.warning(warning);
+    }
+    let servers = std::mem::take(&mut federation.servers).into_iter().map(|server| server.recording).collect();
+    let recording = PolicyRecording { policy: plan.policy.to_owned(), servers };
+    Ok(Outcomes { recording, warnings: std::mem::take(&mut federation.warnings) })
+}
+
+/// The servers of a run. Fields are dropped in this order: processes before the cores they run on.
+struct Federation<'a> {
+    servers: Vec<Server>,
+    cores: Vec<EmulatedCores>,
+    events: Receiver<(usize, Event)>,
+    sender: SyncSender<(usize, Event)>,
+    plan: &'a Plan<'a>,
+    interruption: &'a Interruption,
+    warnings: Vec<String>,
+    stopping: bool,
+}
+
+/// One server of a run.
+struct Server {
+    process: ServerProcess,
+    ready: Option<Ready>,
+    recording: ServerRecording,
+    last_heard: Instant,
+    strange_lines: usize,
+    closed: bool,
+}
+
+impl Server {
+    fn finished(&self) -> bool {
+        self.recording.sums.is_some()
+    }
+}
+
+impl<'a> Federation<'a> {
+    fn new(plan: &'a Plan<'a>, interruption: &'a Interruption) -> Self {
+        let (sender, events) = sync_channel(EVENT_QUEUE);
+        let servers = Vec::new();
+        Federation {
+            servers,
+            cores: Vec::new(),
+            events,
+            sender,
+            plan,
+            interruption,
+            warnings: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// Starts the coordinator, then the others, and waits until all are ready.
+    fn begin(&mut self, emulation: &dyn Emulation) -> Result<(), LabError> {
+        for server in &self.plan.emulated.servers {
+            let cores = emulation.create(&server.name, server.cores, server.speed);
+            self.cores.push(cores.map_err(|reason| LabError::Emulation { reason })?);
+        }
+        let patience = &self.plan.options.patience;
+        let patience = if self.plan.options.preloads() { patience.load } else { patience.ready };
+        let mut coordinator = None;
+        for index in 0..self.plan.emulated.servers.len() {
+            self.start(index, coordinator.as_deref())?;
+            if index == 0 {
+                self.wait_until_ready(Instant::now() + patience)?;
+                coordinator = self.servers[0].ready.as_ref().map(|ready| ready.listen.clone());
+            }
+        }
+        self.wait_until_ready(Instant::now() + patience)
+    }
+
+    fn start(&mut self, index: usize, coordinator: Option<&str>) -> Result<(), LabError> {
+        let (plan, name) = (self.plan, &self.plan.emulated.servers[index].name);
+        let log = plan.directory.join(format!("{name}.log"));
+        let arguments = self.arguments(index, coordinator);
+        let process = ServerProcess::start(&plan.options.server_program, &arguments, log, index, self.sender.clone())?;
+        self.servers.push(Server {
+            process,
+            ready: None,
+            recording: ServerRecording { server: name.clone(), ..Default::default() },
+            last_heard: Instant::now(),
+            strange_lines: 0,
+            closed: false,
+        });
+        Ok(())
+    }
+
+    /// The command line of a server.
+    fn arguments(&self, index: usize, coordinator: Option<&str>) -> Vec<OsString> {
+        let (options, server) = (self.plan.options, &self.plan.emulated.servers[index]);
+        let workload = &options.profile.workload;
+        let keys = if options.preloads() { workload.keys_loaded } else { workload.keys_filled };
+        let mut arguments: Vec<OsString> = vec!["serve".into()];
+        let mut put = |key: &str, value: OsString| arguments.extend([key.into(), value]);
+        put("--dir", self.plan.directory.join("stores").join(&server.name).into());
+        put("--listen", "127.0.0.1:0".into());
+        put("--name", server.name.as_str().into());
+        if let Some(address) = coordinator {
+            put("--join", address.into());
+        }
+        put("--policy", self.plan.policy.into());
+        put("--cores", server.cores.to_string().into());
+        put("--core-speed", format!("{:.6}", server.speed).into());
+        put("--cgroup", self.cores[index].path.clone().into());
+        put("--active-watts", server.active_watts.to_string().into());
+        put("--idle-watts", server.idle_watts.to_string().into());
+        put("--worker-slots", server.worker_slots.to_string().into());
+        for option in self.plan.emulated.store.options() {
+            put("--store-option", option.into());
+        }
+        if self.plan.policy == "local-split" {
+            put("--store-option", format!("max_subcompactions={}", server.subcompactions).into());
+        }
+        put("--workload", options.workload.as_str().into());
+        put("--keys", options.keys.unwrap_or(keys).to_string().into());
+        put("--key-bytes", "16".into());
+        put("--value-bytes", "1000".into());
+        put("--threads", options.threads.to_string().into());
+        if let Some(rate) = self.plan.ops_per_s.get(&server.name) {
+            put("--rate", format!("{rate:.1}").into());
+        }
+        put("--seconds", options.seconds.to_string().into());
+        // Servers must not write the same keys in the same order, or they would stall in step.
+        put("--seed", options.seed.wrapping_add(index as u64).to_string().into());
+        arguments.push("--wait-for-start".into());
+        arguments.extend(["--records".into(), "-".into()]);
+        arguments
+    }
+
+    fn wait_until_ready(&mut self, deadline: Instant) -> Result<(), LabError> {
+        while let Some(slow) = self.servers.iter().position(|server| server.ready.is_none()) {
+            if Instant::now() >= deadline {
+                return Err(self.failure(slow, "is not ready in time"));
+            }
+            self.take_event()?;
+        }
+        Ok(())
+    }
+
+    /// Starts the workload everywhere at once and waits for its end.
+    fn work(&mut self, progress: &mut dyn Progress) -> Result<(), LabError> {
+        let options = self.plan.options;
+        let begin = Instant::now();
+        for server in &mut self.servers {
+            // A server that does not listen has ended: its `Closed` is on its way.
+            server.process.say("start");
+            server.last_heard = begin;
+        }
+        let end = begin + Duration::from_secs(options.seconds) + options.patience.final_record;
+        let mut steps = colocated_steps(options.seconds, options.colocated).into_iter().skip(1).peekable();
+        let mut next_tick = begin + TICK;
+        while let Some(slow) = self.servers.iter().position(|server| !server.finished()) {
+            let now = Instant::now();
+            let silent = |server: &Server| !server.finished() && now - server.last_heard > options.patience.silence;
+            if let Some(hung) = self.servers.iter().position(silent) {
+                let seconds = options.patience.silence.as_secs_f64();
+                return Err(self.failure(hung, &format!("hangs: no record for {seconds:.0} s")));
+            }
+            if now >= end {
+                return Err(self.failure(slow, "hangs: its workload is over and there is no final record"));
+            }
+            while let Some((_, threads)) = steps.next_if(|(at_s, _)| (now - begin).as_secs_f64() >= *at_s) {
+                if let Some(index) = options.profile.colocated_server() {
+                    self.servers[index].process.say(&format!("colocated {threads}"));
+                }
+            }
+            if now >= next_tick {
+                next_tick += TICK;
+                progress.second(&self.tick((now - begin).as_secs_f64()));
+            }
+            self.take_event()?;
+        }
+        Ok(())
+    }
+
+    fn tick(&self, elapsed_s: f64) -> Tick {
+        let last = |server: &Server| server.recording.samples.last().cloned().unwrap_or_default();
+        let jobs = self.servers.iter().flat_map(|server| &server.recording.jobs);
+        Tick {
+            elapsed_s: elapsed_s.min(self.plan.options.seconds as f64),
+            seconds: self.plan.options.seconds,
+            ops_per_s: self.servers.iter().map(|server| last(server).ops as f64).sum(),
+            l0_tables: self.servers.iter().map(|server| last(server).l0_tables).collect(),
+            offloaded: jobs.filter(|job| job.outcome == Outcome::Offloaded).count() as u64,
+        }
+    }
+
+    /// Stops all servers. The numbers are complete by now, so what goes wrong here is a warning.
+    fn stop(&mut self) -> Result<(), LabError> {
+        self.stopping = true;
+        for server in &mut self.servers {
+            server.process.say("stop");
+        }
+        let deadline = Instant::now() + self.plan.options.patience.stop;
+        while self.servers.iter().any(|server| !server.closed) && Instant::now() < deadline {
+            self.take_event()?;
+        }
+        for server in &self.servers {
+            let failures = server.recording.sums.as_ref().map_or(0, |sums| sums.core_failures);
+            if failures > 0 {
+                let (name, policy) = (&server.recording.server, self.plan.policy);
+                self.warnings.push(format!(
+                    "server {name} under policy {policy}: {failures} times a thread did not get its emulated core; \
+                     this run is not valid"
+                ));
+            }
+        }
+        for server in &mut self.servers {
+            let what = match (server.closed, server.process.end()) {
+                (true, Some(status)) if status.success() => continue,
+                (_, Some(status)) => format!("ended with {status} after `stop`"),
+                (_, None) => "did not end after `stop` and was killed".to_owned(),
+            };
+            let (name, log) = (&server.recording.server, server.process.log_tail());
+            self.warnings.push(format!("server {name} under policy {}: {what}; {log}", self.plan.policy));
+        }
+        Ok(())
+    }
+
+    /// Waits a moment for an event and takes it in.
+    fn take_event(&mut self) -> Result<(), LabError> {
+        if self.interruption.wanted() {
+            return Err(LabError::Interrupted);
+        }
+        let (index, event) = match self.events.recv_timeout(LOOK_AROUND) {
+            Ok(event) => event,
+            // Never disconnected: `self.sender` lives.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        let server = &mut self.servers[index];
+        server.last_heard = Instant::now();
+        match event {
+            Event::Record(record) => match *record {
+                Record::Ready(ready) if ready.server != server.recording.server => {
+                    let what = format!("calls itself {}", ready.server);
+                    return Err(self.failure(index, &what));
+                }
+                Record::Ready(ready) => server.ready = Some(ready),
+                // What is done for others after the workload is no part of the measurement.
+                _ if server.finished() => {}
+                record => server.recording.add(record),
+            },
+            Event::Line(line) => {
+                server.strange_lines += 1;
+                let (count, name) = (server.strange_lines, &server.recording.server);
+                if count == 1 {
+                    let policy = self.plan.policy;
+                    self.warnings
+                        .push(format!("server {name} under policy {policy} printed a line that is no record: {line}"));
+                } else if count > MAX_STRANGE_LINES {
+                    return Err(
+                        self.failure(index, &format!("printed {count} lines that are no records, the last one {line}"))
+                    );
+                }
+            }
+            Event::Closed => {
+                server.closed = true;
+                if !self.stopping {
+                    let when = match (&server.ready, server.finished()) {
+                        (None, _) => "before it was ready",
+                        (_, false) => "during the run",
+                        (_, true) => "before it was told to",
+                    };
+                    let how = server
+                        .process
+                        .end()
+                        .map_or_else(|| "closed its output".to_owned(), |status| format!("ended ({status})"));
+                    return Err(self.failure(index, &format!("{how} {when}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn failure(&self, index: usize, what: &str) -> LabError {
+        let server = &self.servers[index];
+        LabError::Server {
+            server: server.recording.server.clone(),
+            policy: self.plan.policy.to_owned(),
+            what: what.to_owned(),
+            log: server.process.log_tail(),
+        }
+    }
+}

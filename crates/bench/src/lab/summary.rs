@@ -1,0 +1,393 @@
+//! The report's numbers, computed from what servers recorded.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LabError, PolicyRecording, Recording, ScaledProfile, ScaledServer};
+use crate::record::{Final, Job, Outcome, Sample};
+
+/// Trainings from which on a model's error counts; the papers quote theirs after as many.
+pub const COUNTED_FROM_TRAININGS: u64 = 20;
+
+/// What a lab found. Its JSON is the output of `ecotone lab --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LabReport {
+    /// The profile's name.
+    pub profile: String,
+    /// The profile's own words.
+    pub about: String,
+    /// The machine.
+    pub host: Host,
+    /// The workload's name.
+    pub workload: String,
+    /// Length of each run.
+    pub seconds: u64,
+    /// What was offered to each server.
+    pub offered: Offered,
+    /// Most co-located threads.
+    pub colocated: u32,
+    /// The servers as they were emulated.
+    pub emulated: ScaledProfile,
+    /// One run for each policy, in the order asked for.
+    pub runs: Vec<PolicyRun>,
+    /// The saturation run of `local` that `rate: N%` was measured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<PolicyRun>,
+    /// What went wrong without ending the lab.
+    pub warnings: Vec<String>,
+    /// All that the servers recorded, for plots; not part of the JSON.
+    #[serde(skip)]
+    pub recording: Recording,
+}
+
+/// The machine a lab ran on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Cores this process may use.
+    pub cores: f64,
+    /// The processor's name, if the system tells it.
+    pub cpu: String,
+    /// Operating system and architecture.
+    pub system: String,
+}
+
+/// What was offered to each server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offered {
+    /// `saturation`, `2500` (op/s) or `70% of local`.
+    pub rate: String,
+    /// Operations per second by server; empty at saturation.
+    pub ops_per_s: BTreeMap<String, f64>,
+}
+
+/// One policy's run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyRun {
+    /// The policy's name.
+    pub policy: String,
+    /// The servers in the profile's order.
+    pub servers: Vec<ServerRun>,
+    /// All servers together.
+    pub total: Total,
+    /// How well the policy foretold.
+    pub models: ModelErrors,
+}
+
+/// One server's part of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerRun {
+    /// The server's name.
+    pub name: String,
+    /// Its tier.
+    pub tier: String,
+    /// Operations of its workload.
+    pub ops: u64,
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Gets, seeks and scans per second.
+    pub reads_per_s: f64,
+    /// Puts and deletes per second.
+    pub writes_per_s: f64,
+    /// Milliseconds in which writes were slowed or stopped.
+    pub stall_ms: f64,
+    /// Energy, idle share included.
+    pub energy_joules: f64,
+    /// Energy per operation (EpO) in microjoules; none without operations.
+    pub epo_uj: Option<f64>,
+    /// Its compactions that a worker ran.
+    pub offloaded: u64,
+    /// Compactions of others that it ran.
+    pub taken: u64,
+    /// Compactions of others that it refused.
+    pub declined: u64,
+    /// Its offloaded compactions that came home, by reason.
+    pub fallbacks: BTreeMap<String, u64>,
+    /// Processor time in seconds of a host core.
+    pub cpu_seconds: f64,
+    /// Bytes to and from other servers.
+    pub network_bytes: u64,
+    /// Most tables seen in level 0.
+    pub l0_max: u64,
+    /// The same figures as quotients to the run of `local`; none without one, and for `local` itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relative: Option<Relative>,
+}
+
+/// All servers of a run together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Gets, seeks and scans per second.
+    pub reads_per_s: f64,
+    /// Puts and deletes per second.
+    pub writes_per_s: f64,
+    /// Milliseconds in which writes were slowed or stopped, summed over servers.
+    pub stall_ms: f64,
+    /// Energy, idle share included.
+    pub energy_joules: f64,
+    /// Energy per operation in microjoules; none without operations.
+    pub epo_uj: Option<f64>,
+    /// Compactions that a worker ran.
+    pub offloaded: u64,
+    /// Offloaded compactions that came home.
+    pub fallbacks: u64,
+    /// Processor time in seconds of a host core.
+    pub cpu_seconds: f64,
+    /// The same figures as quotients to the run of `local`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relative: Option<Relative>,
+}
+
+/// Quotients to the run of `local`: 1 is equal. None where `local` has zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Relative {
+    /// Operations per second.
+    pub ops_per_s: Option<f64>,
+    /// Gets, seeks and scans per second.
+    pub reads_per_s: Option<f64>,
+    /// Puts and deletes per second.
+    pub writes_per_s: Option<f64>,
+    /// Stall time.
+    pub stall_ms: Option<f64>,
+    /// Energy per operation.
+    pub epo_uj: Option<f64>,
+    /// Processor time per operation.
+    pub cpu_seconds_per_op: Option<f64>,
+}
+
+/// Mean relative errors of forecasts, 0.05 being five percent; none where nothing was foretold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelErrors {
+    /// Seconds of a compaction, over jobs foretold after [`COUNTED_FROM_TRAININGS`].
+    pub time_error: Option<f64>,
+    /// Joules of a compaction, over the same jobs.
+    pub energy_error: Option<f64>,
+    /// Input rate one second ahead, over seconds with input.
+    pub rate_error: Option<f64>,
+    /// Jobs that `time_error` is the mean of.
+    pub jobs: u64,
+    /// Seconds that `rate_error` is the mean of.
+    pub seconds: u64,
+}
+
+/// `|foretold - real| / real`; none where nothing real can be divided by.
+pub(crate) fn relative_error(foretold: f64, real: f64) -> Option<f64> {
+    (real > 0.0 && foretold.is_finite()).then(|| (foretold - real).abs() / real)
+}
+
+/// Errors of a job's two forecasts, (time, energy). A job that came home was foretold for another server than the one
+/// that ran it, so it says nothing about the model.
+pub(crate) fn job_errors(job: &Job) -> (Option<f64>, Option<f64>) {
+    if job.outcome == Outcome::Fallback {
+        return (None, None);
+    }
+    (
+        job.predicted_seconds.and_then(|foretold| relative_error(foretold, job.seconds)),
+        job.predicted_joules.and_then(|foretold| relative_error(foretold, job.joules)),
+    )
+}
+
+impl ModelErrors {
+    /// Computes the errors of a run from its jobs and samples.
+    pub fn of<'a>(
+        jobs: impl IntoIterator<Item = &'a Job>,
+        samples: impl IntoIterator<Item = &'a Sample>,
+    ) -> ModelErrors {
+        let (mut time, mut energy, mut rate) = (Mean::default(), Mean::default(), Mean::default());
+        for job in jobs.into_iter().filter(|job| job.trainings >= COUNTED_FROM_TRAININGS) {
+            let errors = job_errors(job);
+            time.add(errors.0);
+            energy.add(errors.1);
+        }
+        for sample in samples {
+            let foretold = sample.input_rate_predicted_bytes_per_s;
+            rate.add(foretold.and_then(|foretold| relative_error(foretold, sample.input_rate_bytes_per_s)));
+        }
+        ModelErrors {
+            time_error: time.value(),
+            energy_error: energy.value(),
+            rate_error: rate.value(),
+            jobs: time.count,
+            seconds: rate.count,
+        }
+    }
+}
+
+/// A mean of what there is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    fn value(self) -> Option<f64> {
+        quotient(self.sum, self.count as f64)
+    }
+}
+
+fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
+    (divisor > 0.0).then(|| dividend / divisor)
+}
+
+/// Microjoules for each operation.
+fn epo_uj(energy_joules: f64, ops: u64) -> Option<f64> {
+    quotient(energy_joules * 1e6, ops as f64)
+}
+
+impl ServerRun {
+    fn of(server: &ScaledServer, sums: &Final) -> ServerRun {
+        let per_s = |count: u64| quotient(count as f64, sums.seconds).unwrap_or(0.0);
+        ServerRun {
+            name: server.name.clone(),
+            tier: server.tier.clone(),
+            ops: sums.ops,
+            ops_per_s: per_s(sums.ops),
+            reads_per_s: per_s(sums.reads),
+            writes_per_s: per_s(sums.writes),
+            stall_ms: sums.stall_ms,
+            energy_joules: sums.energy_joules,
+            epo_uj: epo_uj(sums.energy_joules, sums.ops),
+            offloaded: sums.offloaded,
+            taken: sums.taken,
+            declined: sums.declined,
+            fallbacks: sums.fallbacks.clone(),
+            cpu_seconds: sums.cpu_seconds,
+            network_bytes: sums.network_bytes_sent + sums.network_bytes_received,
+            l0_max: sums.l0_max,
+            relative: None,
+        }
+    }
+
+    fn relative_to(&self, local: &ServerRun) -> Relative {
+        Relative {
+            ops_per_s: quotient(self.ops_per_s, local.ops_per_s),
+            reads_per_s: quotient(self.reads_per_s, local.reads_per_s),
+            writes_per_s: quotient(self.writes_per_s, local.writes_per_s),
+            stall_ms: quotient(self.stall_ms, local.stall_ms),
+            epo_uj: self.epo_uj.zip(local.epo_uj).and_then(|(own, local)| quotient(own, local)),
+            cpu_seconds_per_op: (quotient(self.cpu_seconds, self.ops as f64))
+                .zip(quotient(local.cpu_seconds, local.ops as f64))
+                .and_then(|(own, local)| quotient(own, local)),
+        }
+    }
+}
+
+impl Total {
+    fn of(servers: &[ServerRun]) -> Total {
+        let sum = |field: fn(&ServerRun) -> f64| servers.iter().map(field).sum::<f64>();
+        let energy_joules = sum(|server| server.energy_joules);
+        Total {
+            ops_per_s: sum(|server| server.ops_per_s),
+            reads_per_s: sum(|server| server.reads_per_s),
+            writes_per_s: sum(|server| server.writes_per_s),
+            stall_ms: sum(|server| server.stall_ms),
+            energy_joules,
+            epo_uj: epo_uj(energy_joules, servers.iter().map(|server| server.ops).sum()),
+            offloaded: servers.iter().map(|server| server.offloaded).sum(),
+            fallbacks: servers.iter().flat_map(|server| server.fallbacks.values()).sum(),
+            cpu_seconds: sum(|server| server.cpu_seconds),
+            relative: None,
+        }
+    }
+
+    fn relative_to(&self, local: &Total) -> Relative {
+        Relative {
+            ops_per_s: quotient(self.ops_per_s, local.ops_per_s),
+            reads_per_s: quotient(self.reads_per_s, local.reads_per_s),
+            writes_per_s: quotient(self.writes_per_s, local.writes_per_s),
+            stall_ms: quotient(self.stall_ms, local.stall_ms),
+            epo_uj: self.epo_uj.zip(local.epo_uj).and_then(|(own, local)| quotient(own, local)),
+            // Runs are of one length, so quotients of rates are quotients of counts.
+            cpu_seconds_per_op: (quotient(self.cpu_seconds, self.ops_per_s))
+                .zip(quotient(local.cpu_seconds, local.ops_per_s))
+                .and_then(|(own, local)| quotient(own, local)),
+        }
+    }
+}
+
+impl PolicyRun {
+    /// Sums up a run.
+    ///
+    /// # Errors
+    /// [`LabError::Server`] if a server left no final record.
+    pub fn of(recording: &PolicyRecording, emulated: &ScaledProfile) -> Result<PolicyRun, LabError> {
+        let mut servers = Vec::with_capacity(emulated.servers.len());
+        for server in &emulated.servers {
+            let sums = recording.servers.iter().find(|one| one.server == server.name).and_then(|one| one.sums.as_ref());
+            let sums = sums.ok_or_else(|| LabError::Server {
+                server: server.name.clone(),
+                policy: recording.policy.clone(),
+                what: "left no final record".to_owned(),
+                log: String::new(),
+            })?;
+            servers.push(ServerRun::of(server, sums));
+        }
+        let jobs = recording.servers.iter().flat_map(|server| &server.jobs);
+        let samples = recording.servers.iter().flat_map(|server| &server.samples);
+        let models = ModelErrors::of(jobs, samples);
+        Ok(PolicyRun { policy: recording.policy.clone(), total: Total::of(&servers), servers, models })
+    }
+}
+
+/// Writes into every run how it compares with the run of `local`, if there is one.
+pub fn relate_to_local(runs: &mut [PolicyRun]) {
+    let Some(local) = runs.iter().find(|run| run.policy == "local").cloned() else { return };
+    for run in runs.iter_mut().filter(|run| run.policy != "local") {
+        for (server, local) in run.servers.iter_mut().zip(&local.servers) {
+            server.relative = Some(server.relative_to(local));
+        }
+        run.total.relative = Some(run.total.relative_to(&local.total));
+    }
+}
+
+impl LabReport {
+    /// Whether one of the runs is `local`, so that others can be compared with it.
+    pub fn has_local(&self) -> bool {
+        self.runs.iter().any(|run| run.policy == "local")
+    }
+
+    /// The server that gets the co-located threads, if there are any.
+    pub fn colocated_server(&self) -> Option<&str> {
+        let server = self.emulated.servers.iter().find(|server| server.tier == "high" && self.colocated > 0);
+        server.map(|server| server.name.as_str())
+    }
+
+    /// The steps of the co-located load: at which second from the start how many threads run.
+    pub fn colocated_steps(&self) -> Vec<(f64, u32)> {
+        colocated_steps(self.seconds, self.colocated)
+    }
+}
+
+/// From 0 to `threads` in equal steps, each level for an equal time.
+pub(crate) fn colocated_steps(seconds: u64, threads: u32) -> Vec<(f64, u32)> {
+    (0..=threads).map(|level| (seconds as f64 * f64::from(level) / f64::from(threads + 1), level)).collect()
+}
+
+impl Host {
+    /// The machine this process runs on.
+    pub fn here() -> Host {
+        let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        let cores = ecotone_power::host_cores().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell how many cores this process may use; counting processors");
+            std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+        });
+        Host {
+            cores,
+            cpu: cpu.unwrap_or_else(|| "unknown processor".to_owned()),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Who worked for whom: for each policy a table of owners and workers.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use super::{format::bytes, html::escaped, palette};
+use crate::lab::{LabReport, PolicyRecording};
+
+/// Compactions that one server ran for another, or for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Work {
+    jobs: u64,
+    input_bytes: u64,
+}
+
+/// A table for each policy that ran any compaction: a row for each owner, a column for each worker, numbers and bytes of
+/// compactions in the cells, the more the darker.
+pub(super) fn who_worked_for_whom(report: &LabReport) -> String {
+    let names: Vec<&str> = report.emulated.servers.iter().map(|server| server.name.as_str()).collect();
+    let mut text = String::from("<div class=\"panels matrices\">");
+    for (place, run) in report.recording.runs.iter().enumerate() {
+        let work = work(run);
+        let most =
+            work.iter().filter(|((owner, worker), _)| owner != worker).map(|(_, work)| work.jobs).max().unwrap_or(0);
+        let colour = palette::policy(&run.policy, place);
+        let policy = escaped(&run.policy);
+        // Writing to a string cannot fail.
+        let _ = write!(text, "<div class=\"panel\"><h4><i style=\"background:{}\"></i>{policy}</h4>", colour.css());
+        text += "<table class=\"matrix\"><thead><tr><th>owner \\ worker</th>";
+        for name in &names {
+            let _ = write!(text, "<th>{}</th>", escaped(name));
+        }
+        text += "</tr></thead><tbody>";
+        for owner in &names {
+            let _ = write!(text, "<tr><th>{}</th>", escaped(owner));
+            for worker in &names {
+                text += &cell(work.get(&(*owner, *worker)).copied(), owner == worker, most, colour);
+            }
+            text += "</tr>";
+        }
+        text += "</tbody></table></div>";
+    }
+    text + "</div>"
+}
+
+fn cell(work: Option<Work>, own: bool, most: u64, colour: palette::Colour) -> String {
+    let Some(work) = work else { return "<td class=\"none\">·</td>".to_owned() };
+    let words = format!("<b>{}</b><small>{}</small>", work.jobs, bytes(work.input_bytes));
+    if own {
+        return format!("<td class=\"own\">{words}</td>");
+    }
+    // Light enough at its strongest for dark words on it.
+    let strength = 0.12 + 0.43 * work.jobs as f64 / most.max(1) as f64;
+    format!("<td style=\"background:{}\">{words}</td>", colour.css_with(strength))
+}
+
+/// Compactions by (owner, worker).
+fn work(run: &PolicyRecording) -> BTreeMap<(&str, &str), Work> {
+    let mut work = BTreeMap::<(&str, &str), Work>::new();
+    for job in run.servers.iter().flat_map(|server| &server.jobs) {
+        let one = work.entry((&job.owner, &job.worker)).or_default();
+        one.jobs += 1;
+        one.input_bytes += job.input_bytes;
+    }
+    work
+}

@@ -1,0 +1,170 @@
+//! The tables of a report.
+
+use super::{
+    format::{bytes, change, grouped, microjoules, percent, seconds},
+    table::Table,
+};
+use crate::lab::{LabReport, PolicyRun, Relative};
+
+/// Throughput, stalls, energy and offloading of every server under every policy, each beside its change from `local`.
+pub(super) fn results(report: &LabReport) -> Table {
+    let mixed = report.runs.iter().any(|run| run.total.reads_per_s > 0.0 && run.total.writes_per_s > 0.0);
+    let compared = report.has_local();
+    let mut table = Table::default().words("policy").words("server").numbers("op/s");
+    if compared {
+        table = table.numbers("vs local");
+    }
+    if mixed {
+        table = table.numbers("reads/s").numbers("writes/s");
+    }
+    table = table.numbers("stall s");
+    if compared {
+        table = table.numbers("vs local");
+    }
+    table = table.numbers("µJ/op");
+    if compared {
+        table = table.numbers("vs local");
+    }
+    table = table.numbers("offloaded").numbers("taken");
+
+    for run in &report.runs {
+        let mut row = |name: &str, numbers: &Numbers, taken: u64, sum: bool| {
+            let relative = numbers.relative.unwrap_or_default();
+            // Only the first row of a policy names it, so that the eye finds the groups.
+            let first = run.servers.first().is_some_and(|server| server.name == name);
+            let mut cells = vec![if first { run.policy.clone() } else { String::new() }, name.to_owned()];
+            let mut put = |own: String, quotient: Option<f64>, relative: bool| {
+                cells.push(own);
+                if relative && compared {
+                    cells.push(if numbers.relative.is_some() { change(quotient) } else { String::new() });
+                }
+            };
+            put(grouped(numbers.ops_per_s), relative.ops_per_s, true);
+            if mixed {
+                put(grouped(numbers.reads_per_s), None, false);
+                put(grouped(numbers.writes_per_s), None, false);
+            }
+            put(seconds(numbers.stall_ms), relative.stall_ms, true);
+            put(microjoules(numbers.epo_uj), relative.epo_uj, true);
+            cells.push(numbers.offloaded.to_string());
+            cells.push(taken.to_string());
+            if sum { table.sum(cells) } else { table.row(cells) }
+        };
+        for server in &run.servers {
+            let numbers = Numbers {
+                ops_per_s: server.ops_per_s,
+                reads_per_s: server.reads_per_s,
+                writes_per_s: server.writes_per_s,
+                stall_ms: server.stall_ms,
+                epo_uj: server.epo_uj,
+                offloaded: server.offloaded,
+                relative: server.relative,
+            };
+            row(&server.name, &numbers, server.taken, false);
+        }
+        let total = &run.total;
+        let numbers = Numbers {
+            ops_per_s: total.ops_per_s,
+            reads_per_s: total.reads_per_s,
+            writes_per_s: total.writes_per_s,
+            stall_ms: total.stall_ms,
+            epo_uj: total.epo_uj,
+            offloaded: total.offloaded,
+            relative: total.relative,
+        };
+        row("total", &numbers, run.servers.iter().map(|server| server.taken).sum(), true);
+    }
+    table
+}
+
+/// What a row of [`results`] shows of a server or of all of them.
+struct Numbers {
+    ops_per_s: f64,
+    reads_per_s: f64,
+    writes_per_s: f64,
+    stall_ms: f64,
+    epo_uj: Option<f64>,
+    offloaded: u64,
+    relative: Option<Relative>,
+}
+
+/// How well the policies foretold, and what came home.
+pub(super) fn models(report: &LabReport) -> Table {
+    let mut table = (Table::default().words("policy").numbers("time error").numbers("energy error").numbers("jobs"))
+        .numbers("input rate error")
+        .numbers("seconds")
+        .numbers("came home")
+        .words("because");
+    for run in &report.runs {
+        let models = &run.models;
+        table.row(vec![
+            run.policy.clone(),
+            percent(models.time_error),
+            percent(models.energy_error),
+            models.jobs.to_string(),
+            percent(models.rate_error),
+            models.seconds.to_string(),
+            run.total.fallbacks.to_string(),
+            reasons(run),
+        ]);
+    }
+    table
+}
+
+/// Why offloaded compactions came home, most frequent first.
+fn reasons(run: &PolicyRun) -> String {
+    let mut counts = std::collections::BTreeMap::<&str, u64>::new();
+    for (reason, count) in run.servers.iter().flat_map(|server| &server.fallbacks) {
+        *counts.entry(reason).or_default() += count;
+    }
+    let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
+    counts.iter().map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The servers as they were emulated.
+pub(super) fn servers(report: &LabReport) -> Table {
+    let mut table = (Table::default().words("server").words("tier").numbers("cores").numbers("busy at most"))
+        .numbers("speed (host cores)")
+        .numbers("W per busy core")
+        .numbers("W idle")
+        .numbers("worker slots");
+    let offered = !report.offered.ops_per_s.is_empty();
+    if offered {
+        table = table.numbers("offered op/s");
+    }
+    for server in &report.emulated.servers {
+        let mut cells = vec![
+            server.name.clone(),
+            server.tier.clone(),
+            server.cores.to_string(),
+            server.busy_cores.to_string(),
+            format!("{:.3}", server.speed),
+            server.active_watts.to_string(),
+            server.idle_watts.to_string(),
+            server.worker_slots.to_string(),
+        ];
+        if offered {
+            cells
+                .push(report.offered.ops_per_s.get(&server.name).map_or_else(|| "-".to_owned(), |rate| grouped(*rate)));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// The sizes of every store, in a line.
+pub(super) fn store(report: &LabReport) -> String {
+    let store = &report.emulated.store;
+    let mut parts = Vec::new();
+    for (what, size) in
+        [("memtable", store.memtable_bytes), ("level 1", store.level_base_bytes), ("tables", store.target_file_bytes)]
+    {
+        parts.extend(size.map(|size| format!("{what} {}", bytes(size))));
+    }
+    parts.push(format!(
+        "level 0: compaction from {} tables, writes slowed from {}, stopped at {}",
+        store.l0_compaction_trigger, store.l0_slowdown_trigger, store.l0_stop_trigger
+    ));
+    parts.join("; ")
+}

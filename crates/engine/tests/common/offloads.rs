@@ -1,0 +1,187 @@
+//! Stand-ins for the federation: what an owner's offload may do, and a worker in the same process.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ecotone_engine::{
+    CancelFlag, CompactionOffload, RemoteJob, RemoteOutcome, VerifyError, WorkerError, WorkerOptions, WorkerRequest,
+    run_remote_compaction, verify_outputs,
+};
+use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
+
+/// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these reads reaches the
+/// owner's directory, and only below it.
+pub struct OwnersFiles {
+    pub owner: PathBuf,
+    pub opened: Mutex<HashMap<String, u64>>,
+    pub bytes_read: AtomicU64,
+}
+
+impl OwnersFiles {
+    pub fn of(owner: &Path) -> Arc<Self> {
+        Arc::new(Self { owner: owner.to_path_buf(), opened: Mutex::default(), bytes_read: AtomicU64::new(0) })
+    }
+
+    fn inside(&self, path: &Path) -> bool {
+        path.starts_with(&self.owner)
+    }
+}
+
+struct OneFile {
+    file: File,
+    len: u64,
+    files: Arc<AtomicU64>,
+}
+
+impl RangedRead for OneFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64)? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        self.files.fetch_add(done as u64, Ordering::Relaxed);
+        Ok(done)
+    }
+}
+
+pub struct SharedFiles(pub Arc<OwnersFiles>, pub Arc<AtomicU64>);
+
+impl RemoteFiles for SharedFiles {
+    fn open(&self, path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
+        if !self.0.inside(path) {
+            return Ok(None);
+        }
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        *self.0.opened.lock().unwrap().entry(name).or_default() += 1;
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok(Some(Arc::new(OneFile { file, len, files: self.1.clone() })))
+    }
+
+    fn size(&self, path: &Path) -> io::Result<Option<u64>> {
+        if !self.0.inside(path) {
+            return Ok(None);
+        }
+        Ok(Some(fs::metadata(path)?.len()))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Option<Vec<String>>> {
+        if !self.0.inside(directory) {
+            return Ok(None);
+        }
+        let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        Ok(Some(names.collect::<io::Result<_>>()?))
+    }
+}
+
+/// What a spoiler may change between a worker's answer and its check: the folder of the outputs, and the result.
+pub type Spoil = dyn Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync;
+
+/// Runs every job in this process as a worker on another machine would, then fetches and verifies as an owner would.
+pub struct InProcess {
+    pub worker_directory: PathBuf,
+    pub spoil: Option<Box<Spoil>>,
+    pub jobs: AtomicU64,
+    pub installed: AtomicU64,
+    pub refused: Mutex<Vec<VerifyError>>,
+    pub worker_errors: Mutex<Vec<WorkerError>>,
+    pub local_finished: AtomicU64,
+    pub canceled: AtomicBool,
+    pub opened: Mutex<Vec<HashMap<String, u64>>>,
+    pub seen: Mutex<Vec<RemoteJob>>,
+}
+
+impl InProcess {
+    pub fn new(worker_directory: &Path) -> Self {
+        Self {
+            worker_directory: worker_directory.to_path_buf(),
+            spoil: None,
+            jobs: AtomicU64::new(0),
+            installed: AtomicU64::new(0),
+            refused: Mutex::default(),
+            worker_errors: Mutex::default(),
+            local_finished: AtomicU64::new(0),
+            canceled: AtomicBool::new(false),
+            opened: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    pub fn spoiled(worker_directory: &Path, spoil: impl Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync + 'static) -> Self {
+        Self { spoil: Some(Box::new(spoil)), ..Self::new(worker_directory) }
+    }
+
+    fn work(&self, job: &RemoteJob) -> Result<(PathBuf, Vec<u8>), WorkerError> {
+        let output_directory = self.worker_directory.join(job.output_name());
+        fs::create_dir_all(&output_directory).unwrap();
+        let files = OwnersFiles::of(&job.store_directory);
+        let result = run_remote_compaction(WorkerRequest {
+            store_directory: job.store_directory.clone(),
+            output_name: job.output_name(),
+            output_directory: output_directory.clone(),
+            input: &job.input,
+            files: Arc::new(SharedFiles(files.clone(), Arc::default())),
+            cancel: CancelFlag::new(),
+            options: WorkerOptions::new(job.table_format),
+        })?;
+        self.opened.lock().unwrap().push(files.opened.lock().unwrap().clone());
+        Ok((output_directory, result))
+    }
+}
+
+impl CompactionOffload for InProcess {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        self.jobs.fetch_add(1, Ordering::Relaxed);
+        self.seen.lock().unwrap().push(job.clone());
+        let (worker_output, mut result) = match self.work(&job) {
+            Ok(done) => done,
+            Err(error) => {
+                self.worker_errors.lock().unwrap().push(error);
+                return RemoteOutcome::Fallback;
+            }
+        };
+        let fetched = job.output_directory();
+        fs::create_dir_all(&fetched).unwrap();
+        for entry in fs::read_dir(&worker_output).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), fetched.join(entry.file_name())).unwrap();
+        }
+        fs::remove_dir_all(&worker_output).unwrap();
+        if let Some(spoil) = &self.spoil {
+            spoil(&job, &fetched, &mut result);
+        }
+        match verify_outputs(&job, &result) {
+            Ok(result) => RemoteOutcome::Installed { result },
+            Err(error) => {
+                self.refused.lock().unwrap().push(error);
+                fs::remove_dir_all(&fetched).unwrap();
+                RemoteOutcome::Fallback
+            }
+        }
+    }
+
+    fn cancel_all(&self) {
+        self.canceled.store(true, Ordering::Relaxed);
+    }
+
+    fn installed(&self, _job: u64, ok: bool) {
+        assert!(ok);
+        self.installed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn local_finished(&self, _job: u64) {
+        self.local_finished.fetch_add(1, Ordering::Relaxed);
+    }
+}

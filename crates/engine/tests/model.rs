@@ -1,0 +1,289 @@
+//! The store against a sorted map: any sequence of operations gives the same answers, under any options.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use common::{Model, assert_equals};
+use ecotone_engine::{
+    Attributes, Compression, Direction, Durability, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
+};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Put(Vec<u8>, Vec<u8>, Durability),
+    Delete(Vec<u8>),
+    DeleteRange(Bound<Vec<u8>>, Bound<Vec<u8>>),
+    Batch(Vec<BatchOp>),
+    Get(Vec<u8>),
+    MultiGet(Vec<Vec<u8>>),
+    Scan(Bound<Vec<u8>>, Bound<Vec<u8>>, bool),
+    /// Reads of the state so far, made after the operations inside.
+    Snapshot(Vec<Op>),
+    Flush(bool),
+    Compact,
+    Reopen,
+    Checkpoint,
+}
+
+#[derive(Debug, Clone)]
+enum BatchOp {
+    Put(Vec<u8>, Vec<u8>),
+    PutWith(Vec<u8>, Vec<u8>, u64),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+/// Few and short keys, so that operations meet; the empty key, prefixes and the greatest bytes among them.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b'), Just(0), Just(0xFF)], 0..4),
+        1 => proptest::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => proptest::collection::vec(any::<u8>(), 0..40),
+        // Longer than what is copied behind its header.
+        1 => (any::<u8>(), 16_000..40_000_usize).prop_map(|(byte, bytes)| vec![byte; bytes]),
+    ]
+}
+
+fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+    prop_oneof![key().prop_map(Bound::Included), key().prop_map(Bound::Excluded), Just(Bound::Unbounded)]
+}
+
+fn durability() -> impl Strategy<Value = Durability> {
+    prop_oneof![6 => Just(Durability::None), 6 => Just(Durability::EverySecond), 1 => Just(Durability::Always)]
+}
+
+fn batch_op() -> impl Strategy<Value = BatchOp> {
+    prop_oneof![
+        (key(), value()).prop_map(|(k, v)| BatchOp::Put(k, v)),
+        (key(), value(), 1..u64::MAX).prop_map(|(k, v, n)| BatchOp::PutWith(k, v, n)),
+        key().prop_map(BatchOp::Delete),
+        (key(), key()).prop_map(|(a, b)| BatchOp::DeleteRange(a, b)),
+    ]
+}
+
+fn simple() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        10 => (key(), value(), durability()).prop_map(|(k, v, d)| Op::Put(k, v, d)),
+        4 => key().prop_map(Op::Delete),
+        1 => (bound(), bound()).prop_map(|(a, b)| Op::DeleteRange(a, b)),
+        3 => proptest::collection::vec(batch_op(), 0..6).prop_map(Op::Batch),
+        5 => key().prop_map(Op::Get),
+        2 => proptest::collection::vec(key(), 0..6).prop_map(Op::MultiGet),
+        3 => (bound(), bound(), any::<bool>()).prop_map(|(a, b, r)| Op::Scan(a, b, r)),
+        1 => any::<bool>().prop_map(Op::Flush),
+        1 => Just(Op::Compact),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => simple(),
+        2 => proptest::collection::vec(simple(), 1..8).prop_map(Op::Snapshot),
+        1 => Just(Op::Reopen),
+        1 => Just(Op::Checkpoint),
+    ]
+}
+
+fn options() -> impl Strategy<Value = StoreOptions> {
+    let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)];
+    (
+        compression,
+        prop_oneof![Just(0_u32), Just(10)],
+        prop_oneof![Just(1024_u64), Just(4096), Just(65_536)],
+        1..4_u32,
+        1..5_u32,
+        any::<bool>(),
+        durability(),
+    )
+        .prop_map(|(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability)| StoreOptions {
+            durability,
+            compression,
+            bloom_bits_per_key,
+            block_bytes,
+            l0_compaction_trigger: trigger,
+            max_subcompactions: parts,
+            memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
+            ..common::small()
+        })
+}
+
+/// The entries of a range in the model; a reversed range has none.
+fn range(model: &Model, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let inside = |key: &Vec<u8>| {
+        (match from {
+            Bound::Included(from) => key >= from,
+            Bound::Excluded(from) => key > from,
+            Bound::Unbounded => true,
+        }) && (match to {
+            Bound::Included(to) => key <= to,
+            Bound::Excluded(to) => key < to,
+            Bound::Unbounded => true,
+        })
+    };
+    model.iter().filter(|(key, _)| inside(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+fn apply(store: &Store, model: &mut Model, op: &Op) {
+    match op {
+        Op::Put(key, value, durability) => {
+            store.put_opt(key, value, WriteOptions::durable(*durability)).unwrap();
+            model.insert(key.clone(), value.clone());
+        }
+        Op::Delete(key) => {
+            store.delete(key).unwrap();
+            model.remove(key);
+        }
+        Op::DeleteRange(from, to) => {
+            store.delete_range((borrowed(from), borrowed(to))).unwrap();
+            for (key, _) in range(model, from, to) {
+                model.remove(&key);
+            }
+        }
+        Op::Batch(ops) => apply_batch(store, model, ops),
+        Op::Get(key) => {
+            assert_eq!(store.get(key).unwrap().as_deref(), model.get(key).map(Vec::as_slice));
+        }
+        Op::MultiGet(keys) => {
+            let found = store.multi_get(keys);
+            assert_eq!(found.len(), keys.len());
+            for (key, found) in keys.iter().zip(found) {
+                assert_eq!(found.unwrap().as_deref(), model.get(key).map(Vec::as_slice));
+            }
+        }
+        Op::Scan(from, to, reverse) => {
+            let direction = if *reverse { Direction::Reverse } else { Direction::Forward };
+            let scan = store.scan((borrowed(from), borrowed(to)), direction, None).unwrap();
+            let found: Vec<_> = scan.map(Result::unwrap).collect();
+            let mut expected = range(model, from, to);
+            if *reverse {
+                expected.reverse();
+            }
+            assert_eq!(found, expected);
+        }
+        Op::Snapshot(ops) => {
+            let (snapshot, before) = (store.snapshot(), model.clone());
+            for op in ops {
+                apply(store, model, op);
+            }
+            let seen: Vec<_> = snapshot.scan(.., Direction::Forward).unwrap().map(Result::unwrap).collect();
+            assert_eq!(seen, before.clone().into_iter().collect::<Vec<_>>());
+            let keys: Vec<_> = model.keys().chain(before.keys()).cloned().collect();
+            for (key, found) in keys.iter().zip(snapshot.multi_get(&keys)) {
+                let expected = before.get(key).map(Vec::as_slice);
+                assert_eq!(found.unwrap().as_deref(), expected);
+                assert_eq!(store.get_at(key, &snapshot).unwrap().as_deref(), expected);
+            }
+        }
+        Op::Flush(wait) => store.flush(*wait).unwrap(),
+        Op::Compact => store.compact(..).unwrap(),
+        Op::Reopen | Op::Checkpoint => unreachable!("handled where the store can be replaced"),
+    }
+}
+
+fn apply_batch(store: &Store, model: &mut Model, ops: &[BatchOp]) {
+    let mut batch = store.batch();
+    for op in ops {
+        match op {
+            BatchOp::Put(key, value) => {
+                batch.put(key, value).unwrap();
+                model.insert(key.clone(), value.clone());
+            }
+            BatchOp::PutWith(key, value, number) => {
+                let attributes = Attributes { expires_at_ms: Some(*number), version: Some(*number) };
+                batch.put_with(key, value, &attributes).unwrap();
+                model.insert(key.clone(), value.clone());
+            }
+            BatchOp::Delete(key) => {
+                batch.delete(key).unwrap();
+                model.remove(key);
+            }
+            BatchOp::DeleteRange(from, to) => {
+                batch.delete_range(from.as_slice()..to.as_slice()).unwrap();
+                let gone = range(model, &Bound::Included(from.clone()), &Bound::Excluded(to.clone()));
+                for (key, _) in gone {
+                    model.remove(&key);
+                }
+            }
+        }
+    }
+    store.write(&batch, WriteOptions::default()).unwrap();
+}
+
+fn run(options: StoreOptions, ops: &[Op]) -> Model {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let mut store = Store::open(&path, OpenMode::Create, options.clone()).unwrap();
+    let mut model = BTreeMap::new();
+    for (step, op) in ops.iter().enumerate() {
+        match op {
+            Op::Reopen => {
+                store.close().unwrap();
+                store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
+            }
+            Op::Checkpoint => {
+                let copy = directory.path().join(format!("copy{step}"));
+                store.checkpoint(&copy).unwrap();
+                let copy = Store::open(&copy, OpenMode::Open, options.clone()).unwrap();
+                assert_equals(&copy, &model);
+                copy.close().unwrap();
+            }
+            op => apply(&store, &mut model, op),
+        }
+    }
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    let reader = Store::open(&path, OpenMode::ReadOnly, options).unwrap();
+    assert_equals(&reader, &model);
+    model
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_answers_like_a_sorted_map(options in options(), ops in proptest::collection::vec(op(), 1..60)) {
+        run(options, &ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    /// The options change how the store works, never what it answers: the answers are checked against the model inside,
+    /// and must also be the same under both.
+    #[test]
+    fn options_change_no_answer(one in options(), other in options(), ops in proptest::collection::vec(op(), 1..60)) {
+        prop_assert_eq!(run(one, &ops), run(other, &ops));
+    }
+}
+
+#[test]
+fn thousands_of_writes_through_every_level() {
+    let (_directory, store) = common::store(StoreOptions { l0_compaction_trigger: 2, max_subcompactions: 3, ..common::small() });
+    let mut model = Model::new();
+    for round in 0..4 {
+        common::fill(&store, &mut model, round, 8_000, 3_000);
+        assert_equals(&store, &model);
+    }
+    store.compact(..).unwrap();
+    assert_equals(&store, &model);
+    let properties = store.properties().unwrap();
+    assert_eq!(properties.l0_tables, 0, "{properties:?}");
+    assert!(properties.levels.iter().skip(1).any(|level| level.tables > 0 && level.bytes > 0), "{properties:?}");
+    let tables = store.live_tables().unwrap();
+    assert_eq!(tables.len() as u64, properties.levels.iter().map(|level| level.tables).sum::<u64>());
+    assert!(tables.iter().all(|table| table.column_family == ecotone_engine::DATA_FAMILY), "all data is in one family");
+    assert!(tables.iter().all(|table| !table.file_checksum.is_empty()), "every table has its checksum in the MANIFEST");
+}

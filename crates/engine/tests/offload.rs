@@ -1,0 +1,340 @@
+//! Compactions that run elsewhere, and every way in which that can go wrong: the store keeps its data and goes on.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use common::offloads::InProcess;
+use common::{Model, assert_equals, fill};
+use ecotone_engine::{
+    CompactionOffload, LocalSlots, OpenMode, RemoteJob, RemoteOutcome, Store, StoreOptions, VerifyError, WorkerError,
+};
+use ecotone_rocks_sys::verify::VerifyError as TableError;
+
+fn offloading(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
+    StoreOptions { offload: Some(offload), l0_compaction_trigger: 2, background_compactions: 4, ..common::small() }
+}
+
+/// Fills a store that offloads to `offload`, compacts all of it, and checks it against the model, also after a reopen
+/// without any offload.
+fn exercise(offload: Arc<dyn CompactionOffload>, options: impl Fn(&mut StoreOptions)) -> Model {
+    let mut store_options = offloading(offload);
+    options(&mut store_options);
+    let (directory, store) = common::store(store_options);
+    let mut model = Model::new();
+    for round in 0..2 {
+        fill(&store, &mut model, round, 6_000, 2_000);
+        store.delete_range(&b"key00000100"[..]..&b"key00000200"[..]).unwrap();
+        model.retain(|key, _| !(&b"key00000100"[..]..&b"key00000200"[..]).contains(&key.as_slice()));
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        assert_equals(&store, &model);
+    }
+    // Writes still go through: no failure of an offload is a failure of the store.
+    fill(&store, &mut model, 77, 500, 2_000);
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    let path = directory.path().join("store");
+    let store = Store::open(&path, OpenMode::Open, common::small()).unwrap();
+    assert_equals(&store, &model);
+    let leftovers = fs::read_dir(path.join("session_tmp")).unwrap().count();
+    assert_eq!(leftovers, 0, "outputs left from the earlier session are removed at open");
+    model
+}
+
+#[test]
+fn a_worker_gives_the_same_data() {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    exercise(offload.clone(), |_| ());
+    assert!(offload.installed.load(Ordering::Relaxed) > 0);
+    assert_eq!(*offload.worker_errors.lock().unwrap(), []);
+    assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
+    assert_eq!(offload.local_finished.load(Ordering::Relaxed), 0);
+    assert!(offload.canceled.load(Ordering::Relaxed), "closing the store ends offloads");
+    assert_eq!(fs::read_dir(worker.path()).unwrap().count(), 0, "a worker writes nothing but outputs");
+}
+
+#[test]
+fn the_parts_of_one_compaction_go_to_workers_each() {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    exercise(offload.clone(), |options| options.max_subcompactions = 4);
+    assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
+    let seen = offload.seen.lock().unwrap();
+    let parts: Vec<&RemoteJob> = seen.iter().filter(|job| job.is_part()).collect();
+    assert!(parts.len() >= 2, "no compaction was split");
+    assert!(parts.iter().any(|job| job.estimated_bytes < job.input_bytes), "a part is expected to read its share only");
+}
+
+#[test]
+fn a_job_says_what_it_will_read() {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    exercise(offload.clone(), |_| ());
+    let seen = offload.seen.lock().unwrap();
+    let mut ids: Vec<_> = seen.iter().map(|job| job.id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), seen.len(), "no id is given twice");
+    for job in seen.iter() {
+        assert!(!job.input_files.is_empty());
+        assert_eq!(job.input_bytes, job.input_files.iter().map(|table| table.bytes).sum::<u64>());
+        assert!(job.input_files.iter().all(|table| table.bytes > 0 && table.level.is_some()), "{:?}", job.input_files);
+        assert!(job.input_records.is_some_and(|records| records > 0));
+        assert!(!job.db_session_id.is_empty());
+        assert!(job.output_level >= job.input_level);
+    }
+    assert!(seen.iter().any(|job| job.is_manual) && seen.iter().any(|job| job.input_level == 0));
+    // The worker opened the inputs and what names them, and no table besides.
+    for (job, opened) in seen.iter().zip(offload.opened.lock().unwrap().iter()) {
+        for name in opened.keys() {
+            let known = job.input_files.iter().any(|table| table.name == *name)
+                || name == "CURRENT"
+                || name.starts_with("MANIFEST-")
+                || name.starts_with("OPTIONS-")
+                || name == "IDENTITY";
+            assert!(known || name.ends_with(".sst"), "a worker opened {name}");
+        }
+    }
+}
+
+/// An offload that does one thing with every job.
+struct Always<F>(F, AtomicU64);
+
+impl<F: Fn(&RemoteJob) -> RemoteOutcome + Send + Sync> CompactionOffload for Always<F> {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        (self.0)(&job)
+    }
+    fn cancel_all(&self) {}
+    fn installed(&self, _job: u64, _ok: bool) {
+        panic!("nothing was to be installed");
+    }
+}
+
+fn always(run: impl Fn(&RemoteJob) -> RemoteOutcome + Send + Sync + 'static) -> Arc<dyn CompactionOffload> {
+    Arc::new(Always(run, AtomicU64::new(0)))
+}
+
+#[test]
+fn a_decision_for_local_stays_local() {
+    exercise(always(|_| RemoteOutcome::Local), |_| ());
+}
+
+#[test]
+fn a_failed_offload_falls_back() {
+    exercise(always(|_| RemoteOutcome::Fallback), |_| ());
+}
+
+#[test]
+fn a_panic_falls_back() {
+    exercise(always(|job| panic!("job {} is too much", job.id)), |options| options.max_subcompactions = 3);
+}
+
+#[test]
+fn a_worker_that_cannot_read_its_input_falls_back() {
+    let worker = tempfile::tempdir().unwrap();
+    let directory = worker.path().to_path_buf();
+    let offload = always(move |job| {
+        let gone = RemoteJob { store_directory: directory.join("nothing here"), ..job.clone() };
+        let offload = InProcess::new(&directory);
+        let outcome = offload.run(gone);
+        assert!(matches!(offload.worker_errors.lock().unwrap()[..], [WorkerError::Failed(_)]));
+        fs::remove_dir_all(directory.join(job.output_name())).unwrap();
+        outcome
+    });
+    exercise(offload, |_| ());
+}
+
+/// Spoils every result of a worker; every one must be refused, and the store must go on with its own compaction.
+fn refused(spoil: impl Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync + 'static) -> Vec<VerifyError> {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::spoiled(worker.path(), spoil));
+    exercise(offload.clone(), |_| ());
+    assert!(offload.jobs.load(Ordering::Relaxed) > 0);
+    assert_eq!(offload.installed.load(Ordering::Relaxed), 0, "a spoiled result was installed");
+    assert!(offload.local_finished.load(Ordering::Relaxed) > 0);
+    std::mem::take(&mut offload.refused.lock().unwrap())
+}
+
+fn tables(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut tables: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "sst"))
+        .collect();
+    tables.sort();
+    tables
+}
+
+#[test]
+fn a_flipped_bit_is_refused_wherever_it_is() {
+    let place = AtomicUsize::new(0);
+    let errors = refused(move |_, directory, _| {
+        let table = tables(directory).pop().unwrap();
+        let mut bytes = fs::read(&table).unwrap();
+        let step = place.fetch_add(1, Ordering::Relaxed);
+        let at = (step * 7919) % bytes.len();
+        bytes[at] ^= 1 << (step % 8);
+        fs::write(&table, bytes).unwrap();
+    });
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(_))), "{errors:?}");
+}
+
+#[test]
+fn a_cut_table_is_refused() {
+    let errors = refused(|_, directory, _| {
+        let table = tables(directory).remove(0);
+        let bytes = fs::metadata(&table).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&table).unwrap().set_len(bytes / 2).unwrap();
+    });
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(_))), "{errors:?}");
+}
+
+#[test]
+fn a_missing_table_is_refused() {
+    let errors = refused(|_, directory, _| fs::remove_file(tables(directory).remove(0)).unwrap());
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(TableError::Io { .. } | TableError::NotATable { .. }))), "{errors:?}");
+}
+
+#[test]
+fn a_table_of_another_job_is_refused() {
+    let errors = refused(|job, directory, _| {
+        // A sound table with entries in the same range: an input of the job.
+        let foreign = job.store_directory.join(&job.input_files[0].name);
+        fs::copy(foreign, tables(directory).remove(0)).unwrap();
+    });
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(_))), "{errors:?}");
+}
+
+#[test]
+fn tables_in_each_others_place_are_refused() {
+    let swapped = Arc::new(AtomicUsize::new(0));
+    let count = swapped.clone();
+    let errors = refused(move |_, directory, result| {
+        let tables = tables(directory);
+        let [first, .., last] = &tables[..] else {
+            // One table has no place to be swapped with: spoil the result in another way.
+            result.clear();
+            return;
+        };
+        let aside = directory.join("aside");
+        fs::rename(first, &aside).unwrap();
+        fs::rename(last, first).unwrap();
+        fs::rename(&aside, last).unwrap();
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(swapped.load(Ordering::Relaxed) > 0, "no job had two outputs");
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(_) | VerifyError::Malformed(_))), "{errors:?}");
+}
+
+#[test]
+fn garbage_instead_of_a_result_is_refused() {
+    let step = AtomicUsize::new(0);
+    let errors = refused(move |_, _, result| match step.fetch_add(1, Ordering::Relaxed) % 3 {
+        0 => result.clear(),
+        1 => result.truncate(result.len() / 2),
+        _ => *result = b"no result at all".to_vec(),
+    });
+    assert!(!errors.is_empty());
+}
+
+/// Replaces a number in the text that RocksDB makes of a result.
+fn edit(result: &mut Vec<u8>, field: &str, change: impl Fn(u64) -> u64) {
+    let text = String::from_utf8(result.clone()).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+    let at = text.find(&format!("{field}=")).unwrap_or_else(|| panic!("{field} in {text}"));
+    let begin = at + field.len() + 1;
+    let digits = text[begin..].bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[begin..begin + digits].parse().unwrap();
+    result.splice(begin..begin + digits, change(number).to_string().into_bytes());
+}
+
+#[test]
+fn lost_records_are_refused() {
+    let step = AtomicUsize::new(0);
+    let errors = refused(move |_, _, result| {
+        let field = if step.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { "num_input_records" } else { "num_output_records" };
+        // Two structures in the result have fields of these names; the job's own counts are the later ones.
+        let text = String::from_utf8_lossy(result).into_owned();
+        let at = text.rfind("stats={").filter(|_| text.contains("num_input_records")).unwrap_or(0);
+        let mut tail = result.split_off(at);
+        edit(&mut tail, field, |number| number - 1);
+        result.append(&mut tail);
+    });
+    assert!(errors.iter().any(|error| matches!(error, VerifyError::Counts(_))), "{errors:?}");
+}
+
+#[test]
+fn a_result_for_another_level_is_refused() {
+    let errors = refused(|_, _, result| edit(result, "output_level", |level| level + 1));
+    assert!(errors.iter().all(|error| matches!(error, VerifyError::Foreign(_))), "{errors:?}");
+}
+
+#[test]
+fn no_more_fallbacks_run_here_than_there_are_slots() {
+    struct Failing {
+        slots: Arc<LocalSlots>,
+        most: AtomicUsize,
+        finished: AtomicUsize,
+    }
+    impl CompactionOffload for Failing {
+        fn run(&self, _job: RemoteJob) -> RemoteOutcome {
+            self.most.fetch_max(self.slots.used(), Ordering::Relaxed);
+            RemoteOutcome::Fallback
+        }
+        fn cancel_all(&self) {}
+        fn installed(&self, _job: u64, _ok: bool) {}
+        fn local_finished(&self, _job: u64) {
+            self.finished.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let slots = LocalSlots::new(1);
+    let failing = Arc::new(Failing { slots: slots.clone(), most: AtomicUsize::new(0), finished: AtomicUsize::new(0) });
+    let of_store = slots.clone();
+    exercise(failing.clone(), move |options| {
+        options.max_subcompactions = 4;
+        options.local_slots = Some(of_store.clone());
+    });
+    assert!(failing.most.load(Ordering::Relaxed) <= 1);
+    assert!(failing.finished.load(Ordering::Relaxed) > 0);
+    assert_eq!((slots.used(), slots.waiting()), (0, 0), "every slot was given back");
+}
+
+#[test]
+fn closing_ends_a_job_that_waits_for_its_worker() {
+    struct Hanging {
+        began: std::sync::mpsc::Sender<()>,
+        canceled: (std::sync::Mutex<bool>, std::sync::Condvar),
+    }
+    impl CompactionOffload for Hanging {
+        fn run(&self, _job: RemoteJob) -> RemoteOutcome {
+            self.began.send(()).unwrap();
+            let canceled = self.canceled.0.lock().unwrap();
+            drop(self.canceled.1.wait_while(canceled, |canceled| !*canceled).unwrap());
+            RemoteOutcome::Fallback
+        }
+        fn cancel_all(&self) {
+            *self.canceled.0.lock().unwrap() = true;
+            self.canceled.1.notify_all();
+        }
+        fn installed(&self, _job: u64, _ok: bool) {}
+    }
+    let (began, heard) = std::sync::mpsc::channel();
+    let hanging = Arc::new(Hanging { began, canceled: Default::default() });
+    let slots = LocalSlots::new(1);
+    // The only slot is taken: the job must not wait for it once the store closes.
+    let taken = slots.acquire(|| false);
+    let options = StoreOptions { local_slots: Some(slots.clone()), ..offloading(hanging) };
+    let (directory, store) = common::store(options);
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 3_000, 1_000);
+    store.flush(true).unwrap();
+    heard.recv().unwrap();
+    store.close().unwrap();
+    drop(taken);
+    let store = Store::open(&directory.path().join("store"), OpenMode::Open, common::small()).unwrap();
+    assert_equals(&store, &model);
+}

@@ -1,0 +1,132 @@
+//! What a server of a federation must be told, and every bound of this room.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::machine::Parameters;
+
+use crate::error::{Error, Result};
+use crate::steps::StepObserver;
+
+/// Bounds on queues, waits, messages and memory.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Jobs of others that this server runs at a time. 0: it never works for others. Default 2.
+    pub worker_slots: u32,
+    /// Bytes of memory for buffers of jobs of others, all together. Default 256 MiB. A job needs two chunks per input table
+    /// that it reads at a time, and two target tables for its output.
+    pub worker_memory_bytes: u64,
+    /// Bytes that must stay free on the worker's disk after a job's output, assumed as large as its input. Default 256 MiB.
+    pub worker_disk_reserve_bytes: u64,
+    /// Jobs of this server that may be away at a time. Default 8.
+    pub owner_jobs: usize,
+    /// Compactions that run locally at a time after an offload failed. Default 2: a dead worker gives all its jobs back at once.
+    pub fallback_slots: usize,
+    /// Requests that wait for the coordinator's answer at a time; more are told to stay local. Default 64.
+    pub placement_queue: usize,
+    /// Longest wait for the coordinator's answer. Default 500 ms.
+    pub placement_timeout: Duration,
+    /// Reports of finished jobs that wait to be sent; the oldest are dropped. Default 256.
+    pub reports_waiting: usize,
+    /// Time between load reports. Default 1 s (both papers' monitors).
+    pub report_interval: Duration,
+    /// Time between a worker's signs of life. Default 500 ms.
+    pub heartbeat_interval: Duration,
+    /// Silence after which the other side is taken for dead. Default 3 s.
+    pub heartbeat_timeout: Duration,
+    /// Longest wait for a connection and its handshake. Default 1 s.
+    pub connect_timeout: Duration,
+    /// Longest wait for one range of a file. Default 10 s.
+    pub read_timeout: Duration,
+    /// How long a worker keeps a finished job's output for its owner. Default 60 s.
+    pub output_kept: Duration,
+    /// Bytes of one range. Default 512 KiB, at most 8 MiB.
+    pub chunk_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            worker_slots: 2,
+            worker_memory_bytes: 256 << 20,
+            worker_disk_reserve_bytes: 256 << 20,
+            owner_jobs: 8,
+            fallback_slots: 2,
+            placement_queue: 64,
+            placement_timeout: Duration::from_millis(500),
+            reports_waiting: 256,
+            report_interval: Duration::from_secs(1),
+            heartbeat_interval: Duration::from_millis(500),
+            heartbeat_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(1),
+            read_timeout: Duration::from_secs(10),
+            output_kept: Duration::from_secs(60),
+            chunk_bytes: 512 << 10,
+        }
+    }
+}
+
+impl Limits {
+    fn validate(&self) -> Result<()> {
+        let refuse = |what: &str| Err(Error::Configuration(format!("federation limits: {what}")));
+        if !(4096..=8 << 20).contains(&self.chunk_bytes) {
+            return refuse("chunk_bytes must be 4 KiB to 8 MiB");
+        }
+        if self.heartbeat_timeout < 2 * self.heartbeat_interval {
+            return refuse(
+                "heartbeat_timeout must be at least twice heartbeat_interval, or one late message ends a job",
+            );
+        }
+        if self.owner_jobs == 0 || self.fallback_slots == 0 || self.placement_queue == 0 || self.reports_waiting == 0 {
+            return refuse("owner_jobs, fallback_slots, placement_queue and reports_waiting must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// One server of a federation.
+#[derive(Clone)]
+pub struct Options {
+    /// Name of this server, unique in the federation.
+    pub name: ServerId,
+    /// Where the services listen; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// Address that other servers reach this one under; `None`: the one it listens on.
+    pub advertise: Option<String>,
+    /// `host:port` of the coordinator. `None`: this server is the coordinator.
+    pub join: Option<String>,
+    /// Folder for the output of jobs that run for others. Emptied at start; it belongs to this process alone.
+    pub worker_directory: PathBuf,
+    /// The policy and its constants.
+    pub policy: Parameters,
+    /// Bandwidth that this server may use, in bytes/s, each way.
+    pub network_bytes_per_s: f64,
+    /// Bounds.
+    pub limits: Limits,
+    /// Told of every step of a job; for tests that break it there.
+    pub steps: Option<StepObserver>,
+}
+
+impl Options {
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.limits.validate()?;
+        if self.name.as_str().is_empty() {
+            return Err(Error::Configuration("a server needs a name".into()));
+        }
+        if !(self.network_bytes_per_s > 0.0 && self.network_bytes_per_s.is_finite()) {
+            return Err(Error::Configuration(format!(
+                "network_bytes_per_s is {}, it must be a positive number of bytes per second",
+                self.network_bytes_per_s
+            )));
+        }
+        if self.listen.ip().is_unspecified() && self.advertise.is_none() {
+            return Err(Error::Configuration(format!(
+                "{} listens on every interface; say with `advertise` under which address other servers reach it",
+                self.listen
+            )));
+        }
+        Ok(())
+    }
+}

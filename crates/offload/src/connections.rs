@@ -1,0 +1,113 @@
+//! Connections to other servers, kept open and checked by a handshake.
+//!
+//! One HTTP/2 connection per peer carries everything. A connection that failed is dropped; the next use opens a new one.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ecotone_policy::ids::ServerId;
+use parking_lot::Mutex;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::config::Limits;
+use crate::error::{Error, Result};
+use crate::protocol::wire::peer_client::PeerClient;
+use crate::protocol::wire::{HelloReply, HelloRequest};
+use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+
+/// Bytes in flight on one stream: enough that a range is never cut by the window.
+pub(crate) const STREAM_WINDOW_BYTES: u32 = MESSAGE_BYTES_MAX as u32;
+/// Bytes in flight on one connection.
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 * STREAM_WINDOW_BYTES;
+/// HTTP/2 frames large enough that their headers do not count.
+pub(crate) const FRAME_BYTES: u32 = 256 << 10;
+
+/// Peers known by address. Bounded by the number of servers of the federation.
+pub(crate) struct Connections {
+    own: ServerId,
+    connect_timeout: Duration,
+    silence: Duration,
+    by_address: Mutex<HashMap<String, Channel>>,
+}
+
+impl Connections {
+    pub(crate) fn new(own: ServerId, limits: &Limits) -> Connections {
+        Connections {
+            own,
+            connect_timeout: limits.connect_timeout,
+            silence: limits.heartbeat_timeout,
+            by_address: Mutex::default(),
+        }
+    }
+
+    /// The connection to `address`, opened and greeted if need be.
+    pub(crate) async fn to(&self, address: &str) -> Result<Channel> {
+        if let Some(channel) = self.by_address.lock().get(address) {
+            return Ok(channel.clone());
+        }
+        let (channel, _) = self.greet(address).await?;
+        self.by_address.lock().insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// The connection to `address` if one is open.
+    pub(crate) fn if_open(&self, address: &str) -> Option<Channel> {
+        self.by_address.lock().get(address).cloned()
+    }
+
+    /// Opens a new connection and shakes hands.
+    pub(crate) async fn greet(&self, address: &str) -> Result<(Channel, HelloReply)> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| {
+                Error::Configuration(format!("{address:?} is no address of a server (host:port): {error}"))
+            })?
+            .connect_timeout(self.connect_timeout)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keep_alive_interval(self.silence / 2)
+            .keep_alive_timeout(self.silence)
+            .keep_alive_while_idle(true);
+        let connect = async {
+            let channel = endpoint.connect().await.map_err(|error| Error::unreachable(address, root_cause(&error)))?;
+            let request = HelloRequest { protocol_version: PROTOCOL_VERSION, server: self.own.as_str().to_owned() };
+            let reply = PeerClient::new(channel.clone())
+                .hello(request)
+                .await
+                .map_err(|status| Error::unreachable(address, format!("handshake: {}", status.message())))?
+                .into_inner();
+            if reply.protocol_version != PROTOCOL_VERSION {
+                return Err(Error::Version {
+                    peer: address.to_owned(),
+                    theirs: reply.protocol_version,
+                    ours: PROTOCOL_VERSION,
+                });
+            }
+            Ok((channel, reply))
+        };
+        tokio::time::timeout(2 * self.connect_timeout, connect)
+            .await
+            .map_err(|_| Error::unreachable(address, "no handshake in time"))?
+    }
+
+    /// Forgets the connection to `address` if `error` says that it is broken.
+    pub(crate) fn forget_if_broken(&self, address: &str, error: &Error) {
+        if matches!(error, Error::Unreachable { .. } | Error::Silent { .. } | Error::Version { .. }) {
+            self.forget(address);
+        }
+    }
+
+    /// Forgets the connection to `address` after a failure.
+    pub(crate) fn forget(&self, address: &str) {
+        self.by_address.lock().remove(address);
+    }
+}
+
+/// The innermost cause, which says what happened ("connection refused") where the outer ones say "transport error".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

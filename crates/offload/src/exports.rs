@@ -1,0 +1,196 @@
+//! Files that this server lets one peer read, under a token.
+//!
+//! # Invariants
+//!
+//! - A token opens exactly the files it was issued for. They are opened when it is issued and looked up by their plain
+//!   names, so that no path from the wire ever reaches the file system.
+//! - A withdrawn token opens nothing.
+//!
+//! An owner exports a job's inputs to its worker, a worker a job's outputs to their owner.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Result};
+
+/// Bytes of a token: too many to guess.
+const TOKEN_BYTES: usize = 32;
+
+/// What a peer must show to read a job's files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Token([u8; TOKEN_BYTES]);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A token in a log would be a token given away.
+        formatter.write_str("Token(..)")
+    }
+}
+
+impl Token {
+    /// A new token from the kernel's random numbers.
+    pub(crate) fn new() -> Result<Token> {
+        use std::io::Read;
+        let mut bytes = [0; TOKEN_BYTES];
+        File::open("/dev/urandom")
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(|error| Error::io("read random numbers for a token from", Path::new("/dev/urandom"), error))?;
+        Ok(Token(bytes))
+    }
+
+    pub(crate) fn from_wire(bytes: &[u8]) -> Result<Token> {
+        bytes.try_into().map(Token).map_err(|_| Error::Unauthorised("a token of the wrong length".into()))
+    }
+
+    pub(crate) fn to_wire(self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+}
+
+struct ExportedFile {
+    file: File,
+    bytes: u64,
+}
+
+/// What the exported files are to their job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// At the job's owner.
+    Inputs,
+    /// At the job's worker.
+    Outputs,
+}
+
+/// The files of one job that a peer may read.
+pub(crate) struct Export {
+    pub(crate) role: Role,
+    files: RwLock<HashMap<String, Arc<ExportedFile>>>,
+    bytes_read: AtomicU64,
+}
+
+impl Export {
+    /// Opens `path` and lets it be read as `name`.
+    pub(crate) fn add(&self, name: &str, path: &Path) -> Result<u64> {
+        let open = || {
+            let file = File::open(path)?;
+            let bytes = file.metadata()?.len();
+            Ok((file, bytes))
+        };
+        let (file, bytes) = open().map_err(|error| Error::io("open for a peer", path, error))?;
+        self.files.write().insert(name.to_owned(), Arc::new(ExportedFile { file, bytes }));
+        Ok(bytes)
+    }
+
+    /// Bytes that the peer has read so far.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Reads up to `length` bytes from `offset`; less only at the end of the file as it was when it was added.
+    pub(crate) fn read(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let exported = self
+            .files
+            .read()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Error::Unauthorised(format!("the token does not cover a file named {name:?}")))?;
+        let length = exported.bytes.saturating_sub(offset).min(length as u64) as usize;
+        let mut data = vec![0; length];
+        exported
+            .file
+            .read_exact_at(&mut data, offset)
+            .map_err(|error| Error::io("read for a peer", Path::new(name), error))?;
+        self.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(data)
+    }
+}
+
+/// All tokens that this server has issued and not withdrawn. Its size is bounded by the number of running jobs.
+#[derive(Default)]
+pub(crate) struct Exports {
+    by_token: Mutex<HashMap<Token, Arc<Export>>>,
+}
+
+impl Exports {
+    /// Begins an export under `token`; it ends when the guard is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, token: Token, role: Role) -> ExportGuard {
+        let export = Arc::new(Export { role, files: RwLock::default(), bytes_read: AtomicU64::new(0) });
+        self.by_token.lock().insert(token, export.clone());
+        ExportGuard { exports: self.clone(), token, export }
+    }
+
+    pub(crate) fn find(&self, token: &[u8]) -> Result<Arc<Export>> {
+        let token = Token::from_wire(token)?;
+        self.by_token
+            .lock()
+            .get(&token)
+            .cloned()
+            .ok_or_else(|| Error::Unauthorised("the token is unknown or was withdrawn".into()))
+    }
+}
+
+/// Withdraws its token when dropped.
+pub(crate) struct ExportGuard {
+    exports: Arc<Exports>,
+    token: Token,
+    export: Arc<Export>,
+}
+
+impl std::ops::Deref for ExportGuard {
+    type Target = Export;
+
+    fn deref(&self) -> &Export {
+        &self.export
+    }
+}
+
+impl Drop for ExportGuard {
+    fn drop(&mut self) {
+        self.exports.by_token.lock().remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_opens_its_own_files_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), b"alpha").unwrap();
+        std::fs::write(directory.path().join("b"), b"beta").unwrap();
+        let exports = Arc::new(Exports::default());
+        let (first, second) = (Token::new().unwrap(), Token::new().unwrap());
+        let guard = exports.begin(first, Role::Inputs);
+        guard.add("a", &directory.path().join("a")).unwrap();
+        let other = exports.begin(second, Role::Outputs);
+        other.add("b", &directory.path().join("b")).unwrap();
+
+        let export = exports.find(&first.to_wire()).unwrap();
+        assert_eq!(export.read("a", 1, 100).unwrap(), b"lpha");
+        assert_eq!(export.read("a", 5, 100).unwrap(), b"");
+        assert_eq!(export.read("a", u64::MAX, 100).unwrap(), b"");
+        for name in
+            ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()]
+        {
+            assert!(matches!(export.read(name, 0, 10), Err(Error::Unauthorised(_))), "{name:?}");
+        }
+        assert_eq!(export.bytes_read(), 4);
+        drop(guard);
+        assert!(matches!(exports.find(&first.to_wire()), Err(Error::Unauthorised(_))));
+        assert!(exports.find(&second.to_wire()).is_ok());
+        assert!(matches!(exports.find(b"short"), Err(Error::Unauthorised(_))));
+    }
+
+    #[test]
+    fn a_token_never_shows_in_a_log() {
+        let token = Token::new().unwrap();
+        assert_eq!(format!("{token:?}"), "Token(..)");
+    }
+}

@@ -1,0 +1,464 @@
+//! One server's part in a federation: what its sides share, and its start and stop.
+//!
+//! # Threads
+//!
+//! A run time with few threads carries all messages; they have the duty `transport`. A job of another server has a thread
+//! of its own, a job of this server holds its compaction's thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ecotone_engine::{CompactionFinished, CompactionOffload};
+use ecotone_policy::duty::{Duty, DutyObserver};
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelReport, PolicyCore, Prediction};
+use ecotone_policy::units::{Seconds, Time};
+use ecotone_power::ThreadDuties;
+use parking_lot::Mutex;
+use tokio::runtime::{Handle, Runtime};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tracing::{info, warn};
+
+use crate::config::Options;
+use crate::connections::{CONNECTION_WINDOW_BYTES, Connections, FRAME_BYTES, STREAM_WINDOW_BYTES};
+use crate::coordinator::{self, Queue};
+use crate::error::{Error, Result};
+use crate::exports::Exports;
+use crate::owner::OwnerSide;
+use crate::protocol::MESSAGE_BYTES_MAX;
+use crate::protocol::wire::coordinator_server::CoordinatorServer;
+use crate::protocol::wire::peer_server::PeerServer;
+use crate::protocol::wire::worker_server::WorkerServer;
+use crate::reports;
+use crate::services::Services;
+use crate::steps::Step;
+use crate::traffic::Traffic;
+use crate::worker::WorkerSide;
+
+/// Threads that carry messages. Moving bytes is cheap beside compacting them.
+const TRANSPORT_THREADS: usize = 2;
+/// Threads that read files for peers, at most.
+const FILE_THREADS: usize = 4;
+/// How long a stop waits for calls under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the policy hears that time has passed; at least twice in its placement timeout.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a server knows of itself; once a second it goes into the report to the coordinator.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LocalLoad {
+    /// Tables in level 0.
+    pub l0_tables: u32,
+    /// User bytes written in the last second.
+    pub input_bytes_per_s: f64,
+    /// User bytes written since the start.
+    pub input_bytes_total: u64,
+    /// Bytes in memtables.
+    pub memtable_bytes: u64,
+    /// Tables made by flushes since the start.
+    pub flushed_tables_total: u64,
+    /// Cores of the server.
+    pub cores: f64,
+    /// Cores that were idle in the last second.
+    pub free_cores: f64,
+    /// Speed of one core relative to the reference core of the policy's parameters.
+    pub core_speed: f64,
+    /// Whether writes are slowed or stopped.
+    pub stalled: bool,
+    /// Watts of one busy core above idle.
+    pub active_watts: f64,
+    /// Watts of the idle server.
+    pub idle_watts: f64,
+    /// Joules used since the start.
+    pub joules_total: f64,
+}
+
+/// Where the federation learns of its own server. Called from its threads; must not block.
+pub trait LoadSource: Send + Sync {
+    /// The load as last measured.
+    fn load(&self) -> LocalLoad;
+}
+
+/// Where a job of this server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobOutcome {
+    /// Here, as the policy wanted.
+    Local,
+    /// At a worker.
+    Offloaded,
+    /// Here, after something went wrong.
+    Fallback,
+}
+
+impl JobOutcome {
+    /// Its name in records and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobOutcome::Local => "local",
+            JobOutcome::Offloaded => "offloaded",
+            JobOutcome::Fallback => "fallback",
+        }
+    }
+}
+
+/// A compaction of this server's store that has ended.
+#[derive(Debug, Clone)]
+pub struct JobEnded {
+    /// The facts.
+    pub report: JobReport,
+    /// What was expected when it was placed or, for a local one, just before the models learned from it.
+    pub predicted: Option<Prediction>,
+    /// Where it ran.
+    pub outcome: JobOutcome,
+    /// Why it ran here; empty if it did not.
+    pub reason: &'static str,
+}
+
+impl JobEnded {
+    pub(crate) fn of(
+        report: &JobReport,
+        predicted: Option<Prediction>,
+        outcome: JobOutcome,
+        reason: &'static str,
+    ) -> JobEnded {
+        JobEnded { report: report.clone(), predicted, outcome, reason }
+    }
+}
+
+/// Told of what happens. Called on the federation's threads; must not block.
+pub trait JobObserver: Send + Sync {
+    /// A compaction of this server's store has ended.
+    fn job_ended(&self, job: &JobEnded) {
+        let _ = job;
+    }
+
+    /// A model met a job: what it had said, and what came.
+    fn observed(&self, observation: &JobObservation) {
+        let _ = observation;
+    }
+}
+
+/// Counters since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    offloaded: AtomicU64,
+    taken: AtomicU64,
+    declined: Mutex<HashMap<&'static str, u64>>,
+    fallbacks: Mutex<HashMap<&'static str, u64>>,
+}
+
+impl Statistics {
+    pub(crate) fn count_taken(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_declined(&self, reason: &'static str) {
+        *self.declined.lock().entry(reason).or_default() += 1;
+    }
+
+    pub(crate) fn count_fallback(&self, reason: &'static str) {
+        *self.fallbacks.lock().entry(reason).or_default() += 1;
+    }
+}
+
+/// A copy of a server's counters.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FederationStatistics {
+    /// Compactions of this store that ran elsewhere.
+    pub offloaded: u64,
+    /// Compactions of other stores that ran here.
+    pub taken: u64,
+    /// Offers declined, by reason.
+    pub declined: HashMap<&'static str, u64>,
+    /// Compactions that ran here because an offload failed, by kind of error.
+    pub fallbacks: HashMap<&'static str, u64>,
+    /// File bytes sent to other servers.
+    pub network_bytes_sent: u64,
+    /// File bytes received from other servers.
+    pub network_bytes_received: u64,
+    /// Jobs of other servers that run now.
+    pub running_worker_jobs: usize,
+}
+
+/// What all sides of a server share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) runtime: Handle,
+    pub(crate) connections: Connections,
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) worker: WorkerSide,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) statistics: Statistics,
+    pub(crate) reports_waiting: Mutex<VecDeque<JobReport>>,
+    duties: Arc<ThreadDuties>,
+    core: Mutex<PolicyCore>,
+    started: Instant,
+    address: String,
+    addresses: Mutex<HashMap<ServerId, String>>,
+    load: OnceLock<Arc<dyn LoadSource>>,
+    observer: Arc<dyn JobObserver>,
+}
+
+impl Shared {
+    pub(crate) fn step(&self, step: Step) {
+        if let Some(steps) = &self.options.steps {
+            steps(step);
+        }
+    }
+
+    /// Hands an event to the policy. Observations are passed on; all other commands are the caller's.
+    pub(crate) fn decide(&self, event: Event) -> Vec<Command> {
+        let now = Time(Seconds(self.started.elapsed().as_secs_f64()));
+        let commands = self.core.lock().handle(now, event);
+        for command in &commands {
+            if let Command::Observed(observation) = command {
+                self.observer.observed(observation);
+            }
+        }
+        commands
+    }
+
+    pub(crate) fn local_load(&self) -> Option<LocalLoad> {
+        self.load.get().map(|source| source.load())
+    }
+
+    pub(crate) fn require_coordinator(&self) -> Result<&Queue> {
+        self.queue.as_ref().ok_or_else(|| Error::Unreachable {
+            peer: self.options.name.as_str().to_owned(),
+            what: "this server is not the coordinator".into(),
+        })
+    }
+
+    pub(crate) fn coordinator_address(&self) -> String {
+        self.options.join.clone().unwrap_or_else(|| self.address.clone())
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    pub(crate) fn address_of(&self, server: &ServerId) -> Option<String> {
+        self.addresses.lock().get(server).cloned()
+    }
+
+    pub(crate) fn learn_address(&self, server: &ServerId, address: &str) {
+        let mut addresses = self.addresses.lock();
+        let known = addresses.get(server).is_some_and(|known| known == address);
+        let room = addresses.len() < self.core.lock().parameters().max_servers || addresses.contains_key(server);
+        if !known && room && !address.is_empty() {
+            addresses.insert(server.clone(), address.to_owned());
+        }
+    }
+
+    pub(crate) fn duties(&self) -> &dyn DutyObserver {
+        &*self.duties
+    }
+
+    /// CPU and energy of the calling thread so far, where the meter knows it.
+    pub(crate) fn thread_use(&self) -> ThreadCost {
+        let used = self.duties.meter().thread_use();
+        ThreadCost { cpu_seconds: used.cpu.0, joules: used.energy.0 }
+    }
+
+    /// Energy of CPU time that some threads of this server spent at the present frequency.
+    pub(crate) fn joules_of(&self, cpu_seconds: f64) -> f64 {
+        let meter = self.duties.meter();
+        meter.model().active_joules(Seconds(cpu_seconds), meter.p_state()).0
+    }
+
+    /// A job of this store has ended: the models learn, the coordinator will be told, and whoever watches.
+    pub(crate) fn finished(&self, mut ended: JobEnded, report: JobReport) {
+        if ended.outcome == JobOutcome::Offloaded {
+            self.statistics.offloaded.fetch_add(1, Ordering::Relaxed);
+        }
+        for command in self.decide(Event::JobFinished(report.clone())) {
+            if let Command::Observed(observation) = command {
+                ended.predicted = ended.predicted.or(observation.before_training);
+            }
+        }
+        if self.queue.is_none() {
+            let mut waiting = self.reports_waiting.lock();
+            if waiting.len() >= self.options.limits.reports_waiting {
+                waiting.pop_front();
+            }
+            waiting.push_back(report);
+        }
+        self.observer.job_ended(&ended);
+    }
+}
+
+/// What a thread has used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThreadCost {
+    pub(crate) cpu_seconds: f64,
+    pub(crate) joules: f64,
+}
+
+impl ThreadCost {
+    pub(crate) fn since(self, earlier: ThreadCost) -> ThreadCost {
+        ThreadCost {
+            cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0),
+            joules: (self.joules - earlier.joules).max(0.0),
+        }
+    }
+}
+
+/// One server's part in a federation. Stops when dropped.
+pub struct Federation {
+    shared: Arc<Shared>,
+    owner: Arc<OwnerSide>,
+    runtime: Option<Runtime>,
+}
+
+impl Federation {
+    /// Starts to listen, to report and, without [`Options::join`], to coordinate. A coordinator that cannot be reached yet is
+    /// no error: everything is local until it can.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] for options that cannot work or an address that cannot be listened on; [`Error::Io`] for
+    /// the worker's folder.
+    pub fn start(options: Options, duties: Arc<ThreadDuties>, observer: Arc<dyn JobObserver>) -> Result<Federation> {
+        options.validate()?;
+        let core = PolicyCore::new(options.name.clone(), options.policy.clone())
+            .map_err(|error| Error::Configuration(error.to_string()))?;
+        let (begin, end) = (duties.clone(), duties.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(TRANSPORT_THREADS)
+            .max_blocking_threads(FILE_THREADS)
+            .thread_name("ecotone-transport")
+            .on_thread_start(move || begin.begin(Duty::Transport))
+            .on_thread_stop(move || end.end())
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Configuration(format!("no run time for the network: {error}")))?;
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind(options.listen))
+            .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
+            .map_err(|error| Error::Configuration(format!("cannot listen on {}: {error}", options.listen)));
+        let (listener, listening): (_, SocketAddr) = listener?;
+        let address = options.advertise.clone().unwrap_or_else(|| listening.to_string());
+
+        let (queue, queue_end) = match options.join {
+            Some(_) => (None, None),
+            None => {
+                let (queue, end) = Queue::new(options.limits.placement_queue);
+                (Some(queue), Some(end))
+            }
+        };
+        let own = options.name.clone();
+        let shared = Arc::new(Shared {
+            runtime: runtime.handle().clone(),
+            connections: Connections::new(own.clone(), &options.limits),
+            exports: Arc::default(),
+            traffic: Arc::default(),
+            worker: WorkerSide::new(&options.worker_directory)?,
+            queue,
+            statistics: Statistics::default(),
+            reports_waiting: Mutex::default(),
+            duties,
+            core: Mutex::new(core),
+            started: Instant::now(),
+            addresses: Mutex::new(HashMap::from([(own, address.clone())])),
+            address,
+            load: OnceLock::new(),
+            observer,
+            options,
+        });
+
+        let services = Services { shared: shared.clone() };
+        let limits = &shared.options.limits;
+        let serving = Server::builder()
+            .tcp_nodelay(true)
+            .http2_keepalive_interval(Some(limits.heartbeat_timeout / 2))
+            .http2_keepalive_timeout(Some(limits.heartbeat_timeout))
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES)
+            .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        runtime.spawn(async move {
+            if let Err(error) = serving.await {
+                warn!(%error, "the federation's services ended");
+            }
+        });
+        runtime.spawn(reports::run(shared.clone()));
+        runtime.spawn(tick(shared.clone()));
+        if let Some(end) = queue_end {
+            runtime.spawn(coordinator::serve(shared.clone(), end));
+        }
+        info!(
+            server = %shared.options.name,
+            address = shared.address,
+            coordinator = shared.coordinator_address(),
+            policy = %shared.options.policy.policy,
+            "in the federation"
+        );
+        let owner = Arc::new(OwnerSide::new(shared.clone()));
+        Ok(Federation { shared, owner, runtime: Some(runtime) })
+    }
+
+    /// Where other servers reach this one.
+    pub fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// What the store's options need to have its compactions placed.
+    pub fn offload(&self) -> Arc<dyn CompactionOffload> {
+        self.owner.clone()
+    }
+
+    /// From now on the server's load is reported. Called once, when its store is open; later calls change nothing.
+    pub fn set_load_source(&self, source: Arc<dyn LoadSource>) {
+        let _ = self.shared.load.set(source);
+    }
+
+    /// To be called with every compaction that the store reports: the models learn from those that ran here.
+    pub fn compaction_finished(&self, event: &CompactionFinished) {
+        self.owner.compaction_finished(event);
+    }
+
+    /// Counters since the start.
+    pub fn statistics(&self) -> FederationStatistics {
+        let statistics = &self.shared.statistics;
+        FederationStatistics {
+            offloaded: statistics.offloaded.load(Ordering::Relaxed),
+            taken: statistics.taken.load(Ordering::Relaxed),
+            declined: statistics.declined.lock().clone(),
+            fallbacks: statistics.fallbacks.lock().clone(),
+            network_bytes_sent: self.shared.traffic.sent(),
+            network_bytes_received: self.shared.traffic.received(),
+            running_worker_jobs: self.shared.worker.running(),
+        }
+    }
+
+    /// What the models of this server know.
+    pub fn models(&self) -> ModelReport {
+        self.shared.core.lock().models()
+    }
+}
+
+impl Drop for Federation {
+    fn drop(&mut self) {
+        self.owner.cancel_all();
+        self.shared.worker.cancel_all();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}
+
+async fn tick(shared: Arc<Shared>) {
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tick.tick().await;
+        shared.decide(Event::Tick);
+    }
+}

@@ -1,0 +1,554 @@
+//! The owner's side of a job: from RocksDB's question to verified, durable tables.
+//!
+//! [`OwnerSide::run`] is called on the compaction's own thread and blocks it until there is a result or the compaction is to
+//! run here. Output tables are fetched while the worker goes on; what RocksDB would check only after it was told of
+//! success is checked before ([`ecotone_engine::verify_outputs`]).
+//!
+//! # Failure modes
+//!
+//! Whatever happens, the answer is a result that holds or "run it here". Waits are bounded: for the coordinator by
+//! `placement_timeout`, for a sign of life by `heartbeat_timeout`, for a range by `read_timeout`, for the job by its deadline.
+//! Local runs after a failure queue for `fallback_slots`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ecotone_engine::{CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_outputs};
+use ecotone_policy::ids::{JobId, ServerId};
+use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
+use ecotone_policy::units::{Bytes, Joules, Seconds};
+use ecotone_rocks_sys::remote::RemoteResult;
+use parking_lot::Mutex;
+use tonic::Streaming;
+use tracing::{debug, warn};
+
+use crate::convert;
+use crate::coordinator;
+use crate::error::{Error, Result};
+use crate::exports::{Role, Token};
+use crate::federation::{JobEnded, JobOutcome, Shared};
+use crate::protocol::PROTOCOL_VERSION;
+use crate::protocol::wire::job_event::Event as WireEvent;
+use crate::protocol::wire::worker_client::WorkerClient;
+use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, OutputReady, ReleaseRequest};
+use crate::remote_files::RangeClient;
+use crate::steps::Step;
+
+/// Ranges of an output table on their way at a time.
+const RANGES_AHEAD: usize = 3;
+/// Output may exceed input by table overhead, never by more.
+const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
+/// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
+const LOCAL_REMEMBERED: usize = 64;
+
+/// Where the policy wants a job.
+enum Decision {
+    Here(LocalReason),
+    Away { worker: ServerId, prediction: Prediction, deadline: Seconds },
+}
+
+/// Why and with what expectation a compaction runs here.
+struct LocalRun {
+    /// RocksDB's number of the whole compaction.
+    rocks_job: i32,
+    job: JobId,
+    reason: LocalReason,
+}
+
+/// The federation's side of a store's compactions. Give it to the store's options.
+pub(crate) struct OwnerSide {
+    shared: Arc<Shared>,
+    away: AtomicU64,
+    canceled: AtomicBool,
+    cancel: tokio::sync::Notify,
+    /// Jobs whose result RocksDB was given: they are finished when it has taken it.
+    installing: Mutex<HashMap<u64, Installing>>,
+    local: Mutex<Vec<LocalRun>>,
+}
+
+struct Installing {
+    ended: JobEnded,
+    report: JobReport,
+    worker_address: String,
+    output_directory: PathBuf,
+    token: Token,
+}
+
+/// A finished offload.
+struct Offloaded {
+    result: VerifiedResult,
+    output_bytes: u64,
+    joules: f64,
+    token: Token,
+}
+
+impl OwnerSide {
+    pub(crate) fn new(shared: Arc<Shared>) -> OwnerSide {
+        OwnerSide {
+            shared,
+            away: AtomicU64::new(0),
+            canceled: AtomicBool::new(false),
+            cancel: tokio::sync::Notify::new(),
+            installing: Mutex::default(),
+            local: Mutex::default(),
+        }
+    }
+
+    fn decide(&self, job: &RemoteJob) -> Decision {
+        let id = JobId(job.id);
+        let mut event = Event::CompactionReady {
+            job: id,
+            input_bytes: Bytes(job.estimated_bytes),
+            input_level: job.input_level,
+            output_level: job.output_level,
+            l0_tables: self.shared.local_load().map(|load| load.l0_tables),
+        };
+        // The machine answers with one command a step; three steps lead to a place.
+        for _ in 0..3 {
+            let commands = self.shared.decide(event);
+            let next = commands.into_iter().find_map(|command| match command {
+                Command::RunHere { job, reason } if job == id => Some(Err(Decision::Here(reason))),
+                Command::Offload { job, worker, prediction, deadline } if job == id => {
+                    Some(Err(Decision::Away { worker, prediction, deadline }))
+                }
+                Command::AskCoordinator { request } if request.job == id => Some(Ok(request)),
+                _ => None,
+            });
+            event = match next {
+                Some(Err(decision)) => return decision,
+                Some(Ok(request)) => match coordinator::ask(&self.shared, request) {
+                    Ok(answer) => Event::PlacementAnswered { job: id, answer },
+                    Err(error) => {
+                        debug!(job = job.id, %error, "no placement");
+                        Event::PlacementUnavailable { job: id }
+                    }
+                },
+                None => break,
+            };
+        }
+        Decision::Here(LocalReason::ImplausiblePlacement)
+    }
+
+    fn run_here(&self, job: &RemoteJob, reason: LocalReason) -> RemoteOutcome {
+        let mut local = self.local.lock();
+        if local.len() >= LOCAL_REMEMBERED {
+            local.remove(0);
+        }
+        let rocks_job = (job.rocks_job >> 32) as i32;
+        local.push(LocalRun { rocks_job, job: JobId(job.id), reason });
+        if reason.is_fallback() { RemoteOutcome::Fallback } else { RemoteOutcome::Local }
+    }
+
+    /// A compaction of this store has ended. Only those that ran here are told: the others were when they were installed.
+    pub(crate) fn compaction_finished(&self, event: &CompactionFinished) {
+        let run = {
+            let mut local = self.local.lock();
+            let mut runs = Vec::new();
+            local.retain_mut(|run| {
+                let ends = run.rocks_job == event.job;
+                if ends {
+                    runs.push((run.job, run.reason));
+                }
+                !ends
+            });
+            runs.into_iter().next()
+        };
+        let Some((job, reason)) = run else { return };
+        if event.remote || event.error.is_some() || event.input_bytes == 0 || event.seconds <= 0.0 {
+            return;
+        }
+        let own = self.shared.options.name.clone();
+        let report = JobReport {
+            owner: own.clone(),
+            worker: own.clone(),
+            job,
+            input_bytes: Bytes(event.input_bytes),
+            output_bytes: Bytes(event.output_bytes),
+            seconds: Seconds(event.seconds),
+            joules: Joules(self.shared.joules_of(event.cpu_seconds)),
+            transfer_seconds: None,
+            input_level: event.input_level,
+            output_level: event.output_level,
+        };
+        let outcome = if reason.is_fallback() { JobOutcome::Fallback } else { JobOutcome::Local };
+        self.shared.finished(JobEnded::of(&report, None, outcome, reason.name()), report);
+    }
+
+    fn offload(
+        &self,
+        job: &RemoteJob,
+        worker: &ServerId,
+        prediction: Prediction,
+        deadline: Seconds,
+    ) -> std::result::Result<VerifiedResult, OffloadOutcome> {
+        let began = Instant::now();
+        let before = self.shared.thread_use();
+        let failed = |reason| OffloadOutcome::Failed { worker: worker.clone(), reason };
+        let Some(address) = self.shared.address_of(worker) else { return Err(failed(FailureReason::Unreachable)) };
+        let mut away = Away {
+            side: self,
+            job,
+            worker_address: address,
+            until: began + Duration::from_secs_f64(deadline.0.clamp(0.0, 1e6)),
+            deadline,
+        };
+        match away.run() {
+            Ok(offloaded) => {
+                let own_joules = self.shared.thread_use().since(before).joules;
+                let report = JobReport {
+                    owner: self.shared.options.name.clone(),
+                    worker: worker.clone(),
+                    job: JobId(job.id),
+                    input_bytes: Bytes(job.input_bytes),
+                    output_bytes: Bytes(offloaded.output_bytes),
+                    seconds: Seconds(began.elapsed().as_secs_f64()),
+                    joules: Joules(offloaded.joules + own_joules),
+                    transfer_seconds: None,
+                    input_level: job.input_level,
+                    output_level: job.output_level,
+                };
+                let ended = JobEnded::of(&report, Some(prediction), JobOutcome::Offloaded, "");
+                self.shared.step(Step::Installing);
+                self.installing.lock().insert(
+                    job.id,
+                    Installing {
+                        ended,
+                        report,
+                        worker_address: away.worker_address,
+                        output_directory: job.output_directory(),
+                        token: offloaded.token,
+                    },
+                );
+                Ok(offloaded.result)
+            }
+            Err(error) => {
+                self.shared.connections.forget_if_broken(&away.worker_address, &error);
+                let outcome = match error {
+                    Error::Declined(reason, _) => OffloadOutcome::Declined { worker: worker.clone(), reason },
+                    ref other => failed(failure(other)),
+                };
+                self.shared.statistics.count_fallback(error.kind());
+                // Declines are the worker's right and frequent; everything else deserves a line.
+                if matches!(outcome, OffloadOutcome::Declined { .. }) {
+                    debug!(job = job.id, %worker, %error, "the worker declined; compacting locally");
+                } else {
+                    warn!(job = job.id, %worker, %error, "an offloaded compaction failed; compacting locally");
+                }
+                Err(outcome)
+            }
+        }
+    }
+}
+
+fn failure(error: &Error) -> FailureReason {
+    match error {
+        Error::Unreachable { .. } | Error::Version { .. } => FailureReason::Unreachable,
+        Error::Silent { .. } => FailureReason::HeartbeatLost,
+        Error::Deadline { .. } => FailureReason::DeadlineMissed,
+        Error::Cancelled => FailureReason::Cancelled,
+        Error::BadResult(_) => FailureReason::OutputRefused,
+        Error::Io { .. } | Error::Configuration(_) => FailureReason::OwnerFailed,
+        Error::Worker(_) | Error::Unauthorised(_) | Error::Declined(..) => FailureReason::WorkerFailed,
+    }
+}
+
+/// One job on its way.
+struct Away<'a> {
+    side: &'a OwnerSide,
+    job: &'a RemoteJob,
+    worker_address: String,
+    until: Instant,
+    deadline: Seconds,
+}
+
+impl Away<'_> {
+    fn run(&mut self) -> Result<Offloaded> {
+        let shared = &self.side.shared;
+        let token = Token::new()?;
+        let export = shared.exports.begin(token, Role::Inputs);
+        let mut files = Vec::new();
+        for name in self.names()? {
+            let bytes = export.add(&name, &self.job.store_directory.join(&name))?;
+            files.push(InputFile { name, bytes });
+        }
+        let output_directory = self.job.output_directory();
+        let offer = JobOffer {
+            protocol_version: PROTOCOL_VERSION,
+            owner: shared.options.name.as_str().to_owned(),
+            owner_address: shared.address(),
+            session: self.job.db_session_id.clone(),
+            job: self.job.id,
+            token: token.to_wire(),
+            store_directory: path_text(&self.job.store_directory)?,
+            output_name: self.job.output_name(),
+            block_bytes: self.job.table_format.block_bytes,
+            bloom_bits_per_key: self.job.table_format.bloom_bits_per_key,
+            input: self.job.input.clone(),
+            files,
+            input_bytes: self.job.input_bytes,
+            deadline_seconds: self.deadline.0,
+        };
+        shared.step(Step::Offering);
+        let channel = shared.runtime.block_on(shared.connections.to(&self.worker_address))?;
+        let mut client = WorkerClient::new(channel.clone());
+        let mut events = self
+            .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
+        let mut outputs = Outputs {
+            directory: output_directory,
+            client: RangeClient::new(
+                channel,
+                token.to_wire(),
+                shared.runtime.clone(),
+                shared.options.limits.read_timeout,
+                shared.traffic.clone(),
+                Arc::new(AtomicU64::new(0)),
+            ),
+            chunk_bytes: shared.options.limits.chunk_bytes,
+            bytes_allowed: 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES,
+            tables: HashMap::new(),
+        };
+        let finished = match self.follow(&mut events, &mut outputs) {
+            Ok(finished) => finished,
+            Err(error) => {
+                outputs.remove();
+                self.side.release(&self.worker_address, token);
+                return Err(error);
+            }
+        };
+        match self.accept(&finished, &outputs) {
+            Ok(result) => {
+                Ok(Offloaded { result, output_bytes: outputs.tables.values().sum(), joules: finished.joules, token })
+            }
+            Err(error) => {
+                outputs.remove();
+                self.side.release(&self.worker_address, token);
+                Err(error)
+            }
+        }
+    }
+
+    /// The files the worker needs: the job's tables, and the metadata that says what they are.
+    fn names(&self) -> Result<Vec<String>> {
+        let current = self.job.store_directory.join("CURRENT");
+        let manifest = std::fs::read_to_string(&current)
+            .map_err(|error| Error::io("read the current manifest from", &current, error))?;
+        let mut names = self.job.request.input_files.clone();
+        names.push("CURRENT".into());
+        names.push(manifest.trim_end().to_owned());
+        names.push(format!("OPTIONS-{:06}", self.job.request.options_file_number));
+        // A store that was never named has no such file; RocksDB then does without.
+        if self.job.store_directory.join("IDENTITY").exists() {
+            names.push("IDENTITY".into());
+        }
+        Ok(names)
+    }
+
+    fn unreachable(&self, status: tonic::Status) -> Error {
+        Error::unreachable(format!("worker {}", self.worker_address), status.message())
+    }
+
+    /// Waits for a future of the network, but no longer than the signs of life, the deadline and the store allow.
+    fn bounded<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let silence = self.side.shared.options.limits.heartbeat_timeout;
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.side.shared.runtime.block_on(async {
+            if self.side.canceled.load(Ordering::Acquire) {
+                return Err(Error::Cancelled);
+            }
+            tokio::select! {
+                outcome = tokio::time::timeout(silence.min(left), future) => outcome.unwrap_or_else(|_| {
+                    if left < silence {
+                        Err(Error::Deadline { seconds: self.deadline.0 })
+                    } else {
+                        Err(Error::Silent { seconds: silence.as_secs_f64() })
+                    }
+                }),
+                () = self.side.cancel.notified() => Err(Error::Cancelled),
+            }
+        })
+    }
+
+    /// Follows the job's events to its end and fetches tables as they become complete.
+    fn follow(&self, events: &mut Streaming<JobEvent>, outputs: &mut Outputs) -> Result<Finished> {
+        loop {
+            let event = self.bounded(async { events.message().await.map_err(|status| self.unreachable(status)) })?;
+            let event = event.and_then(|event| event.event).ok_or_else(|| Error::Worker("it hung up".into()))?;
+            match event {
+                WireEvent::Admitted(_) | WireEvent::Heartbeat(_) => {}
+                WireEvent::Declined(declined) => {
+                    return Err(Error::Declined(convert::decline_from_wire(&declined.reason), declined.detail));
+                }
+                WireEvent::Failed(failed) => return Err(Error::Worker(failed.reason)),
+                WireEvent::OutputReady(table) => self.fetch(&table, outputs)?,
+                WireEvent::Finished(finished) => return Ok(finished),
+            }
+        }
+    }
+
+    fn fetch(&self, table: &OutputReady, outputs: &mut Outputs) -> Result<()> {
+        outputs.fetch(table, || {
+            if self.side.canceled.load(Ordering::Acquire) {
+                Err(Error::Cancelled)
+            } else if Instant::now() >= self.until {
+                Err(Error::Deadline { seconds: self.deadline.0 })
+            } else {
+                Ok(())
+            }
+        })?;
+        self.side.shared.step(Step::Fetched);
+        Ok(())
+    }
+
+    /// Checks the result against what was fetched and makes it durable.
+    fn accept(&self, finished: &Finished, outputs: &Outputs) -> Result<VerifiedResult> {
+        let bad = |error: &dyn std::fmt::Display| Error::BadResult(error.to_string());
+        let result = RemoteResult::parse(&finished.result).map_err(|error| bad(&error))?;
+        if let Err(status) = result.status {
+            return Err(Error::Worker(status));
+        }
+        let named = |table: &String| result.output_files.iter().any(|file| file.file_name == *table);
+        if let Some(unnamed) = outputs.tables.keys().find(|table| !named(table)) {
+            return Err(bad(&format!("the result does not name {unnamed}, which came")));
+        }
+        self.side.shared.step(Step::Verifying);
+        verify_outputs(self.job, &finished.result).map_err(|error| bad(&error))
+    }
+}
+
+fn path_text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::Configuration(format!("{} is not UTF-8; its store cannot be compacted elsewhere", path.display()))
+    })
+}
+
+/// A job's output tables as they arrive at the owner.
+struct Outputs {
+    directory: PathBuf,
+    client: Arc<RangeClient>,
+    chunk_bytes: usize,
+    bytes_allowed: u64,
+    /// Bytes by name.
+    tables: HashMap<String, u64>,
+}
+
+impl Outputs {
+    fn fetch(&mut self, table: &OutputReady, may_go_on: impl Fn() -> Result<()>) -> Result<()> {
+        let number = table.file.strip_suffix(".sst").unwrap_or_default();
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Error::BadResult(format!("{:?} is no name of a table", table.file)));
+        }
+        let total: u64 = self.tables.values().sum();
+        if self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
+            return Err(Error::BadResult(format!("table {} of {} bytes is one too many", table.file, table.bytes)));
+        }
+        let path = self.directory.join(&table.file);
+        let io = |error| Error::io("write a fetched table to", &path, error);
+        std::fs::create_dir_all(&self.directory).map_err(io)?;
+        let mut file = File::create(&path).map_err(io)?;
+        self.tables.insert(table.file.clone(), table.bytes);
+
+        let mut ranges = std::collections::VecDeque::new();
+        let mut asked = 0;
+        let mut written = 0;
+        while written < table.bytes {
+            while asked < table.bytes && ranges.len() < RANGES_AHEAD {
+                let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
+                ranges.push_back((self.client.begin(&table.file, asked, length), length));
+                asked += length as u64;
+            }
+            may_go_on()?;
+            let Some((range, length)) = ranges.pop_front() else { break };
+            let data = self.client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
+            if data.len() != length {
+                return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
+            }
+            file.write_all(&data).map_err(io)?;
+            written += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Removes what came: the compaction runs here after all.
+    fn remove(&self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.directory)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(directory = %self.directory.display(), %error, "fetched tables of a failed job could not be removed");
+        }
+    }
+}
+
+impl CompactionOffload for OwnerSide {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        self.shared.step(Step::Asked);
+        let id = JobId(job.id);
+        match self.decide(&job) {
+            Decision::Here(reason) => self.run_here(&job, reason),
+            Decision::Away { worker, prediction, deadline } => {
+                let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
+                {
+                    self.offload(&job, &worker, prediction, deadline)
+                } else {
+                    Err(OffloadOutcome::Failed { worker, reason: FailureReason::OwnerFailed })
+                };
+                self.away.fetch_sub(1, Ordering::AcqRel);
+                match outcome {
+                    // The machine hears of the end when RocksDB has taken the tables.
+                    Ok(result) => RemoteOutcome::Installed { result },
+                    Err(outcome) => {
+                        let reason = match outcome {
+                            OffloadOutcome::Declined { .. } => LocalReason::Declined,
+                            _ => LocalReason::Failed,
+                        };
+                        self.shared.decide(Event::OffloadEnded { job: id, outcome });
+                        self.run_here(&job, reason)
+                    }
+                }
+            }
+        }
+    }
+
+    fn cancel_all(&self) {
+        self.canceled.store(true, Ordering::Release);
+        self.cancel.notify_waiters();
+    }
+
+    fn installed(&self, job: u64, ok: bool) {
+        let Some(done) = self.installing.lock().remove(&job) else { return };
+        let outcome = if ok {
+            OffloadOutcome::Installed
+        } else {
+            OffloadOutcome::Failed { worker: done.report.worker.clone(), reason: FailureReason::OwnerFailed }
+        };
+        self.shared.decide(Event::OffloadEnded { job: JobId(job), outcome });
+        self.shared.step(Step::Installed);
+        self.release(&done.worker_address, done.token);
+        if let Err(error) = std::fs::remove_dir_all(&done.output_directory)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(job, %error, "the emptied folder of an offloaded compaction could not be removed");
+        }
+        if ok {
+            self.shared.finished(done.ended, done.report);
+        }
+    }
+}
+
+impl OwnerSide {
+    /// Tells the worker that it may forget the job. Nobody waits for it; a worker that does not hear it forgets in time.
+    fn release(&self, address: &str, token: Token) {
+        let shared = self.shared.clone();
+        let address = address.to_owned();
+        self.shared.runtime.spawn(async move {
+            if let Ok(channel) = shared.connections.to(&address).await {
+                let request = ReleaseRequest { token: token.to_wire() };
+                let _ = WorkerClient::new(channel).release(request).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! The gRPC services of one server.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use crate::coordinator;
+use crate::error::Error;
+use crate::exports::Role;
+use crate::federation::Shared;
+use crate::protocol::wire::coordinator_server::Coordinator;
+use crate::protocol::wire::peer_server::Peer;
+use crate::protocol::wire::worker_server::Worker;
+use crate::protocol::wire::{
+    HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReadReply,
+    ReadRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
+};
+use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+use crate::reports;
+use crate::steps::Step;
+use crate::worker;
+
+/// All services; cheap to clone, as tonic wants it.
+#[derive(Clone)]
+pub(crate) struct Services {
+    pub(crate) shared: Arc<Shared>,
+}
+
+fn status(error: Error) -> Status {
+    match error {
+        Error::Unauthorised(_) => Status::permission_denied(error.to_string()),
+        Error::Version { .. } => Status::failed_precondition(error.to_string()),
+        _ => Status::unavailable(error.to_string()),
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for Services {
+    async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let hello = request.into_inner();
+        if hello.protocol_version != PROTOCOL_VERSION {
+            return Err(status(Error::Version {
+                peer: hello.server,
+                theirs: hello.protocol_version,
+                ours: PROTOCOL_VERSION,
+            }));
+        }
+        Ok(Response::new(HelloReply {
+            protocol_version: PROTOCOL_VERSION,
+            server: self.shared.options.name.as_str().to_owned(),
+            coordinator_address: self.shared.coordinator_address(),
+        }))
+    }
+
+    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeReply>, Status> {
+        let bytes = (request.into_inner().reply_bytes as usize).min(MESSAGE_BYTES_MAX / 2);
+        Ok(Response::new(ProbeReply { payload: vec![0; bytes] }))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadReply>, Status> {
+        let request = request.into_inner();
+        let export = self.shared.exports.find(&request.token).map_err(status)?;
+        self.shared.step(match export.role {
+            Role::Inputs => Step::ReadingInput,
+            Role::Outputs => Step::ReadingOutput,
+        });
+        let length = (request.length as usize).min(MESSAGE_BYTES_MAX / 2);
+        // A file read can wait for the disk; the run time's threads must not.
+        let data = tokio::task::spawn_blocking(move || export.read(&request.file, request.offset, length))
+            .await
+            .map_err(|error| Status::internal(error.to_string()))?
+            .map_err(status)?;
+        self.shared.traffic.add_sent(data.len());
+        Ok(Response::new(ReadReply { data: data.into() }))
+    }
+}
+
+#[tonic::async_trait]
+impl Worker for Services {
+    type RunStream = Pin<Box<dyn Stream<Item = Result<JobEvent, Status>> + Send>>;
+
+    async fn run(&self, request: Request<JobOffer>) -> Result<Response<Self::RunStream>, Status> {
+        let receiver = worker::accept(&self.shared, request.into_inner());
+        Ok(Response::new(Box::pin(tokio_stream::wrappers::ReceiverStream::new(receiver))))
+    }
+
+    async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        self.shared.worker.release(&request.into_inner().token).map_err(status)?;
+        self.shared.step(Step::Released);
+        Ok(Response::new(ReleaseReply {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Coordinator for Services {
+    async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportReply>, Status> {
+        self.shared.require_coordinator().map_err(status)?;
+        reports::receive(&self.shared, request.into_inner()).map_err(status)?;
+        Ok(Response::new(ReportReply {}))
+    }
+
+    async fn place(&self, request: Request<PlaceRequest>) -> Result<Response<PlaceReply>, Status> {
+        let reply = coordinator::place(&self.shared, request.into_inner()).await.map_err(status)?;
+        Ok(Response::new(reply))
+    }
+}

@@ -1,0 +1,385 @@
+//! The worker's side of a job.
+//!
+//! A job is admitted or declined at once; an admitted one runs on a thread of its own, which carries the worker's duty. Its
+//! outputs lie in a folder of their own and are kept until the owner has them, has gone, or [`Limits::output_kept`] has
+//! passed since the job ended.
+//!
+//! # Failure modes
+//!
+//! - The owner goes away: the stream of events breaks, the job is cancelled, its folder removed.
+//! - This process dies: the next start empties the worker's folder.
+//! - The disk is full, a range does not come, RocksDB refuses: the owner is told why and compacts locally.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ecotone_engine::{CancelFlag, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
+use ecotone_policy::duty::Duty;
+use ecotone_policy::machine::DeclineReason;
+use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tracing::{debug, info, warn};
+
+use crate::config::Limits;
+use crate::error::{Error, Result};
+use crate::exports::{ExportGuard, Role, Token};
+use crate::federation::Shared;
+use crate::protocol::PROTOCOL_VERSION;
+use crate::protocol::wire::job_event::Event;
+use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
+use crate::remote_files::{OwnerFiles, RangeClient};
+use crate::steps::Step;
+
+/// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
+const EVENTS_WAITING: usize = 64;
+/// Input files of one job. RocksDB's largest compactions have some hundreds.
+const INPUT_FILES_MAX: usize = 4096;
+/// Output may exceed twice the input by the overhead of small tables.
+const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
+/// Input tables that a compaction reads at a time, for the estimate of its memory: all of L0 and one table of the next level.
+const TABLES_READ_AT_A_TIME: u64 = 40;
+
+/// What a stream of job events carries.
+pub(crate) type EventSender = mpsc::Sender<std::result::Result<JobEvent, tonic::Status>>;
+/// The other end of [`EventSender`].
+pub(crate) type EventReceiver = mpsc::Receiver<std::result::Result<JobEvent, tonic::Status>>;
+
+/// All jobs that this server runs or keeps outputs of.
+pub(crate) struct WorkerSide {
+    directory: PathBuf,
+    jobs: Mutex<HashMap<Token, Arc<Job>>>,
+    next_folder: AtomicU64,
+}
+
+struct Job {
+    folder: PathBuf,
+    memory_bytes: u64,
+    input_bytes: u64,
+    export: ExportGuard,
+    cancel: CancelFlag,
+    /// Set when the compaction has ended and the outputs only wait for the owner.
+    ended: Mutex<Option<Instant>>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(folder = %self.folder.display(), %error, "a finished job's folder could not be removed");
+        }
+    }
+}
+
+impl WorkerSide {
+    /// Takes the folder over and removes what a dead process left there.
+    pub(crate) fn new(directory: &Path) -> Result<WorkerSide> {
+        let prepare = || {
+            if directory.exists() {
+                std::fs::remove_dir_all(directory)?;
+            }
+            std::fs::create_dir_all(directory)
+        };
+        prepare().map_err(|error| Error::io("empty the worker's folder", directory, error))?;
+        Ok(WorkerSide { directory: directory.to_owned(), jobs: Mutex::default(), next_folder: AtomicU64::new(0) })
+    }
+
+    /// Jobs that run now.
+    pub(crate) fn running(&self) -> usize {
+        self.jobs.lock().values().filter(|job| job.ended.lock().is_none()).count()
+    }
+
+    /// The owner has what it wants.
+    pub(crate) fn release(&self, token: &[u8]) -> Result<()> {
+        let token = Token::from_wire(token)?;
+        // Dropped after the lock: removing the folder takes time.
+        let job = self.jobs.lock().remove(&token);
+        if let Some(job) = job {
+            job.cancel.cancel();
+        }
+        Ok(())
+    }
+
+    /// Forgets outputs that no owner came for.
+    pub(crate) fn forget_orphans(&self, limits: &Limits) {
+        let expired = |job: &Job| job.ended.lock().is_some_and(|at| at.elapsed() > limits.output_kept);
+        let orphans: Vec<Arc<Job>> = {
+            let mut jobs = self.jobs.lock();
+            let tokens: Vec<Token> = jobs.iter().filter(|(_, job)| expired(job)).map(|(token, _)| *token).collect();
+            tokens.iter().filter_map(|token| jobs.remove(token)).collect()
+        };
+        for orphan in orphans {
+            info!(folder = %orphan.folder.display(), "no owner came for a finished job's output; it is removed");
+        }
+    }
+
+    /// Cancels all jobs: the server stops.
+    pub(crate) fn cancel_all(&self) {
+        for job in self.jobs.lock().values() {
+            job.cancel.cancel();
+        }
+    }
+
+    fn admit(&self, shared: &Shared, offer: &JobOffer) -> Result<(Token, Arc<Job>)> {
+        let limits = &shared.options.limits;
+        let declined = |reason, detail: String| Err(Error::Declined(reason, detail));
+        if offer.protocol_version != PROTOCOL_VERSION {
+            return declined(
+                DeclineReason::VersionMismatch,
+                format!("protocol version {} instead of {PROTOCOL_VERSION}", offer.protocol_version),
+            );
+        }
+        if offer.files.len() > INPUT_FILES_MAX {
+            return declined(
+                DeclineReason::NoMemory,
+                format!("{} input files, at most {INPUT_FILES_MAX}", offer.files.len()),
+            );
+        }
+        let load = shared.local_load();
+        if load.as_ref().is_some_and(|load| load.stalled) {
+            return declined(DeclineReason::Stalled, "its own writes are stalled".into());
+        }
+        // One busy core of a job would take what the server's own threads need.
+        if let Some(load) = &load
+            && load.free_cores < 1.0
+        {
+            return declined(
+                DeclineReason::NoFreeCore,
+                format!("{:.2} cores are free, a job takes one", load.free_cores),
+            );
+        }
+        let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
+        let free = free_bytes(&self.directory)?;
+        let needed = offer.input_bytes.saturating_add(limits.worker_disk_reserve_bytes);
+        if free < needed {
+            return declined(
+                DeclineReason::NoDisk,
+                format!("{free} bytes are free on the disk, the job needs {needed}"),
+            );
+        }
+
+        let token = Token::from_wire(&offer.token)?;
+        let mut jobs = self.jobs.lock();
+        let running = jobs.values().filter(|job| job.ended.lock().is_none());
+        let (count, memory) = running.fold((0, 0), |(count, memory), job| (count + 1, memory + job.memory_bytes));
+        if count >= limits.worker_slots {
+            return declined(DeclineReason::NoFreeSlot, format!("all {} worker slots are taken", limits.worker_slots));
+        }
+        if memory + memory_bytes > limits.worker_memory_bytes {
+            return declined(DeclineReason::NoMemory, format!("{memory_bytes} bytes of memory are not free"));
+        }
+        if jobs.contains_key(&token) {
+            return declined(DeclineReason::NoFreeSlot, "a job with this token is here already".into());
+        }
+        let folder = self.directory.join(format!("job-{}", self.next_folder.fetch_add(1, Ordering::Relaxed)));
+        std::fs::create_dir(&folder).map_err(|error| Error::io("create a job's folder", &folder, error))?;
+        let job = Arc::new(Job {
+            folder,
+            memory_bytes,
+            input_bytes: offer.input_bytes,
+            export: shared.exports.begin(token, Role::Outputs),
+            cancel: CancelFlag::new(),
+            ended: Mutex::new(None),
+        });
+        jobs.insert(token, job.clone());
+        Ok((token, job))
+    }
+}
+
+/// Admits or declines an offer and begins the job. Events follow on the returned stream.
+pub(crate) fn accept(shared: &Arc<Shared>, offer: JobOffer) -> EventReceiver {
+    let (sender, receiver) = mpsc::channel(EVENTS_WAITING);
+    shared.step(Step::Offered);
+    match shared.worker.admit(shared, &offer) {
+        Err(error) => {
+            shared.statistics.count_declined(error.kind());
+            debug!(owner = offer.owner, job = offer.job, %error, "declined");
+            let (reason, detail) = match error {
+                Error::Declined(reason, detail) => (reason, detail),
+                other => (DeclineReason::NoDisk, other.to_string()),
+            };
+            // The channel is new and has room.
+            let _ = sender.try_send(event(Event::Declined(Declined { reason: reason.name().to_owned(), detail })));
+        }
+        Ok((token, job)) => {
+            let _ = sender.try_send(event(Event::Admitted(Admitted {})));
+            shared.step(Step::Admitted);
+            begin(shared.clone(), offer, token, job, sender);
+        }
+    }
+    receiver
+}
+
+fn event(event: Event) -> std::result::Result<JobEvent, tonic::Status> {
+    Ok(JobEvent { event: Some(event) })
+}
+
+/// Starts the job's thread and the task that keeps its owner informed.
+fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, sender: EventSender) {
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let ended = Arc::new(tokio::sync::Notify::new());
+    shared.runtime.spawn(keep_informed(
+        shared.clone(),
+        token,
+        job.clone(),
+        sender.clone(),
+        bytes_read.clone(),
+        ended.clone(),
+    ));
+    let run = move || {
+        shared.duties().begin(Duty::Worker);
+        let outcome = run(&shared, &offer, &job, &sender, &bytes_read);
+        shared.duties().end();
+        *job.ended.lock() = Some(Instant::now());
+        let last = match outcome {
+            Ok(finished) => {
+                shared.statistics.count_taken();
+                shared.step(Step::Compacted);
+                Event::Finished(finished)
+            }
+            Err(error) => {
+                debug!(owner = offer.owner, job = offer.job, %error, "a job for another server failed");
+                shared.worker.jobs.lock().remove(&token);
+                Event::Failed(Failed { reason: error.to_string() })
+            }
+        };
+        // An owner that is gone needs no answer.
+        let _ = sender.blocking_send(event(last));
+        ended.notify_one();
+    };
+    let spawned = std::thread::Builder::new().name("ecotone-worker".into()).spawn(run);
+    if let Err(error) = spawned {
+        warn!(%error, "no thread for a job; it is dropped and its owner compacts locally");
+    }
+}
+
+/// Sends signs of life and cancels the job when its owner has gone.
+async fn keep_informed(
+    shared: Arc<Shared>,
+    token: Token,
+    job: Arc<Job>,
+    sender: EventSender,
+    bytes_read: Arc<AtomicU64>,
+    ended: Arc<tokio::sync::Notify>,
+) {
+    let mut beat = tokio::time::interval(shared.options.limits.heartbeat_interval);
+    loop {
+        tokio::select! {
+            () = ended.notified() => return,
+            () = sender.closed() => {
+                // Before the end, only a failed or cancelled owner hangs up.
+                if job.ended.lock().is_none() {
+                    job.cancel.cancel();
+                    shared.worker.jobs.lock().remove(&token);
+                    debug!(folder = %job.folder.display(), "the owner hung up; its job is cancelled");
+                }
+                return;
+            }
+            _ = beat.tick() => {
+                let heartbeat = Heartbeat { input_bytes_read: bytes_read.load(Ordering::Relaxed) };
+                let _ = sender.try_send(event(Event::Heartbeat(heartbeat)));
+            }
+        }
+    }
+}
+
+fn run(
+    shared: &Arc<Shared>,
+    offer: &JobOffer,
+    job: &Arc<Job>,
+    sender: &EventSender,
+    bytes_read: &Arc<AtomicU64>,
+) -> Result<Finished> {
+    let began = Instant::now();
+    let before = shared.thread_use();
+    let channel = shared.runtime.block_on(shared.connections.to(&offer.owner_address))?;
+    let client = RangeClient::new(
+        channel,
+        offer.token.clone(),
+        shared.runtime.clone(),
+        shared.options.limits.read_timeout,
+        shared.traffic.clone(),
+        bytes_read.clone(),
+    );
+    let store_directory = PathBuf::from(&offer.store_directory);
+    let files =
+        OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);
+    let format = TableFormat { block_bytes: offer.block_bytes, bloom_bits_per_key: offer.bloom_bits_per_key };
+    let result = run_remote_compaction(WorkerRequest {
+        store_directory,
+        output_name: offer.output_name.clone(),
+        output_directory: job.folder.clone(),
+        input: &offer.input,
+        files: Arc::new(files),
+        tap: Some(Arc::new(OutputTap {
+            job: job.clone(),
+            sender: sender.clone(),
+            shared: shared.clone(),
+            written: AtomicU64::new(0),
+        })),
+        cancel: job.cancel.clone(),
+        options: WorkerOptions::new(format),
+    })
+    .map_err(|error| match error {
+        WorkerError::Declined(detail) => Error::Declined(DeclineReason::StaleInput, detail),
+        WorkerError::Canceled => Error::Cancelled,
+        other => Error::Worker(other.to_string()),
+    })?;
+    let used = shared.thread_use().since(before);
+    Ok(Finished {
+        result,
+        compaction_seconds: began.elapsed().as_secs_f64(),
+        cpu_seconds: used.cpu_seconds,
+        joules: used.joules,
+        input_bytes_read: client.bytes_received(),
+    })
+}
+
+/// Lets the owner fetch each output table as soon as it is complete, and stops a job that writes far more than it reads.
+struct OutputTap {
+    job: Arc<Job>,
+    sender: EventSender,
+    shared: Arc<Shared>,
+    written: AtomicU64,
+}
+
+impl OutputTap {
+    fn complete(&self, path: &Path, bytes: u64) -> Result<()> {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
+        self.job.export.add(name, &self.job.folder.join(name))?;
+        self.shared.step(Step::OutputReady);
+        // An owner that is gone is seen by the task that keeps it informed.
+        let _ = self.sender.blocking_send(event(Event::OutputReady(OutputReady { file: name.to_owned(), bytes })));
+        Ok(())
+    }
+}
+
+impl WriteTap for OutputTap {
+    fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+        match event {
+            TapEvent::Closed { path, len } if path.extension().is_some_and(|end| end == "sst") => {
+                self.complete(path, len).map_err(std::io::Error::other)
+            }
+            TapEvent::Appended { bytes, .. } => {
+                let written = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                // No compaction doubles its input; one that seems to would fill the disk.
+                if written > 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES {
+                    return Err(std::io::Error::other("the job's output is larger than twice its input"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes free for this process on the disk that holds `directory`.
+fn free_bytes(directory: &Path) -> Result<u64> {
+    let disk = rustix::fs::statvfs(directory)
+        .map_err(|error| Error::io("ask for the free space of", directory, error.into()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}

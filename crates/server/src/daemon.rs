@@ -1,0 +1,314 @@
+//! Wires one server: cores, meter, federation, store, monitor.
+//!
+//! Start order: the federation first, since the store's compactions are placed by it; the load is reported once the store is
+//! open. Stop order: the store first, so that no compaction asks a federation that is gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ecotone_engine::{CompactionFinished, Counters, OpenMode, StallChanged, StallCondition, Store, StoreEvents};
+use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
+use ecotone_policy::duty::DutyObserver;
+use ecotone_policy::machine::{ModelReport, Parameters};
+use ecotone_policy::units::Cores;
+use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
+use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
+use parking_lot::{Condvar, Mutex};
+use tracing::info;
+
+use crate::colocated::Colocated;
+use crate::error::{Error, Result};
+use crate::monitor::{Monitor, Progress, ProgressSource, RecordSink, Watch};
+use crate::options::ServeOptions;
+
+/// Time between two samples: the papers' monitors take one a second.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A running server.
+pub struct Daemon {
+    store: Option<Arc<Store>>,
+    federation: Arc<Federation>,
+    duties: Arc<ThreadDuties>,
+    watch: Arc<Watch>,
+    progress: Arc<Mutex<Option<ProgressSource>>>,
+    colocated: Arc<Mutex<Colocated>>,
+    sampler: Option<Sampler>,
+    begin: Mutex<Begin>,
+}
+
+/// Counters when the workload began.
+struct Begin {
+    energy: Reading,
+    counters: Counters,
+    federation: FederationStatistics,
+}
+
+/// What a server has done and used.
+#[derive(Debug, Clone)]
+pub struct Sums {
+    /// Energy and CPU by duty.
+    pub energy: Reading,
+    /// Time in which writes were slowed or stopped.
+    pub stall_ms: f64,
+    /// The length of each such time.
+    pub stalls_ms: Vec<f64>,
+    /// Most tables seen in L0, looked at once a second.
+    pub l0_tables_max: u64,
+    /// Compactions of this store that ran elsewhere.
+    pub offloaded: u64,
+    /// Compactions of other stores that ran here.
+    pub taken: u64,
+    /// Offers of others that were declined, by reason.
+    pub declined: BTreeMap<String, u64>,
+    /// Compactions that ran here because an offload failed, by kind of error.
+    pub fallbacks: BTreeMap<String, u64>,
+    /// File bytes sent to other servers.
+    pub network_bytes_sent: u64,
+    /// File bytes received from other servers.
+    pub network_bytes_received: u64,
+}
+
+impl Daemon {
+    /// Starts the server: the store is open and other servers can be reached when this returns.
+    ///
+    /// # Errors
+    /// What is wrong with the options, the store's folder, the address or the emulated cores.
+    pub fn start(mut options: ServeOptions, sink: Option<RecordSink>) -> Result<Daemon> {
+        if options.cores == 0 {
+            return Err(Error::Configuration("a server needs at least one core (--cores)".into()));
+        }
+        let (model, binder): (PowerModel, Arc<dyn CoreBinder>) = match &options.emulated {
+            Some(emulated) => (
+                PowerModel::emulated(options.idle_watts, options.active_watts, emulated.speed)?,
+                Arc::new(CgroupCores::for_this_process(&emulated.cgroup)?),
+            ),
+            None => (PowerModel::hardware(options.idle_watts, options.active_watts)?, Arc::new(Unbound)),
+        };
+        let meter = EnergyMeter::start(model)?;
+        let duties = Arc::new(ThreadDuties::new(meter.clone(), binder.clone()));
+        let watch = Arc::new(Watch::new(&options, sink));
+
+        let policy = Parameters { policy: options.policy, ..Parameters::default() };
+        let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
+        let worker_slots = options.worker_slots();
+        let federation = Arc::new(Federation::start(
+            Options {
+                name: options.name.clone(),
+                listen: options.listen,
+                advertise: options.advertise.clone(),
+                join: options.join.clone(),
+                worker_directory: options.directory.join("worker"),
+                policy,
+                network_bytes_per_s: options.network_bytes_per_s,
+                limits: Limits { worker_slots, ..Limits::default() },
+                steps: None,
+            },
+            duties.clone(),
+            watch.clone(),
+        )?);
+
+        options.store.max_subcompactions = options.store.max_subcompactions.max(subcompactions);
+        options.store.offload = Some(federation.offload());
+        options.store.duties = Some(duties.clone());
+        let events = Arc::new(Events { federation: OnceLock::new(), watch: watch.clone() });
+        // Weak: the store holds its listener, the federation the store's offload.
+        let _ = events.federation.set(Arc::downgrade(&federation));
+        options.store.events = Some(events);
+        let store =
+            Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
+        federation.set_load_source(watch.clone());
+
+        let progress = Arc::new(Mutex::new(None));
+        let colocated = Arc::new(Mutex::new(Colocated::new(binder)));
+        let monitor = Monitor::new(
+            watch.clone(),
+            store.clone(),
+            meter,
+            federation.clone(),
+            progress.clone(),
+            colocated.clone(),
+            &options,
+        );
+        let begin = Mutex::new(Begin {
+            energy: duties.meter().reading(),
+            counters: store.counters(),
+            federation: federation.statistics(),
+        });
+        let sampler = Sampler::start(monitor)?;
+        info!(directory = %options.directory.display(), "the store is open");
+        Ok(Daemon { store: Some(store), federation, duties, watch, progress, colocated, sampler: Some(sampler), begin })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        self.store.as_ref().unwrap_or_else(|| unreachable!("only `stop` takes the store, and it takes the daemon"))
+    }
+
+    /// Where other servers reach this one.
+    pub fn address(&self) -> &str {
+        self.federation.address()
+    }
+
+    /// What threads of a workload tell when they begin and end.
+    pub fn duties(&self) -> Arc<dyn DutyObserver> {
+        self.duties.clone()
+    }
+
+    /// A workload begins: records are timed from here, and its progress is taken from `source`.
+    pub fn begin_workload(&self, source: impl Fn() -> Progress + Send + Sync + 'static) {
+        *self.begin.lock() = Begin {
+            energy: self.duties.meter().reading(),
+            counters: self.store().counters(),
+            federation: self.federation.statistics(),
+        };
+        *self.progress.lock() = Some(Arc::new(source));
+        self.watch.begin();
+        if let Some(sampler) = &self.sampler {
+            sampler.align();
+        }
+    }
+
+    /// Makes `count` co-located threads compete for this server's cores.
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if the system refuses a thread.
+    pub fn set_colocated(&self, count: usize) -> Result<()> {
+        self.colocated.lock().set(count)
+    }
+
+    /// What the server has done and used since [`begin_workload`](Self::begin_workload), or since its start.
+    pub fn sums(&self) -> Sums {
+        let begin = self.begin.lock();
+        let counters = self.store().counters();
+        let federation = self.federation.statistics();
+        let (stalls_ms, l0_tables_max) = self.watch.stalls();
+        let less = |now: &std::collections::HashMap<&'static str, u64>, then: &std::collections::HashMap<_, u64>| {
+            now.iter()
+                .map(|(reason, count)| ((*reason).to_owned(), count - then.get(reason).unwrap_or(&0)))
+                .filter(|(_, count)| *count > 0)
+                .collect()
+        };
+        Sums {
+            energy: self.duties.meter().reading().since(&begin.energy),
+            stall_ms: counters.stall_us().saturating_sub(begin.counters.stall_us()) as f64 / 1e3,
+            stalls_ms,
+            l0_tables_max,
+            offloaded: federation.offloaded - begin.federation.offloaded,
+            taken: federation.taken - begin.federation.taken,
+            declined: less(&federation.declined, &begin.federation.declined),
+            fallbacks: less(&federation.fallbacks, &begin.federation.fallbacks),
+            network_bytes_sent: federation.network_bytes_sent - begin.federation.network_bytes_sent,
+            network_bytes_received: federation.network_bytes_received - begin.federation.network_bytes_received,
+        }
+    }
+
+    /// What the models know.
+    pub fn models(&self) -> ModelReport {
+        self.federation.models()
+    }
+
+    /// Threads that could not be put on their emulated core; a run with any is not valid.
+    pub fn binding_failures(&self) -> u64 {
+        self.duties.binder().failures()
+    }
+
+    /// Stops the server and closes the store.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by it.
+    pub fn stop(mut self) -> Result<()> {
+        self.sampler.take();
+        *self.progress.lock() = None;
+        match self.store.take().map(Arc::try_unwrap) {
+            Some(Ok(store)) => Ok(store.close()?),
+            // Somebody still reads; the last one closes it.
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+}
+
+/// Passes the store's events to the federation.
+struct Events {
+    federation: OnceLock<std::sync::Weak<Federation>>,
+    watch: Arc<Watch>,
+}
+
+impl StoreEvents for Events {
+    fn compaction_finished(&self, event: &CompactionFinished) {
+        if let Some(federation) = self.federation.get().and_then(std::sync::Weak::upgrade) {
+            federation.compaction_finished(event);
+        }
+    }
+
+    fn stall_changed(&self, event: &StallChanged) {
+        self.watch.note_stall(event.to != StallCondition::Normal);
+    }
+}
+
+/// The sampling thread. Stopped when dropped.
+struct Sampler {
+    shared: Arc<SamplerShared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct SamplerShared {
+    stop: AtomicBool,
+    next: Mutex<Instant>,
+    wake: Condvar,
+}
+
+impl Sampler {
+    fn start(mut monitor: Monitor) -> Result<Sampler> {
+        let shared = Arc::new(SamplerShared {
+            stop: AtomicBool::new(false),
+            next: Mutex::new(Instant::now()),
+            wake: Condvar::new(),
+        });
+        let inside = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("ecotone-monitor".into())
+            .spawn(move || {
+                loop {
+                    {
+                        let mut next = inside.next.lock();
+                        while !inside.stop.load(Ordering::Acquire) && Instant::now() < *next {
+                            let until = *next;
+                            inside.wake.wait_until(&mut next, until);
+                        }
+                        // From the planned time on, so that samples do not drift; a late one is not made up for.
+                        *next = (*next + SAMPLE_INTERVAL).max(Instant::now());
+                    }
+                    if inside.stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    monitor.sample();
+                }
+            })
+            .map_err(|source| Error::Thread { what: "the monitor", source })?;
+        Ok(Sampler { shared, thread: Some(thread) })
+    }
+
+    /// Samples now and then every second.
+    fn align(&self) {
+        *self.shared.next.lock() = Instant::now();
+        self.shared.wake.notify_all();
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Under the lock, so that the thread is either before its look at the flag or in its wait.
+        drop(self.shared.next.lock());
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the monitor's thread panicked");
+        }
+    }
+}

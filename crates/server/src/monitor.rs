@@ -1,0 +1,268 @@
+//! Watches the server once a second: what the policy and the coordinator are told, and what goes into the records.
+//!
+//! One thread samples the store, the meter and the federation; everybody else reads its last sample.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ecotone_engine::Store;
+use ecotone_offload::{Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad};
+use ecotone_power::{EnergyMeter, Reading};
+use parking_lot::Mutex;
+
+use crate::host_load::HostLoad;
+use crate::options::ServeOptions;
+use crate::record::{Job, Outcome, Record, Sample};
+
+/// Takes records as they come. Called from several threads; must not block for long.
+pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
+
+/// What the workload inside the server has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Operations.
+    pub ops: u64,
+    /// Gets, seeks and scans among them.
+    pub reads: u64,
+    /// Puts and deletes among them.
+    pub writes: u64,
+}
+
+/// Where the workload's progress comes from.
+pub type ProgressSource = Arc<dyn Fn() -> Progress + Send + Sync>;
+
+/// The last sample, and the records' clock and destination.
+pub(crate) struct Watch {
+    load: Mutex<LocalLoad>,
+    sink: Option<RecordSink>,
+    began: Mutex<Option<Instant>>,
+    stalls: Mutex<Stalls>,
+}
+
+/// Stalls since the workload began.
+#[derive(Debug, Default)]
+struct Stalls {
+    since: Option<Instant>,
+    ended_ms: Vec<f64>,
+    l0_max: u64,
+}
+
+/// Stalls kept for the distribution of their lengths; a store that stalls more often is only counted.
+const STALLS_KEPT: usize = 100_000;
+
+impl Watch {
+    pub(crate) fn new(options: &ServeOptions, sink: Option<RecordSink>) -> Watch {
+        let load = LocalLoad {
+            l0_tables: 0,
+            input_bytes_per_s: 0.0,
+            input_bytes_total: 0,
+            memtable_bytes: 0,
+            flushed_tables_total: 0,
+            cores: f64::from(options.cores),
+            free_cores: f64::from(options.cores),
+            core_speed: options.core_speed(),
+            stalled: false,
+            active_watts: options.active_watts,
+            idle_watts: options.idle_watts,
+            joules_total: 0.0,
+        };
+        Watch { load: Mutex::new(load), sink, began: Mutex::new(None), stalls: Mutex::default() }
+    }
+
+    /// The workload begins: times of records count from here.
+    pub(crate) fn begin(&self) {
+        let now = Instant::now();
+        *self.began.lock() = Some(now);
+        let mut stalls = self.stalls.lock();
+        let goes_on = stalls.since.map(|_| now);
+        *stalls = Stalls { since: goes_on, ..Stalls::default() };
+    }
+
+    /// Writers are slowed or stopped from now on, or no longer.
+    pub(crate) fn note_stall(&self, is_stalled: bool) {
+        let now = Instant::now();
+        let mut stalls = self.stalls.lock();
+        match (stalls.since, is_stalled) {
+            (None, true) => stalls.since = Some(now),
+            (Some(since), false) => {
+                stalls.since = None;
+                if stalls.ended_ms.len() < STALLS_KEPT {
+                    stalls.ended_ms.push(now.duration_since(since).as_secs_f64() * 1e3);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_l0(&self, tables: u64) {
+        let mut stalls = self.stalls.lock();
+        stalls.l0_max = stalls.l0_max.max(tables);
+    }
+
+    /// Lengths of all stalls since the workload began, the one under way included, and the most L0 tables seen.
+    pub(crate) fn stalls(&self) -> (Vec<f64>, u64) {
+        let stalls = self.stalls.lock();
+        let under_way = stalls.since.map(|since| since.elapsed().as_secs_f64() * 1e3);
+        (stalls.ended_ms.iter().copied().chain(under_way).collect(), stalls.l0_max)
+    }
+
+    /// Seconds since the workload began; `None` before.
+    fn seconds(&self) -> Option<f64> {
+        self.began.lock().map(|began| began.elapsed().as_secs_f64())
+    }
+
+    fn emit(&self, record: impl FnOnce(f64) -> Record) {
+        if let (Some(sink), Some(at_s)) = (&self.sink, self.seconds()) {
+            sink(record(at_s));
+        }
+    }
+}
+
+impl LoadSource for Watch {
+    fn load(&self) -> LocalLoad {
+        *self.load.lock()
+    }
+}
+
+impl JobObserver for Watch {
+    fn job_ended(&self, job: &JobEnded) {
+        let report = &job.report;
+        self.emit(|at_s| {
+            Record::Job(Job {
+                at_s,
+                job: report.job.0,
+                owner: report.owner.as_str().to_owned(),
+                worker: report.worker.as_str().to_owned(),
+                input_level: report.input_level.unsigned_abs(),
+                output_level: report.output_level.unsigned_abs(),
+                input_bytes: report.input_bytes.0,
+                output_bytes: report.output_bytes.0,
+                seconds: report.seconds.0,
+                joules: report.joules.0,
+                predicted_seconds: job.predicted.map(|predicted| predicted.seconds.0),
+                predicted_joules: job.predicted.map(|predicted| predicted.joules.0),
+                trainings: job.predicted.map_or(0, |predicted| predicted.samples),
+                outcome: match job.outcome {
+                    JobOutcome::Local => Outcome::Local,
+                    JobOutcome::Offloaded => Outcome::Offloaded,
+                    JobOutcome::Fallback => Outcome::Fallback,
+                },
+                reason: job.reason.to_owned(),
+            })
+        });
+    }
+}
+
+/// The sampling thread's memory between two samples.
+pub(crate) struct Monitor {
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) meter: Arc<EnergyMeter>,
+    pub(crate) federation: Arc<Federation>,
+    pub(crate) progress: Arc<Mutex<Option<ProgressSource>>>,
+    pub(crate) colocated: Arc<Mutex<crate::colocated::Colocated>>,
+    pub(crate) cores: f64,
+    pub(crate) is_emulated: bool,
+    host: HostLoad,
+    last: Option<Last>,
+}
+
+struct Last {
+    at: Instant,
+    reading: Reading,
+    input_bytes: u64,
+    progress: Progress,
+}
+
+impl Monitor {
+    #[allow(clippy::too_many_arguments)] // the parts of one server, wired once
+    pub(crate) fn new(
+        watch: Arc<Watch>,
+        store: Arc<Store>,
+        meter: Arc<EnergyMeter>,
+        federation: Arc<Federation>,
+        progress: Arc<Mutex<Option<ProgressSource>>>,
+        colocated: Arc<Mutex<crate::colocated::Colocated>>,
+        options: &ServeOptions,
+    ) -> Monitor {
+        Monitor {
+            watch,
+            store,
+            meter,
+            federation,
+            progress,
+            colocated,
+            cores: f64::from(options.cores),
+            is_emulated: options.emulated.is_some(),
+            host: HostLoad::new(),
+            last: None,
+        }
+    }
+
+    /// Takes one sample.
+    pub(crate) fn sample(&mut self) {
+        let at = Instant::now();
+        let properties = match self.store.properties() {
+            Ok(properties) => properties,
+            Err(error) => {
+                // Once a second until the store is closed; the next sample may be whole again.
+                tracing::warn!(%error, "the store's properties cannot be read; this second has no sample");
+                return;
+            }
+        };
+        let counters = self.store.counters();
+        let reading = self.meter.reading();
+        let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
+        let idle_host_cores = self.host.idle_cores();
+        let rate = self.federation.models().rate;
+        let predicted_before = (rate.samples > 0).then_some(rate.predicted.0);
+        let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
+        if let Some(last) = &self.last {
+            let seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
+            busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
+            input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
+            done = Progress {
+                ops: progress.ops.saturating_sub(last.progress.ops),
+                reads: progress.reads.saturating_sub(last.progress.reads),
+                writes: progress.writes.saturating_sub(last.progress.writes),
+            };
+        }
+        // Emulated cores are the server's own; on a real machine others use the cores as well.
+        let free_cores = match idle_host_cores {
+            Some(idle) if !self.is_emulated => idle.min(self.cores),
+            _ => (self.cores - busy_cores).max(0.0),
+        };
+        {
+            let mut load = self.watch.load.lock();
+            load.l0_tables = properties.l0_tables as u32;
+            load.input_bytes_per_s = input_rate;
+            load.input_bytes_total = counters.bytes_written;
+            load.memtable_bytes = properties.memtable_bytes;
+            load.flushed_tables_total = counters.flushes;
+            load.free_cores = free_cores;
+            load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
+            load.joules_total = reading.total_joules;
+        }
+        self.watch.emit(|at_s| {
+            Record::Sample(Sample {
+                at_s,
+                ops: done.ops,
+                reads: done.reads,
+                writes: done.writes,
+                l0_tables: properties.l0_tables,
+                stall_ms: counters.stall_us() as f64 / 1e3,
+                delayed_ms: counters.writer_stall_us as f64 / 1e3,
+                input_rate_bytes_per_s: input_rate,
+                input_rate_predicted_bytes_per_s: predicted_before,
+                busy_cores,
+                free_cores,
+                colocated_threads: self.colocated.lock().count() as u64,
+                energy_joules: reading.total_joules,
+                running_worker_jobs: self.federation.statistics().running_worker_jobs as u64,
+                pending_compaction_bytes: properties.pending_compaction_bytes,
+            })
+        });
+        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, progress });
+        self.watch.note_l0(properties.l0_tables);
+    }
+}

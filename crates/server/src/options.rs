@@ -1,0 +1,60 @@
+//! What a server is started with.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ecotone_engine::StoreOptions;
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::policy::PolicyName;
+
+/// Cores that the lab emulates for this server.
+#[derive(Debug, Clone)]
+pub struct EmulatedCores {
+    /// The server's cgroup, made by the lab.
+    pub cgroup: PathBuf,
+    /// Speed of one core as a share of a host core.
+    pub speed: f64,
+}
+
+/// Everything a server needs to know.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// Folder of the store; `worker/` in it is for the jobs of others.
+    pub directory: PathBuf,
+    /// Where the federation's services listen.
+    pub listen: SocketAddr,
+    /// Address under which other servers reach this one, if not the one it listens on.
+    pub advertise: Option<String>,
+    /// The coordinator's address; `None`: this server coordinates.
+    pub join: Option<String>,
+    /// This server's name in the federation.
+    pub name: ServerId,
+    /// Where compactions run.
+    pub policy: PolicyName,
+    /// Cores of the server.
+    pub cores: u32,
+    /// Set when the lab emulates the cores.
+    pub emulated: Option<EmulatedCores>,
+    /// Watts of one busy core above idle, at the highest frequency.
+    pub active_watts: f64,
+    /// Watts of the idle server.
+    pub idle_watts: f64,
+    /// Jobs of others at a time; `None`: a quarter of the cores, at least one.
+    pub worker_slots: Option<u32>,
+    /// Bandwidth each way, in bytes/s.
+    pub network_bytes_per_s: f64,
+    /// The store.
+    pub store: StoreOptions,
+}
+
+impl ServeOptions {
+    /// Jobs of others that this server takes at a time.
+    pub fn worker_slots(&self) -> u32 {
+        self.worker_slots.unwrap_or_else(|| (self.cores / 4).max(1))
+    }
+
+    /// Speed of one core relative to a host core.
+    pub fn core_speed(&self) -> f64 {
+        self.emulated.as_ref().map_or(1.0, |emulated| emulated.speed)
+    }
+}

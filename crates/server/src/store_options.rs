@@ -1,0 +1,115 @@
+//! The store's options by name, as the command line and profiles give them.
+
+use ecotone_engine::{Compression, Durability, MemoryLimit, StoreOptions};
+
+use crate::error::{Error, Result};
+
+type Setter = fn(&mut StoreOptions, &str) -> std::result::Result<(), String>;
+
+/// Name, meaning and setter of every option.
+pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
+    ("durability", "none, everysec or always", |options, value| {
+        options.durability = match value {
+            "none" => Durability::None,
+            "everysec" => Durability::EverySecond,
+            "always" => Durability::Always,
+            _ => return Err("must be none, everysec or always".into()),
+        };
+        Ok(())
+    }),
+    ("compression", "none, lz4 or zstd", |options, value| {
+        options.compression = match value {
+            "none" => Compression::None,
+            "lz4" => Compression::Lz4,
+            "zstd" => Compression::Zstd,
+            _ => return Err("must be none, lz4 or zstd".into()),
+        };
+        Ok(())
+    }),
+    ("memory_limit_bytes", "block cache and memtables of the whole process", |options, value| {
+        options.memory = Some(MemoryLimit::new(number(value)?));
+        Ok(())
+    }),
+    ("memtable_bytes", "size of a memtable before it is flushed", |options, value| {
+        number(value).map(|number| options.memtable_bytes = number)
+    }),
+    ("memtable_count", "memtables, the active one included", |options, value| {
+        number(value).map(|number| options.memtable_count = number)
+    }),
+    ("l0_compaction_trigger", "L0 tables that start a compaction", |options, value| {
+        number(value).map(|number| options.l0_compaction_trigger = number)
+    }),
+    ("l0_slowdown_trigger", "L0 tables that slow writers: the stall threshold", |options, value| {
+        number(value).map(|number| options.l0_slowdown_trigger = number)
+    }),
+    ("l0_stop_trigger", "L0 tables that stop writers", |options, value| {
+        number(value).map(|number| options.l0_stop_trigger = number)
+    }),
+    ("level_base_bytes", "target size of the first level below L0", |options, value| {
+        number(value).map(|number| options.level_base_bytes = number)
+    }),
+    ("level_multiplier", "growth of the target size from level to level", |options, value| {
+        number(value).map(|number| options.level_multiplier = number)
+    }),
+    ("target_file_bytes", "size of a table", |options, value| {
+        number(value).map(|number| options.target_file_bytes = number)
+    }),
+    ("max_subcompactions", "parts of one L0 compaction", |options, value| {
+        number(value).map(|number| options.max_subcompactions = number)
+    }),
+    ("background_flushes", "flushes at a time", |options, value| {
+        number(value).map(|number| options.background_flushes = number)
+    }),
+    ("background_compactions", "compactions at a time, waiting ones included", |options, value| {
+        number(value).map(|number| options.background_compactions = number)
+    }),
+    ("bloom_bits_per_key", "bits per key of the Bloom filter, 0 for none", |options, value| {
+        number(value).map(|number| options.bloom_bits_per_key = number)
+    }),
+    ("block_bytes", "size of a data block", |options, value| number(value).map(|number| options.block_bytes = number)),
+    ("compaction_readahead_bytes", "bytes a compaction reads ahead", |options, value| {
+        number(value).map(|number| options.compaction_readahead_bytes = number)
+    }),
+];
+
+fn number<T: std::str::FromStr>(value: &str) -> std::result::Result<T, String> {
+    value.parse().map_err(|_| "must be a whole number in the option's range".into())
+}
+
+/// Sets the option that `assignment` (`name=value`) names.
+///
+/// # Errors
+/// [`Error::Configuration`], with the names there are or what the value must be.
+pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<()> {
+    let (name, value) = assignment
+        .split_once('=')
+        .ok_or_else(|| Error::Configuration(format!("store option {assignment:?} is not of the form name=value")))?;
+    let Some((_, _, set)) = STORE_OPTIONS.iter().find(|(known, _, _)| *known == name) else {
+        let names: Vec<&str> = STORE_OPTIONS.iter().map(|(name, _, _)| *name).collect();
+        return Err(Error::Configuration(format!("there is no store option {name:?}; there are {}", names.join(", "))));
+    };
+    set(options, value).map_err(|why| Error::Configuration(format!("store option {name}: {value:?} {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_by_name_and_refused_with_a_reason() {
+        let mut options = StoreOptions::default();
+        set_store_option(&mut options, "memtable_bytes=8388608").unwrap();
+        set_store_option(&mut options, "compression=zstd").unwrap();
+        assert_eq!(options.memtable_bytes, 8 << 20);
+        assert_eq!(options.compression, Compression::Zstd);
+        for (wrong, says) in [
+            ("memtable_bytes", "name=value"),
+            ("memtable_bytes=much", "whole number"),
+            ("memtables=3", "memtable_count"),
+            ("durability=maybe", "everysec"),
+        ] {
+            let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
+            assert!(message.contains(says), "{message}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md and docs/federation.md state, or those whose
+# name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
+# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take about an hour; a failed one does
+# not stop the rest, but the script ends with an error then.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ecotone=$1
+pattern=${2:-*}
+results=${CARGO_TARGET_DIR:-target}/bench
+# Not /tmp, which may be memory: the figures are of a disk.
+stores=$(mktemp -d "${ECOTONE_BENCH_DIR:-/var/tmp}/ecotone-bench.XXXXXX")
+trap 'rm -rf "$stores"' EXIT
+mkdir -p "$results"
+failed=()
+matched=0
+
+# measure NAME ARGUMENTS...: one run of ecotone.
+measure() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2053 # a pattern is meant
+  [[ $name == $pattern ]] || return 0
+  matched=$((matched + 1))
+  printf '\n== %s\necotone %s\n' "$name" "$*" | tee "$results/$name.txt"
+  "$ecotone" "$@" 2>&1 | tee -a "$results/$name.txt" || failed+=("$name")
+}
+
+# One store, beside bare RocksDB with the same options.
+for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekrandom mixgraph ycsb-{a,b,c,d,e,f}; do
+  measure "store-$workload" bench "$workload" --compare --dir "$stores/$workload" --keys 1000000 --seconds 30
+  rm -rf "${stores:?}/$workload"
+done
+
+# Three unequal servers: saturated, then at the same offered load, then readers and a mixed load.
+lab=(--profile three-tier --seconds 90)
+measure lab-fillrandom lab fillrandom "${lab[@]}" --policies local,local-split,edgepilot,eco,eco-gate,eco-target --papers
+measure lab-fillrandom-70 lab fillrandom "${lab[@]}" --policies local,edgepilot,eco --rate 70%
+measure lab-readwhilewriting lab readwhilewriting "${lab[@]}" --policies local,edgepilot,eco
+measure lab-mixgraph lab mixgraph "${lab[@]}" --policies local,edgepilot,eco
+for threads in 0 2 4 6 8; do
+  measure "lab-colocated-$threads" lab fillrandom "${lab[@]}" --policies local,edgepilot,eco --colocated "$threads"
+done
+
+if [ $matched -eq 0 ]; then
+  echo "bench: no measurement is named like $pattern; see scripts/bench.sh" >&2
+  exit 1
+fi
+printf '\nResults: %s\n' "$results"
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "bench: failed: ${failed[*]}" >&2
+  exit 1
+fi

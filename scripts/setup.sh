@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Sees to it that the tools of the build are here: Rust, a C++20 compiler for RocksDB and our shim, clang with libclang
+# for bindgen. Where all are found it returns at once, without network. On Debian and Ubuntu it installs what is missing:
+# as root without asking, else through sudo. Elsewhere it names what is missing and stops.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+check_rust() {
+  if ! command -v cargo >/dev/null; then
+    say 'cargo was not found. Install Rust with rustup (see the Rust home page), open a new shell, and run this again.'
+    exit 1
+  fi
+  local wanted found
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  found=$(cargo --version | cut -d' ' -f2)
+  if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+    say "Rust $found is too old, $wanted or newer is needed. Run: rustup update stable"
+    exit 1
+  fi
+}
+
+has_cxx() { echo '#include <string>' | c++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null; }
+
+# bindgen asks clang where the compiler's own headers are.
+has_clang() { echo '#include <stddef.h>' | clang -fsyntax-only -x c - 2>/dev/null; }
+
+# Where clang-sys, bindgen's loader, looks as well. libclang-cpp is another library.
+has_libclang() {
+  local folder
+  for folder in ${LIBCLANG_PATH:+"$LIBCLANG_PATH"} /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib /usr/local/lib; do
+    if compgen -G "$folder/libclang.so*" >/dev/null || compgen -G "$folder/libclang-[0-9]*.so*" >/dev/null; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+check_rust
+
+packages=()
+has_cxx || packages+=(g++)
+has_clang || packages+=(clang)
+has_libclang || packages+=(libclang-dev)
+[ ${#packages[@]} -gt 0 ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang and libclang with this system's package manager"
+  say '(for example: dnf install gcc-c++ clang clang-devel, or pacman -S gcc clang), and run this again.'
+  exit 1
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    say "missing: ${packages[*]}, and there is no sudo. As root, run: apt-get install ${packages[*]}"
+    exit 1
+  fi
+  say "RocksDB and its bindings cannot be compiled without: ${packages[*]}. sudo may ask for your password to install them."
+  as_root=(sudo)
+fi
+say "installing ${packages[*]}"
+# An install or update of the system's own may hold the lock: wait for it, five minutes at most.
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${packages[@]}"
+
+if ! { has_cxx && has_clang && has_libclang; }; then
+  say "${packages[*]} were installed, yet a C++20 compiler, clang or libclang still does not work here. Debian 12 or Ubuntu 22.04 or newer is needed."
+  exit 1
+fi
