@@ -28,10 +28,11 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
+use crate::file_client::FileClient;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
 use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
-use crate::remote_files::{OwnerFiles, RangeClient};
+use crate::remote_files::OwnerFiles;
 use crate::steps::Step;
 
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
@@ -140,17 +141,18 @@ impl WorkerSide {
             );
         }
         let load = shared.local_load();
-        if load.as_ref().is_some_and(|load| load.stalled) {
-            return declined(DeclineReason::Stalled, "its own writes are stalled".into());
-        }
-        // One busy core of a job would take what the server's own threads need.
-        if let Some(load) = &load
-            && load.free_cores < 1.0
-        {
-            return declined(
-                DeclineReason::NoFreeCore,
-                format!("{:.2} cores are free, a job takes one", load.free_cores),
-            );
+        if let Some(load) = &load {
+            let free = load.free_cores;
+            if free < 1.0 {
+                return declined(DeclineReason::NoFreeCore, format!("{free:.2} cores are free, a job takes one"));
+            }
+            // A stalled server's own compactions must never wait for a core.
+            if load.stalled && free < 2.0 {
+                return declined(
+                    DeclineReason::Stalled,
+                    format!("its writes are stalled and {free:.2} cores are free"),
+                );
+            }
         }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
         let free = free_bytes(&self.directory)?;
@@ -296,15 +298,14 @@ fn run(
 ) -> Result<Finished> {
     let began = Instant::now();
     let before = shared.thread_use();
-    let channel = shared.runtime.block_on(shared.connections.to(&offer.owner_address))?;
-    let client = RangeClient::new(
-        channel,
-        offer.token.clone(),
-        shared.runtime.clone(),
-        shared.options.limits.read_timeout,
+    let client = FileClient::connect(
+        &offer.owner_address,
+        Token::from_wire(&offer.token)?,
+        &shared.options.limits,
         shared.traffic.clone(),
         bytes_read.clone(),
-    );
+    )
+    .map_err(|error| Error::unreachable(format!("owner {}", offer.owner), error))?;
     let store_directory = PathBuf::from(&offer.store_directory);
     let files =
         OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);
