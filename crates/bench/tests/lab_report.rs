@@ -1,5 +1,7 @@
 //! Reports of a lab, rendered from a record that a small model of three servers made up.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
 use std::collections::BTreeMap;
 
 use ecotone_bench::{

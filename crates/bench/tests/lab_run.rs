@@ -3,6 +3,8 @@
 //! What the server does is said by its workload's name: `calm`, `dies`, `hangs` and so on. Emulated cores are folders, so
 //! that these tests need no rights and see whether they were removed.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead, Write},
