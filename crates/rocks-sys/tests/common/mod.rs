@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod job;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
