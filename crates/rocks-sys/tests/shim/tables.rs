@@ -1,12 +1,12 @@
 //! Collectors and table metadata, as the space accounting of a store uses them.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use common::{key, small_store};
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector};
+use crate::common::{key, small_store};
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+};
 use ecotone_rocks_sys::tables::{collected_properties, live_tables};
 use rust_rocksdb::{DB, WriteBatch};
 
@@ -105,7 +105,10 @@ fn references_to_segments_are_known_from_the_tables_alone() {
     assert_eq!(sum(&db, "test.kind.delete"), 0);
 
     let contexts = factory.0.lock().expect("not poisoned").clone();
-    assert!(contexts.contains(&TableContext { column_family_id: Some(family_id(&db)), level: Some(0) }), "{contexts:?}");
+    assert!(
+        contexts.contains(&TableContext { column_family_id: Some(family_id(&db)), level: Some(0) }),
+        "{contexts:?}"
+    );
     assert!(contexts.iter().any(|context| context.level.is_some_and(|level| level > 0)), "{contexts:?}");
     drop(db);
     assert_eq!(sum(&open(), "test.segment.2"), 25_000, "also after it is opened again");

@@ -17,7 +17,7 @@ use ecotone_rocks_sys::remote::{RemoteInput, RemoteResult};
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
 use rust_rocksdb::{CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, ScheduleResponse};
 
-use crate::wire::{Operation, join, receive_request, send_answer, split};
+use super::wire::{Operation, join, receive_request, send_answer, split};
 
 /// What one job did.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ impl Owner {
         let listener = UnixListener::bind(&socket)?;
         let mut worker = Process(
             Command::new(std::env::current_exe()?)
-                .args(["worker_process", "--exact", "--nocapture"])
-                .env(crate::WORKER_SOCKET, &socket)
-                .env(crate::WORKER_JOB, job)
+                .args(["second_process::worker_process", "--exact", "--nocapture"])
+                .env(super::WORKER_SOCKET, &socket)
+                .env(super::WORKER_JOB, job)
                 .stdout(Stdio::null())
                 .spawn()?,
         );
@@ -91,7 +91,8 @@ impl Owner {
             std::fs::File::open(&file)?.sync_all()?;
         }
         let (opened, table_bytes_read) = (service.opened, service.table_bytes_read);
-        let sizes = input.input_files.iter().map(|file| std::fs::metadata(self.directory.join(file)).map(|it| it.len()));
+        let sizes =
+            input.input_files.iter().map(|file| std::fs::metadata(self.directory.join(file)).map(|it| it.len()));
         let input_bytes = sizes.sum::<io::Result<u64>>()?;
         let report = JobReport { input, result: parsed, opened, table_bytes_read, input_bytes };
         self.reports.lock().expect("not poisoned").push(report);

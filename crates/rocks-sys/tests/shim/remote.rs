@@ -1,11 +1,9 @@
 //! Jobs and results as bytes of any origin: what is sound is read and written back unchanged, what is not ends in an error.
 
-mod common;
-
 use std::path::Path;
 use std::sync::OnceLock;
 
-use common::job::{Job, Shape, run};
+use crate::job::{Job, Shape, run};
 use ecotone_rocks_sys::Error;
 use ecotone_rocks_sys::remote::{RemoteInput, RemoteResult};
 use proptest::prelude::*;
@@ -54,7 +52,8 @@ fn a_result_says_what_was_made() {
 
 #[test]
 fn only_the_path_changes_when_a_result_is_moved() {
-    let moved_bytes = RemoteResult::with_output_path(&job().result_bytes, Path::new("/elsewhere/job; a=b")).expect("moves");
+    let moved_bytes =
+        RemoteResult::with_output_path(&job().result_bytes, Path::new("/elsewhere/job; a=b")).expect("moves");
     let moved = RemoteResult::parse(&moved_bytes).expect("a result");
     assert_eq!(moved.output_path, Path::new("/elsewhere/job; a=b"));
     assert_eq!(RemoteResult { output_path: job().result.output_path.clone(), ..moved }, job().result);

@@ -1,8 +1,6 @@
 //! A compaction run by a second process, as a worker of a federation will: the process sees the store under its owner's path,
 //! reads its tables by ranges over a socket, and finds nothing of it on the local file system.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod owner;
 mod wire;
 mod worker;
@@ -11,9 +9,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{Model, Numbers, key, small_store};
+use crate::common::{Model, Numbers, key, small_store};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, hooked_env};
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector};
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+};
 use ecotone_rocks_sys::remote::keep_outputs_in_session_directory;
 use ecotone_rocks_sys::tables::{collected_properties, live_tables};
 use owner::{Offloading, Owner, StoreElsewhere};
@@ -150,7 +150,7 @@ fn compact_elsewhere(subcompactions: u32, with_range_deletions: bool, seed: u64)
         assert!(report.opened.values().all(|times| *times <= 2), "{:?}", report.opened);
         assert_eq!(report.input.cf_name, FAMILY);
         assert_eq!(report.input.output_level, report.result.output_level);
-eprintln!("{} of {}", report.table_bytes_read, report.input_bytes);
+        eprintln!("{} of {}", report.table_bytes_read, report.input_bytes);
         let limit = report.input_bytes + report.input_bytes / 5;
         assert!(report.table_bytes_read <= limit, "{} bytes read of {}", report.table_bytes_read, report.input_bytes);
         let entries: u64 = report.result.output_files.iter().map(|output| output.entries).sum();

@@ -12,7 +12,7 @@ use rust_rocksdb::{
     ScheduleResponse, WriteBatch,
 };
 
-use super::{Numbers, key, small_store};
+use crate::common::{Numbers, key, small_store};
 
 /// A job, its result, and where its outputs are.
 pub struct Job {
@@ -60,7 +60,7 @@ impl CompactionService for Rehearsal {
         let name = format!("out-{number}");
         let result_bytes = open_and_compact(&self.store, &name, &input_bytes, &overriding).expect("compacts");
         let directory = self.keep.join(&name);
-        super::copy_directory(&self.store.join(&name), &directory);
+        crate::common::copy_directory(&self.store.join(&name), &directory);
         let input = RemoteInput::parse(&input_bytes).expect("an input");
         let result = RemoteResult::parse(&result_bytes).expect("a result");
         self.jobs.lock().expect("not poisoned").push(Job { input_bytes, input, result_bytes, result, directory });

@@ -11,7 +11,7 @@ use ecotone_rocks_sys::remote::RemoteResult;
 use rust_rocksdb::CompactionServiceOptionsOverride;
 use rust_rocksdb::compaction_service::open_and_compact;
 
-use crate::wire::{Operation, join, receive_answer, send_request, split};
+use super::wire::{Operation, join, receive_answer, send_request, split};
 
 /// The connection to the owner, shared by all files of a job.
 struct Owner {
@@ -116,7 +116,7 @@ pub fn run(socket: &Path, job: &str) {
         remap: Some(Arc::new(OutputsHere { owner: owner.clone(), directory: here.path().to_owned() })),
         remote: Some(Arc::new(OwnersFiles(owner.clone()))),
     };
-    let mut options = crate::data_options();
+    let mut options = super::data_options();
     options.set_env(&hooked_env(hooks).expect("an environment"));
     let mut overriding = CompactionServiceOptionsOverride::from_options(&options);
     overriding.set_option("skip_stats_update_on_db_open", "true").expect("an option");
