@@ -5,17 +5,21 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
+use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::Mutex;
-use rust_rocksdb::{CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, ScheduleResponse};
+use rust_rocksdb::{
+    CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
+};
 
 use super::slots::{LocalSlots, hold_on_this_thread, release_on_this_thread};
 use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 use crate::duties::ThreadDuties;
+use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
 
 /// Numbers jobs of all stores of this process.
@@ -31,12 +35,10 @@ pub(crate) struct OffloadState {
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
-    /// How much of the store lies in a range; set once the store is open.
-    share: std::sync::OnceLock<RangeShare>,
+    /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on RocksDB's compaction
+    /// threads, which have ended before the store lets the database go.
+    db: OnceLock<Weak<DB>>,
 }
-
-/// Says which part of the store's bytes lies in `[begin, end)`, 0 to 1.
-pub(crate) type RangeShare = Box<dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<f64> + Send + Sync>;
 
 impl OffloadState {
     pub(crate) fn new(
@@ -54,13 +56,13 @@ impl OffloadState {
             table_format,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
-            share: std::sync::OnceLock::new(),
+            db: OnceLock::new(),
         })
     }
 
-    pub(crate) fn set_range_share(&self, share: RangeShare) {
-        // Set once, when the store has opened.
-        let _ = self.share.set(share);
+    pub(crate) fn set_database(&self, db: &Arc<DB>) {
+        // Called once, when the store has opened.
+        let _ = self.db.set(Arc::downgrade(db));
     }
 
     /// The store is closing: no new job begins, running ones are asked to return, nobody waits for a slot.
@@ -150,40 +152,38 @@ impl OffloadState {
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
         let store_directory = PathBuf::from(OsStr::from_bytes(info.db_name()));
         let rocks_job = info.job_id();
-        let known = self.running.inputs_of(compaction_of(rocks_job));
+        // Without the database, which is being opened: the sizes from the file system, and nothing else.
+        let db = self.db.get().and_then(Weak::upgrade);
+        let tables = db.as_deref().map(Tables::of).unwrap_or_default();
         let mut input_files = Vec::with_capacity(request.input_files.len());
         for name in &request.input_files {
-            let name = base_name(name);
-            let path = store_directory.join(name);
-            let bytes = std::fs::metadata(&path).map_err(|error| format!("input {path:?}: {error}"))?.len();
-            let level = known.as_ref().and_then(|known| known.level_of(name));
-            input_files.push(InputTable { name: name.to_owned(), bytes, level });
+            let name = base_name(name).to_owned();
+            let (bytes, level) = match tables.0.get(&name) {
+                Some(table) => (table.bytes, Some(table.level)),
+                None => (file_bytes(&store_directory.join(&name))?, None),
+            };
+            input_files.push(InputTable { name, bytes, level });
         }
         let input_bytes = input_files.iter().map(|table| table.bytes).sum();
-        let share = self.share_of(&request);
+        let is_part = request.begin.is_some() || request.end.is_some();
+        let share = db.as_deref().filter(|_| is_part).and_then(|db| range_share(db, &request));
         Ok(RemoteJob {
             id: NEXT_JOB.fetch_add(1, Ordering::Relaxed),
             rocks_job,
             db_session_id: String::from_utf8_lossy(info.db_session_id()).into_owned(),
             store_directory,
             input: input.to_vec(),
+            key_bounds: tables.bounds(&input_files),
             input_files,
             input_bytes,
             estimated_bytes: share.map_or(input_bytes, |share| (input_bytes as f64 * share) as u64),
-            input_records: known.and_then(|known| known.records),
+            input_records: self.running.input_records(compaction_of(rocks_job)),
             input_level: info.base_input_level(),
             output_level: info.output_level(),
             is_manual: info.is_manual_compaction(),
             table_format: self.table_format,
             request,
         })
-    }
-
-    fn share_of(&self, request: &RemoteInput) -> Option<f64> {
-        if request.begin.is_none() && request.end.is_none() {
-            return None;
-        }
-        self.share.get()?(request.begin.as_deref(), request.end.as_deref())
     }
 
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
@@ -237,4 +237,43 @@ pub(crate) fn compaction_of(rocks_job: u64) -> i32 {
 
 fn base_name(name: &str) -> &str {
     Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or(name)
+}
+
+fn file_bytes(path: &Path) -> Result<u64, String> {
+    std::fs::metadata(path).map(|file| file.len()).map_err(|error| format!("input {path:?}: {error}"))
+}
+
+/// The live tables of the data family by name.
+#[derive(Default)]
+struct Tables(HashMap<String, TableMetadata>);
+
+impl Tables {
+    fn of(db: &DB) -> Self {
+        let tables = live_tables(db).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a job is described without its tables");
+            Vec::new()
+        });
+        let of_data = tables.into_iter().filter(|table| table.column_family == DATA_FAMILY);
+        Self(of_data.map(|table| (table.name.clone(), table)).collect())
+    }
+
+    /// The least and the greatest key of all inputs; `None` when one of them is not known.
+    fn bounds(&self, inputs: &[InputTable]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let inputs: Vec<_> = inputs.iter().map(|input| self.0.get(&input.name)).collect::<Option<_>>()?;
+        let least = inputs.iter().map(|table| &table.smallest_user_key).min()?;
+        let greatest = inputs.iter().map(|table| &table.largest_user_key).max()?;
+        Some((least.clone(), greatest.clone()))
+    }
+}
+
+/// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates both.
+fn range_share(db: &DB, request: &RemoteInput) -> Option<f64> {
+    // Beyond every key that begins with fewer than this many bytes 0xFF: for an estimate enough.
+    const LAST: [u8; 32] = [0xFF; 32];
+    let family = DataFamily::of(db)?;
+    let part = Range::new(request.begin.as_deref().unwrap_or_default(), request.end.as_deref().unwrap_or(&LAST));
+    match db.get_approximate_sizes_cf(&family, &[part, Range::new(&[], &LAST)]).ok()?[..] {
+        [part, all] if all > 0 => Some((part as f64 / all as f64).clamp(0.0, 1.0)),
+        _ => None,
+    }
 }

@@ -107,8 +107,8 @@ pub struct InputTable {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its level, where RocksDB said.
-    pub level: Option<i32>,
+    /// Its level, where it is known.
+    pub level: Option<u32>,
 }
 
 /// One part of a compaction that could run elsewhere.
@@ -135,6 +135,8 @@ pub struct RemoteJob {
     pub estimated_bytes: u64,
     /// Entries of all input tables without range deletions, where all are known.
     pub input_records: Option<u64>,
+    /// The least and the greatest user key of all input tables, where they are known.
+    pub key_bounds: Option<(Vec<u8>, Vec<u8>)>,
     /// The level it begins at.
     pub input_level: i32,
     /// The level it writes to.

@@ -133,6 +133,7 @@ impl InProcess {
             output_directory: output_directory.clone(),
             input: &job.input,
             files: Arc::new(SharedFiles(files.clone(), Arc::default())),
+            tap: None,
             cancel: CancelFlag::new(),
             options: WorkerOptions::new(job.table_format),
         })?;
