@@ -134,6 +134,8 @@ impl Store {
         self.check_writable()?;
         let mut options = FlushOptions::default();
         options.set_wait(wait);
+        // Otherwise it would wait, without limit, until compactions have caught up.
+        options.set_allow_write_stall(true);
         self.db.flush_cf_opt(&self.family, &options).map_err(|e| self.failure(&e))
     }
 
