@@ -18,10 +18,8 @@ use rust_rocksdb::event_listener::{
 };
 
 use crate::duties::ThreadDuties;
-use crate::events::{
-    BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents,
-};
-use crate::offload::adapter::OffloadState;
+use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
 use crate::stall::StallClock;
 
@@ -186,6 +184,9 @@ impl EventListener for Listener {
         contained("compaction end", || {
             release_on_this_thread();
             self.duties.end_job(info.job_id());
+            if let Some(offload) = &self.offload {
+                offload.siblings.forget(info.job_id());
+            }
             let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let error = info.status().err().map(rust_rocksdb::Error::into_string);
             let remote = known.remote_parts > 0;
@@ -226,7 +227,10 @@ impl EventListener for Listener {
             self.duties.end_part(info.job_id());
             release_on_this_thread();
             if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {
-                offload.local_ended(job);
+                let stats = info.stats();
+                let exact = info.status().is_ok() && stats.has_accurate_num_input_records();
+                let rocks_job = part_number(info.job_id(), info.subcompaction_job_id());
+                offload.local_ended(job, rocks_job, exact.then(|| stats.num_input_records()));
             }
         });
     }

@@ -10,8 +10,7 @@ use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
-    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, ReadOptions,
-    WriteOptions as RocksWriteOptions,
+    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, ReadOptions, WriteOptions as RocksWriteOptions,
 };
 
 use crate::duties::ThreadDuties;
@@ -22,7 +21,9 @@ use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::stall::StallClock;
 use crate::wal_sync::WalSync;
-use crate::{Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning};
+use crate::{
+    Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning,
+};
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
 const DEFAULT_LOCAL_SLOTS: usize = 2;

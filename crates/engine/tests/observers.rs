@@ -143,7 +143,10 @@ fn duties_balance_when_compactions_are_remote() {
         let remote: Vec<_> = compactions.iter().filter(|event| event.remote).collect();
         assert!(!remote.is_empty());
         for event in remote {
-            assert!(event.input_bytes > 0 && event.output_bytes > 0 && event.input_records >= event.output_records, "{event:?}");
+            assert!(
+                event.input_bytes > 0 && event.output_bytes > 0 && event.input_records >= event.output_records,
+                "{event:?}"
+            );
             assert!(event.seconds > 0.0 && event.cpu_seconds > 0.0, "{event:?}");
         }
     }
@@ -276,7 +279,10 @@ fn counters_count_what_was_done() {
     let tables = store.live_tables().unwrap();
     let properties = store.properties().unwrap();
     assert_eq!((tables.len(), tables[0].entries), (1, 100));
-    assert_eq!((properties.l0_tables, properties.table_bytes, properties.memtable_bytes > 0), (1, tables[0].bytes, true));
+    assert_eq!(
+        (properties.l0_tables, properties.table_bytes, properties.memtable_bytes > 0),
+        (1, tables[0].bytes, true)
+    );
     assert_eq!(properties.levels[0].bytes, tables[0].bytes);
 }
 

@@ -195,7 +195,12 @@ fn a_cut_table_is_refused() {
 #[test]
 fn a_missing_table_is_refused() {
     let errors = refused(|_, directory, _| fs::remove_file(tables(directory).remove(0)).unwrap());
-    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(TableError::Io { .. } | TableError::NotATable { .. }))), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .all(|error| matches!(error, VerifyError::Table(TableError::Io { .. } | TableError::NotATable { .. }))),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -226,7 +231,10 @@ fn tables_in_each_others_place_are_refused() {
         count.fetch_add(1, Ordering::Relaxed);
     });
     assert!(swapped.load(Ordering::Relaxed) > 0, "no job had two outputs");
-    assert!(errors.iter().all(|error| matches!(error, VerifyError::Table(_) | VerifyError::Malformed(_))), "{errors:?}");
+    assert!(
+        errors.iter().all(|error| matches!(error, VerifyError::Table(_) | VerifyError::Malformed(_))),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -266,6 +274,28 @@ fn lost_and_added_records_are_refused() {
         });
         assert!(errors.iter().all(|error| matches!(error, VerifyError::Counts(_))), "{section} {field}: {errors:?}");
     }
+}
+
+/// One part alone cannot be checked for records it did not read; all parts of a compaction together can. RocksDB would stop
+/// the store for it.
+#[test]
+fn records_that_one_part_lost_are_found_in_the_sum_of_all() {
+    let worker = tempfile::tempdir().unwrap();
+    let spoiled = Arc::new(AtomicUsize::new(0));
+    let count = spoiled.clone();
+    let offload = Arc::new(InProcess::spoiled(worker.path(), move |job, _, result| {
+        if job.is_part() && job.request.begin.is_none() {
+            edit(result, "stats={", "num_input_records", |number| number - 1);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    exercise(offload.clone(), |options| options.max_subcompactions = 4);
+    let spoiled = spoiled.load(Ordering::Relaxed) as u64;
+    assert!(spoiled > 0, "no compaction was split");
+    assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
+    assert!(offload.not_taken.load(Ordering::Relaxed) >= spoiled, "each spoiled part ran here in the end");
+    assert!(offload.local_finished.load(Ordering::Relaxed) >= spoiled);
+    assert!(offload.installed.load(Ordering::Relaxed) > 0, "compactions of one part were still taken");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
@@ -16,7 +16,9 @@ use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
 };
 
+use super::siblings::Siblings;
 use super::slots::{LocalSlots, hold_on_this_thread, release_on_this_thread};
+use super::verify::VerifiedResult;
 use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
@@ -32,6 +34,7 @@ pub(crate) struct OffloadState {
     pub(crate) running: Arc<Running>,
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
+    pub(crate) siblings: Siblings,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
@@ -54,6 +57,7 @@ impl OffloadState {
             running,
             duties,
             table_format,
+            siblings: Siblings::default(),
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
             db: OnceLock::new(),
@@ -71,6 +75,7 @@ impl OffloadState {
             return;
         }
         self.slots.wake_all();
+        self.siblings.wake_all();
         if catch_unwind(AssertUnwindSafe(|| self.offload.cancel_all())).is_err() {
             tracing::error!("the compaction offload panicked while it canceled its jobs");
         }
@@ -99,15 +104,21 @@ impl CompactionService for Adapter {
         let job = match catch_unwind(AssertUnwindSafe(|| self.0.describe(info, input))) {
             Ok(Ok(job)) => job,
             Ok(Err(reason)) => {
+                self.0.siblings.give_up(compaction_of(info.job_id()));
                 tracing::warn!(reason, "a compaction stays local: it cannot be described");
                 return local();
             }
             Err(_) => {
+                self.0.siblings.give_up(compaction_of(info.job_id()));
                 tracing::error!("a compaction stays local: describing it panicked");
                 return local();
             }
         };
         let id = job.id;
+        if job.is_part() {
+            let request = &job.request;
+            self.0.siblings.begin(job.rocks_job, request.begin.as_deref(), request.end.as_deref());
+        }
         let Ok(response) = ScheduleResponse::scheduled(&id.to_string(), CompactionServiceJobStatus::Success) else {
             return local();
         };
@@ -136,10 +147,7 @@ impl CompactionService for Adapter {
         let Some(id) = number(scheduled_job_id) else {
             return;
         };
-        let ok = status == Some(CompactionServiceJobStatus::Success);
-        if catch_unwind(AssertUnwindSafe(|| self.0.offload.installed(id, ok))).is_err() {
-            tracing::error!(job = id, ok, "the compaction offload panicked when it was told of an installation");
-        }
+        self.0.tell_installed(id, status == Some(CompactionServiceJobStatus::Success));
     }
 }
 
@@ -188,7 +196,7 @@ impl OffloadState {
 
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
-        let (id, rocks_job) = (job.id, job.rocks_job);
+        let (id, rocks_job, is_part, input_records) = (job.id, job.rocks_job, job.is_part(), job.input_records);
         let outcome = {
             let _duty = self.duties.enter(Duty::Compaction);
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
@@ -198,11 +206,17 @@ impl OffloadState {
         };
         match outcome {
             RemoteOutcome::Installed { result } if result.job() == id => {
+                if is_part && !self.siblings_agree(rocks_job, input_records, &result) {
+                    tracing::warn!(job = id, "the parts did not read what the inputs hold: this one runs locally");
+                    self.tell_installed(id, false);
+                    self.wait_for_slot(id);
+                    return None;
+                }
                 self.running.part_is_remote(compaction_of(rocks_job));
                 Some(result.into_bytes())
             }
             RemoteOutcome::Installed { result } => {
-                tracing::error!(job = id, result_of = result.job(), "a result of another job: the compaction runs locally");
+                tracing::error!(job = id, of = result.job(), "a result of another job: the compaction runs locally");
                 self.wait_for_slot(id);
                 None
             }
@@ -217,13 +231,27 @@ impl OffloadState {
         }
     }
 
+    fn siblings_agree(&self, rocks_job: u64, input_records: Option<u64>, result: &VerifiedResult) -> bool {
+        let stats = &result.result().stats;
+        let read = stats.input_records_exact.then_some(stats.input_records);
+        self.siblings.ended(rocks_job, read);
+        input_records.is_none_or(|inputs| self.siblings.agree(rocks_job, inputs, || self.is_closing()))
+    }
+
+    fn tell_installed(&self, job: u64, ok: bool) {
+        if catch_unwind(AssertUnwindSafe(|| self.offload.installed(job, ok))).is_err() {
+            tracing::error!(job, ok, "the compaction offload panicked when it was told of an installation");
+        }
+    }
+
     fn wait_for_slot(&self, job: u64) {
         hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
         self.running.part_is_local(job);
     }
 
-    /// The part of `job` that ran on this thread has ended.
-    pub(crate) fn local_ended(&self, job: u64) {
+    /// The part that ran on this thread has ended, after `run` sent `job` back, and read so many records.
+    pub(crate) fn local_ended(&self, job: u64, rocks_job: u64, records: Option<u64>) {
+        self.siblings.ended(rocks_job, records);
         if catch_unwind(AssertUnwindSafe(|| self.offload.local_finished(job))).is_err() {
             tracing::error!(job, "the compaction offload panicked when it was told of a local end");
         }
@@ -233,6 +261,11 @@ impl OffloadState {
 /// RocksDB's number of the compaction that a part belongs to (`CompactionJob::GetCompactionId`).
 pub(crate) fn compaction_of(rocks_job: u64) -> i32 {
     (rocks_job >> 32) as i32
+}
+
+/// The number that names a part, of its compaction's and its own.
+pub(crate) fn part_number(compaction: i32, part: i32) -> u64 {
+    (u64::from(compaction as u32) << 32) | u64::from(part as u32)
 }
 
 fn base_name(name: &str) -> &str {

@@ -25,6 +25,8 @@
 //!   `run`, becomes a local compaction.
 //! - Success is reported only with a [`VerifiedResult`](verify::VerifiedResult), which only
 //!   [`verify_outputs`](crate::verify_outputs) makes: every output is complete, durable and checked.
+//! - The parts of one compaction that ran elsewhere report success only when all parts together have read what the input
+//!   tables hold (`siblings`).
 //! - At most as many fallbacks run here at a time as [`LocalSlots`](crate::LocalSlots) has.
 //!
 //! # Which callbacks RocksDB makes, on which thread
@@ -44,6 +46,7 @@
 //! for a slot or ends; when the store closes, nobody waits for slots any more.
 
 pub(crate) mod adapter;
+mod siblings;
 pub mod slots;
 pub mod verify;
 
@@ -67,8 +70,9 @@ pub trait CompactionOffload: Send + Sync {
     /// not come.
     fn cancel_all(&self);
 
-    /// RocksDB has renamed the outputs of the job into the store (`ok`), or failed to. Not called for a job whose outcome
-    /// was not [`RemoteOutcome::Installed`]. The commit to the MANIFEST comes after this.
+    /// RocksDB has renamed the outputs of the job into the store (`ok`), or did not take them. Not called for a job whose
+    /// outcome was not [`RemoteOutcome::Installed`], nor when the store closes meanwhile. The commit to the MANIFEST comes
+    /// after this. Remove [`RemoteJob::output_directory`] now.
     fn installed(&self, job: u64, ok: bool);
 
     /// The part that `run` sent back has ended here, on this thread. Does not come when the store closes meanwhile.

@@ -10,7 +10,7 @@
 //! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
 //! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
 //! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
-//!   several, only that they are not more: RocksDB compares the sum over all parts.
+//!   several, only that they are not more: the sum over all parts is compared when all have ended (`siblings`).
 //!
 //! Then every output and its directory are synced. A worker that forges a consistent result is outside the threat model.
 
@@ -63,7 +63,7 @@ pub enum VerifyError {
 pub struct VerifiedResult {
     job: u64,
     bytes: Vec<u8>,
-    result: RemoteResult,
+    result: Box<RemoteResult>,
 }
 
 impl VerifiedResult {
@@ -103,7 +103,7 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
         verify_table(&directory.join(&output.file_name), &expected)?;
     }
     make_durable(job, &directory, &parsed.output_files)?;
-    Ok(VerifiedResult { job: job.id, bytes, result: parsed })
+    Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
 }
 
 /// All that can be checked without reading a table.
