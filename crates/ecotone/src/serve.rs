@@ -6,19 +6,20 @@
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
+use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
-use ecotone_bench::workload::{Preload, Workload, WorkloadOptions};
+use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
 use ecotone_engine::{Durability, StoreOptions};
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_server::record::{Final, Latency, Ready, Record};
-use ecotone_server::{Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, set_store_option};
+use ecotone_server::{Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option};
 
 /// How often the server looks whether its workload has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -130,8 +131,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return daemon.stop().context("stopping before the workload began");
     }
     if let Some(workload) = workload {
-        let done = drive(&daemon, workload, lines.as_ref(), &stop_signal)?;
-        tell(Record::Final(sums(&daemon, name, done)));
+        let (done, sums) = drive(&daemon, workload, lines.as_ref(), &stop_signal)?;
+        tell(Record::Final(final_record(name, sums, &done)));
         if sink.is_none() {
             println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
         }
@@ -143,10 +144,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         None => {
             let _ = stop_signal.recv();
         }
-    }
-    let failures = daemon.binding_failures();
-    if failures > 0 {
-        tracing::error!(failures, "threads could not be put on their emulated cores: this run is not valid");
     }
     daemon.stop().context("stopping")
 }
@@ -178,10 +175,10 @@ impl Arguments {
                 .with_context(|| format!("cannot write records to {} (--records)", path.display()))?;
             Box::new(file)
         };
-        let out = std::sync::Mutex::new(out);
+        let out = Mutex::new(out);
         Ok(Some(Arc::new(move |record| {
             let Ok(line) = serde_json::to_string(&record) else { return };
-            let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
             // A reader that is gone ends the run with `stop` or the end of input; nothing is to be done here.
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         })))
@@ -233,7 +230,7 @@ fn load(daemon: &Daemon, workload: &WorkloadOptions) -> Result<()> {
     if !workload.preloads() {
         return Ok(());
     }
-    let target = Arc::new(EngineTarget::over(daemon.store().clone()));
+    let target = Arc::new(EngineTarget::of(daemon.store().clone()));
     let fill = WorkloadOptions {
         workload: Workload::FillSeq,
         ops: Some(workload.keys),
@@ -251,39 +248,45 @@ fn drive(
     mut workload: WorkloadOptions,
     lines: Option<&Receiver<String>>,
     stop: &Receiver<()>,
-) -> Result<Outcome> {
+) -> Result<(Outcome, Sums)> {
     workload.preload = Preload::Existing;
-    let target = Arc::new(EngineTarget::over(daemon.store().clone()));
-    let running = Arc::new(Driver::start(target, workload, Some(daemon.duties()))?);
+    let target = Arc::new(EngineTarget::of(daemon.store().clone()));
+    // The mutex is for sharing only: the monitor looks once a second.
+    let running = Arc::new(Mutex::new(Driver::start(target, workload, Some(daemon.duties()))?));
     let watched = Arc::downgrade(&running);
-    daemon.begin_workload(move || watched.upgrade().map(|running| progress(&running)).unwrap_or_default());
-    while !running.is_finished() {
+    daemon.begin_workload(move || watched.upgrade().map(|running| progress(&lock(&running))).unwrap_or_default());
+    while !lock(&running).is_finished() {
         match lines {
             Some(lines) => match lines.recv_timeout(LOOK) {
-                Ok(line) => obey(daemon, &line, &running)?,
+                Ok(line) => obey(daemon, &line, &lock(&running))?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    running.stop();
+                    lock(&running).stop();
                     std::thread::sleep(LOOK);
                 }
             },
             None => {
                 if stop.recv_timeout(LOOK).is_ok() {
-                    running.stop();
+                    lock(&running).stop();
                 }
             }
         }
     }
+    let sums = daemon.sums();
     let mut running = running;
     // The monitor holds it only for the moment of a sample.
     let running = loop {
         match Arc::try_unwrap(running) {
-            Ok(running) => break running,
+            Ok(running) => break running.into_inner().unwrap_or_else(PoisonError::into_inner),
             Err(shared) => running = shared,
         }
         std::thread::yield_now();
     };
-    running.join().context("the workload failed")
+    Ok((running.join().context("the workload failed")?, sums))
+}
+
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn progress(running: &Running) -> Progress {
@@ -335,7 +338,8 @@ fn stop_signal() -> Result<Receiver<()>> {
     std::thread::Builder::new().name("ecotone-signals".into()).spawn(move || {
         runtime.block_on(async {
             use tokio::signal::unix::{SignalKind, signal};
-            let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+            let (Ok(mut terminate), Ok(mut interrupt)) =
+                (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
             else {
                 return;
             };
@@ -351,37 +355,35 @@ fn stop_signal() -> Result<Receiver<()>> {
     Ok(receiver)
 }
 
-fn sums(daemon: &Daemon, server: String, done: Outcome) -> Final {
-    let energy = daemon.energy();
-    let federation = daemon.federation();
-    let counters = daemon.store().counters();
-    let latency = |summary: &ecotone_bench::driver::LatencySummary| Latency {
-        p50: summary.p50_us,
-        p99: summary.p99_us,
-        p999: summary.p999_us,
-        max: summary.max_us,
-    };
+fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
+    let latency_us = OperationKind::ALL.into_iter().filter_map(|kind| {
+        let summary = done.latency_us(kind)?;
+        let latency = Latency { p50: summary.p50, p99: summary.p99, p999: summary.p999, max: summary.max };
+        Some((kind.name().to_owned(), latency))
+    });
+    let written = |usage: ProcessUsage| usage.bytes_device.unwrap_or_default();
     Final {
         server,
         ops: done.counts.total(),
         reads: done.counts.reads(),
         writes: done.counts.writes(),
         seconds: done.seconds,
-        stall_ms: counters.stall_ms,
-        stalls: counters.stalls_ms.clone(),
-        energy_joules: energy.total_joules,
-        energy_source: energy.source.name().to_owned(),
-        energy_joules_by_duty: energy.energy_joules_by_duty.clone(),
-        cpu_seconds: energy.process_cpu_seconds,
-        offloaded: federation.offloaded,
-        taken: federation.taken,
-        declined: federation.declined.values().sum(),
-        fallbacks: Daemon::counts(&federation.fallbacks),
-        network_bytes_sent: federation.network_bytes_sent,
-        network_bytes_received: federation.network_bytes_received,
-        latency_us: done.latency_us.iter().map(|(operation, summary)| (operation.to_string(), latency(summary))).collect(),
+        stall_ms: sums.stall_ms,
+        stalls: sums.stalls_ms,
+        energy_joules: sums.energy.total_joules,
+        energy_source: sums.energy.source.name().to_owned(),
+        energy_joules_by_duty: sums.energy.energy_joules_by_duty,
+        cpu_seconds: sums.energy.process_cpu_seconds,
+        offloaded: sums.offloaded,
+        taken: sums.taken,
+        declined: sums.declined.values().sum(),
+        fallbacks: sums.fallbacks,
+        network_bytes_sent: sums.network_bytes_sent,
+        network_bytes_received: sums.network_bytes_received,
+        latency_us: latency_us.collect(),
         bytes_user: done.bytes_user,
-        bytes_device: done.bytes_device.unwrap_or_default(),
-        l0_max: u64::from(counters.l0_tables_max),
+        bytes_device: written(ProcessUsage::now()).saturating_sub(written(done.usage_at_begin.clone())),
+        l0_max: sums.l0_tables_max,
+        core_failures: sums.core_failures,
     }
 }

@@ -49,6 +49,10 @@ const IMPURE_CRATES: &[&str] = &["rand", "tokio"];
 /// The one crate that declares or exports functions of another language.
 const SPEAKS_C: &str = "rocks-sys";
 
+/// Files elsewhere that may define a function with C's calling convention, and why. None of them calls C++.
+const CALLED_BY_THE_KERNEL: &[(&str, &str)] =
+    &[("crates/bench/src/lab/process.rs", "the lab's signal handler notes that the user wants it to end")];
+
 /// A longer file holds more than one idea.
 const LINES_MAX: usize = 700;
 
@@ -114,8 +118,16 @@ fn only_rocks_sys_speaks_c() {
             continue;
         }
         for file in files(&dir, &["rs"]) {
-            for line in foreign_functions(&tokens(&read(&file))) {
-                wrong.push(format!("{}:{line}: a foreign function; it belongs in crates/{SPEAKS_C}", shown(&file)));
+            let lines = foreign_functions(&tokens(&read(&file)));
+            let shown = shown(&file);
+            if CALLED_BY_THE_KERNEL.iter().any(|(excepted, _)| *excepted == shown) {
+                if lines.is_empty() {
+                    wrong.push(format!("{shown}: no foreign function any more; take it out of CALLED_BY_THE_KERNEL"));
+                }
+                continue;
+            }
+            for line in lines {
+                wrong.push(format!("{shown}:{line}: a foreign function; it belongs in crates/{SPEAKS_C}"));
             }
         }
         for file in files(&dir, &["c", "cc", "cpp", "h", "hpp"]) {

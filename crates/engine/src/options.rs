@@ -96,6 +96,9 @@ pub struct StoreOptions {
     pub level_base_bytes: u64,
     /// Growth of the target size from level to level; at least 2.
     pub level_multiplier: u32,
+    /// Whether target sizes are counted from the last level upwards, so that little data stands twice; otherwise from the
+    /// first level downwards, as RocksDB did by default before 8.4.
+    pub dynamic_levels: bool,
     /// Size of a table, in bytes; at least 64 KiB.
     pub target_file_bytes: u64,
     /// Pending compaction bytes that slow writers down; 0 is never.
@@ -149,6 +152,7 @@ impl Default for StoreOptions {
             l0_stop_trigger: 36,
             level_base_bytes: 256 * MIB,
             level_multiplier: 10,
+            dynamic_levels: true,
             target_file_bytes: 64 * MIB,
             pending_slowdown_bytes: 64 * GIB,
             pending_stop_bytes: 256 * GIB,

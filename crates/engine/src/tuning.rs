@@ -64,6 +64,7 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_level_zero_stop_writes_trigger(int_of(options.l0_stop_trigger));
     db.set_max_bytes_for_level_base(options.level_base_bytes);
     db.set_max_bytes_for_level_multiplier(options.level_multiplier.into());
+    db.set_level_compaction_dynamic_level_bytes(options.dynamic_levels);
     db.set_target_file_size_base(options.target_file_bytes);
     db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
     db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));

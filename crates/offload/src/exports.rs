@@ -13,7 +13,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -71,7 +70,6 @@ pub(crate) enum Role {
 pub(crate) struct Export {
     pub(crate) role: Role,
     files: RwLock<HashMap<String, Arc<ExportedFile>>>,
-    bytes_read: AtomicU64,
 }
 
 impl Export {
@@ -85,11 +83,6 @@ impl Export {
         let (file, bytes) = open().map_err(|error| Error::io("open for a peer", path, error))?;
         self.files.write().insert(name.to_owned(), Arc::new(ExportedFile { file, bytes }));
         Ok(bytes)
-    }
-
-    /// Bytes that the peer has read so far.
-    pub(crate) fn bytes_read(&self) -> u64 {
-        self.bytes_read.load(Ordering::Relaxed)
     }
 
     /// Reads up to `length` bytes from `offset`; less only at the end of the file as it was when it was added.
@@ -106,7 +99,6 @@ impl Export {
             .file
             .read_exact_at(&mut data, offset)
             .map_err(|error| Error::io("read for a peer", Path::new(name), error))?;
-        self.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
         Ok(data)
     }
 }
@@ -120,7 +112,7 @@ pub(crate) struct Exports {
 impl Exports {
     /// Begins an export under `token`; it ends when the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>, token: Token, role: Role) -> ExportGuard {
-        let export = Arc::new(Export { role, files: RwLock::default(), bytes_read: AtomicU64::new(0) });
+        let export = Arc::new(Export { role, files: RwLock::default() });
         self.by_token.lock().insert(token, export.clone());
         ExportGuard { exports: self.clone(), token, export }
     }
@@ -181,7 +173,6 @@ mod tests {
         {
             assert!(matches!(export.read(name, 0, 10), Err(Error::Unauthorised(_))), "{name:?}");
         }
-        assert_eq!(export.bytes_read(), 4);
         drop(guard);
         assert!(matches!(exports.find(&first.to_wire()), Err(Error::Unauthorised(_))));
         assert!(exports.find(&second.to_wire()).is_ok());

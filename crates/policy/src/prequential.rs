@@ -1,6 +1,9 @@
 //! The error of a model on what it had not yet seen: each prediction is compared with what came, before the model
 //! learns from it ("prequential"). ECO-KVS Figures 10 (c), (d) and 11 (b) plot this error.
 
+/// A greater error counts as this one: a single job of almost no time should not own the mean.
+pub const GREATEST_ERROR: f64 = 100.0;
+
 /// Mean relative error of predictions. Bounded: a handful of numbers, however many predictions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrequentialError {
@@ -43,9 +46,10 @@ impl PrequentialError {
     }
 }
 
-/// |predicted - actual| / actual; `None` when `actual` is not above zero or either is not finite.
+/// |predicted - actual| / actual, at most [`GREATEST_ERROR`]; `None` when `actual` is not above zero or either is not finite.
 pub fn relative_error(predicted: f64, actual: f64) -> Option<f64> {
-    (predicted.is_finite() && actual.is_finite() && actual > 0.0).then(|| ((predicted - actual) / actual).abs())
+    let has_meaning = predicted.is_finite() && actual.is_finite() && actual > 0.0;
+    has_meaning.then(|| ((predicted - actual) / actual).abs().min(GREATEST_ERROR))
 }
 
 /// The weight of the newest value in an exponential moving average over `window` values: 2 / (window + 1).
@@ -77,5 +81,12 @@ mod tests {
             errors.record(predicted, actual);
         }
         assert_eq!(errors.count(), 0);
+    }
+
+    #[test]
+    fn a_job_of_almost_no_time_leaves_the_mean_finite() {
+        let mut errors = PrequentialError::new(20);
+        errors.record(1.0, f64::MIN_POSITIVE);
+        assert_eq!(errors.mean(), Some(GREATEST_ERROR));
     }
 }

@@ -20,7 +20,7 @@
 //! that of least squares under this constraint, which in two dimensions is exact and cheap.
 
 use crate::machine::{ModelParameters, Weighting};
-use crate::units::Bytes;
+use crate::units::{Bytes, GREATEST_PLAUSIBLE};
 
 /// The two sizes at which a prior's shape is put into the sums, as multiples of the reference size: they span the sizes of
 /// usual compactions, from a quarter of 64 MiB to four times as much.
@@ -39,9 +39,9 @@ pub struct Line {
 }
 
 impl Line {
-    /// y for a job of this size; never negative.
+    /// y for a job of this size, from 0 to [`GREATEST_PLAUSIBLE`].
     pub fn at(self, bytes: Bytes) -> f64 {
-        (self.a * bytes.as_f64() + self.b).max(0.0)
+        (self.a * bytes.as_f64() + self.b).clamp(0.0, GREATEST_PLAUSIBLE)
     }
 
     /// The line with both coefficients multiplied.

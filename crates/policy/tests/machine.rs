@@ -200,7 +200,7 @@ impl Driver {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn every_compaction_gets_exactly_one_place(
@@ -415,7 +415,7 @@ fn the_error_is_reported_training_by_training_and_falls() {
     let mut errors = Vec::new();
     for job in 0..30u64 {
         // Twice as slow as the prior says, of sizes from 8 to 128 MiB.
-        let bytes = 8 * MIB << (job % 5);
+        let bytes = (8 * MIB) << (job % 5);
         let seconds = 2.0 * bytes as f64 / 200e6;
         let finished = JobReport { job: JobId(job), ..report("a", "a", bytes, seconds, seconds * 30.0) };
         let commands = core.handle(Time::default(), Event::JobFinished(finished));

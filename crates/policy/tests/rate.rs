@@ -42,7 +42,7 @@ fn after_a_step_the_rate_converges_in_three_to_five_seconds() {
         for _ in 0..30 {
             rate.observe(&at_rate(before));
         }
-        let step = (after - before) as f64;
+        let step = after - before;
         let missing: Vec<f64> = (0..6)
             .map(|_| {
                 rate.observe(&at_rate(after));

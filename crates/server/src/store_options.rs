@@ -51,6 +51,10 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
     ("level_multiplier", "growth of the target size from level to level", |options, value| {
         number(value).map(|number| options.level_multiplier = number)
     }),
+    ("dynamic_levels", "true: level sizes counted from the last level; false: from the first", |options, value| {
+        options.dynamic_levels = value.parse().map_err(|_| "must be true or false".to_owned())?;
+        Ok(())
+    }),
     ("target_file_bytes", "size of a table", |options, value| {
         number(value).map(|number| options.target_file_bytes = number)
     }),

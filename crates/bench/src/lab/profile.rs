@@ -93,6 +93,8 @@ pub struct StoreSettings {
     pub memtable_count: Option<u32>,
     /// Target size of level 1.
     pub level_base_bytes: Option<u64>,
+    /// Whether level sizes are counted from the last level upwards instead of from the first downwards.
+    pub dynamic_levels: Option<bool>,
     /// Size of a table below level 0.
     pub target_file_bytes: Option<u64>,
     /// If set, the sizes above stand for a host whose scale (host cores per GHz) is this one; on another host they are
@@ -119,6 +121,7 @@ impl Default for StoreSettings {
             memtable_bytes: None,
             memtable_count: None,
             level_base_bytes: None,
+            dynamic_levels: None,
             target_file_bytes: None,
             sizes_at_scale: None,
             l0_compaction_trigger: 4,

@@ -185,6 +185,7 @@ impl StoreSettings {
         put("l0_slowdown_trigger", Some(self.l0_slowdown_trigger.to_string()));
         put("l0_stop_trigger", Some(self.l0_stop_trigger.to_string()));
         put("background_compactions", Some(self.background_compactions.to_string()));
+        put("dynamic_levels", self.dynamic_levels.map(|value| value.to_string()));
         put("compression", self.compression.clone());
         put("durability", self.durability.clone());
         options

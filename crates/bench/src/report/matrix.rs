@@ -12,15 +12,20 @@ struct Work {
     input_bytes: u64,
 }
 
-/// A table for each policy that ran any compaction: a row for each owner, a column for each worker, numbers and bytes of
-/// compactions in the cells, the more the darker.
+/// A table for each policy under which anyone worked for another: a row for each owner, a column for each worker, numbers
+/// and bytes of compactions in the cells, the more the darker. Policies under which nobody did are named in a line.
 pub(super) fn who_worked_for_whom(report: &LabReport) -> String {
+    let mut at_home: Vec<String> = Vec::new();
     let names: Vec<&str> = report.emulated.servers.iter().map(|server| server.name.as_str()).collect();
     let mut text = String::from("<div class=\"panels matrices\">");
     for (place, run) in report.recording.runs.iter().enumerate() {
         let work = work(run);
-        let most =
-            work.iter().filter(|((owner, worker), _)| owner != worker).map(|(_, work)| work.jobs).max().unwrap_or(0);
+        let away = work.iter().filter(|((owner, worker), _)| owner != worker).map(|(_, work)| work.jobs);
+        let Some(most) = away.max() else {
+            let jobs: u64 = work.values().map(|work| work.jobs).sum();
+            at_home.push(format!("<b>{}</b> ({jobs})", escaped(&run.policy)));
+            continue;
+        };
         let colour = palette::policy(&run.policy, place);
         let policy = escaped(&run.policy);
         // Writing to a string cannot fail.
@@ -39,7 +44,11 @@ pub(super) fn who_worked_for_whom(report: &LabReport) -> String {
         }
         text += "</tbody></table></div>";
     }
-    text + "</div>"
+    text += "</div>";
+    if !at_home.is_empty() {
+        let _ = write!(text, "<p>All compactions ran at home under {}.</p>", at_home.join(", "));
+    }
+    text
 }
 
 fn cell(work: Option<Work>, own: bool, most: u64, colour: palette::Colour) -> String {
@@ -49,7 +58,7 @@ fn cell(work: Option<Work>, own: bool, most: u64, colour: palette::Colour) -> St
         return format!("<td class=\"own\">{words}</td>");
     }
     // Light enough at its strongest for dark words on it.
-    let strength = 0.12 + 0.43 * work.jobs as f64 / most.max(1) as f64;
+    let strength = 0.12 + 0.43 * work.jobs as f64 / most as f64;
     format!("<td style=\"background:{}\">{words}</td>", colour.css_with(strength))
 }
 

@@ -26,9 +26,9 @@ pub(super) fn legend<'a>(entries: impl IntoIterator<Item = (&'a str, palette::Co
     format!("<ul class=\"legend\">{}</ul>", entries.collect::<String>())
 }
 
-fn policies(report: &LabReport) -> String {
+fn policies(report: &LabReport) -> impl Iterator<Item = (&str, palette::Colour)> {
     let runs = report.runs.iter().enumerate();
-    legend(runs.map(|(place, run)| (run.policy.as_str(), palette::policy(&run.policy, place))))
+    runs.map(|(place, run)| (run.policy.as_str(), palette::policy(&run.policy, place)))
 }
 
 /// The whole page.
@@ -60,8 +60,8 @@ fn head(report: &LabReport, header: &PageHeader<'_>, title: &str) -> String {
     let mut facts = vec![
         ("Host", format!("{}, {} cores, {}", host.cpu, host.cores, host.system)),
         ("Run", format!("{} s for each policy, offered: {}", report.seconds, report.offered.rate)),
-        ("Command", header.command.to_owned()),
         ("Date", header.date.to_owned()),
+        ("Command", header.command.to_owned()),
     ];
     if report.colocated > 0 {
         facts.insert(2, ("Co-located", format!("0 to {} busy threads", report.colocated)));
@@ -157,21 +157,21 @@ impl Page {
         self.section("time", "Over time");
         self.figure(
             "Throughput",
-            &policies(report),
+            &legend(policies(report)),
             &plots::throughput(report),
             "Operations per second; faint: single seconds, strong: mean of five. Periodic drops are write stalls, which \
              offloading should take away. As in EdgePilot, Fig. 10.",
         );
         self.figure(
             "Tables in level 0",
-            &policies(report),
+            &legend(policies(report).chain([("stall threshold (WST)", palette::MARK)])),
             &plots::l0_tables(report),
             "Each flush adds a table, each finished compaction takes several away. Where the line reaches the stall threshold \
              (WST), RocksDB slows writes. This is the quantity that ECO-KVS forecasts (equations 1 to 3).",
         );
         self.figure(
             "Stalls",
-            &policies(report),
+            &legend(policies(report)),
             &plots::stalls(report),
             "Cumulative distribution of the length of single stalls, with their number and total below. A dot marks where a \
              curve reaches 100 %: the longest stall. A curve further left has shorter stalls. As in ECO-KVS, Fig. 5(b).",
@@ -202,7 +202,7 @@ impl Page {
         if let Some(colocated) = plots::colocated(report) {
             self.figure(
                 "Co-located load",
-                &policies(report),
+                &legend(policies(report)),
                 &colocated,
                 "Busy threads of another application take the strong server's cores one after the other. A policy that sees \
                  this sends fewer and fewer jobs there and at last none. As in EdgePilot, Fig. 11: fading from 3 threads on, \
@@ -215,7 +215,7 @@ impl Page {
         self.section("forecasts", "Forecasts");
         self.figure(
             "Errors of the models",
-            &policies(report),
+            &legend(policies(report)),
             &plots::models(report),
             "Each faint dot is a compaction: how far its forecast was off, by how many jobs the model of the chosen server had \
              learned from; lines are means of five trainings. As in ECO-KVS, Fig. 10(c) and (d).",

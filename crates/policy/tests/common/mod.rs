@@ -112,15 +112,15 @@ impl Federation {
 
     /// A load sample reaches its own machine and the coordinator.
     pub fn load(&mut self, sample: LoadSample) {
-        self.to_owner_and_coordinator(sample.server.clone(), Event::LoadSampled(sample));
+        self.tell_owner_and_coordinator(sample.server.clone(), Event::LoadSampled(sample));
     }
 
     /// A finished job reaches its owner and the coordinator.
     pub fn finished(&mut self, report: JobReport) {
-        self.to_owner_and_coordinator(report.owner.clone(), Event::JobFinished(report));
+        self.tell_owner_and_coordinator(report.owner.clone(), Event::JobFinished(report));
     }
 
-    fn to_owner_and_coordinator(&mut self, owner: ServerId, event: Event) {
+    fn tell_owner_and_coordinator(&mut self, owner: ServerId, event: Event) {
         self.tell(&owner, event.clone());
         if let Some(coordinator) = self.coordinator.clone().filter(|coordinator| *coordinator != owner) {
             self.tell(&coordinator, event);

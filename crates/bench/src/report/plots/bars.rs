@@ -63,12 +63,13 @@ fn grouped(
     let width = FILLED / runs.len() as f64;
     let shown_width = width * (frame.width - frame.left) / groups.len() as f64;
     plot(frame, &x, &y, |canvas| {
+        let mut labels = Vec::new();
         for group in 0..groups.len() {
             for (order, (place, run)) in runs.iter().enumerate() {
                 let from = group as f64 - FILLED / 2.0 + order as f64 * width;
                 let middle = from + width / 2.0;
                 let Some(quotient) = quotient(run, group) else {
-                    canvas.words((middle, 0.0), Place::Above, "-", INK, 10.0)?;
+                    labels.push(((middle, 0.0), "-".to_owned()));
                     continue;
                 };
                 let top = quotient.min(most);
@@ -78,10 +79,12 @@ fn grouped(
                     let label = change(Some(quotient)).replace(" %", "");
                     // Whole percents are what fits above a bar.
                     let label = label.split_once('.').map_or(label.as_str(), |(whole, _)| whole).to_owned() + "%";
-                    canvas.words((middle, top), Place::Above, &label, INK, 9.5)?;
+                    labels.push(((middle, top), label));
                 }
             }
         }
-        canvas.dashes((x.from, 1.0), (x.to, 1.0), MARK)
+        canvas.dashes((x.from, 1.0), (x.to, 1.0), MARK)?;
+        // Above everything, or the red line would cross them out.
+        labels.iter().try_for_each(|(at, label)| canvas.words(*at, Place::Above, label, INK, 9.5))
     })
 }

@@ -100,7 +100,6 @@ impl Default for Frame<'_> {
 pub(super) enum Place {
     Above,
     Right,
-    Left,
 }
 
 /// What plots draw on, in the units of the two axes.
@@ -218,7 +217,6 @@ impl Canvas<'_> {
         let (offset, pos) = match place {
             Place::Above => ((0, -gap), Pos::new(HPos::Center, VPos::Bottom)),
             Place::Right => ((gap, 0), Pos::new(HPos::Left, VPos::Center)),
-            Place::Left => ((-gap, 0), Pos::new(HPos::Right, VPos::Center)),
         };
         let style = ("sans-serif", size * FINE * FONT_CORRECTION).into_font().color(&rgb(colour)).pos(pos);
         self.area.draw(&(EmptyElement::at(at) + Text::new(text.to_owned(), offset, style)))?;

@@ -2,7 +2,7 @@
 
 use super::{
     super::palette::{Colour, MARK},
-    canvas::{Axis, Frame, Place, plot},
+    canvas::{Axis, Frame, plot},
     for_each_server, hardware, panel, policy_colour,
 };
 use crate::{lab::LabReport, record::Sample};
@@ -49,9 +49,7 @@ pub(in super::super) fn l0_tables(report: &LabReport) -> String {
                 let points = run.samples.iter().map(|sample| (sample.at_s, sample.l0_tables as f64)).collect();
                 canvas.line(points, policy_colour(report, *place), 0.95, 1.6)?;
             }
-            canvas.dashes((0.0, threshold), (length(report), threshold), MARK)?;
-            let at = (length(report), threshold + most * 0.045);
-            canvas.words(at, Place::Left, &format!("writes are slowed (WST {threshold})"), MARK, 10.0)
+            canvas.dashes((0.0, threshold), (length(report), threshold), MARK)
         });
         panel(server, &hardware(report, server), &svg, "")
     })

@@ -1,0 +1,133 @@
+//! `ecotone lab`.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use ecotone_bench::lab::{LabOptions, LabReport, OfferedRate, Profile, run_lab};
+use ecotone_bench::report::{PageHeader, html, models_text, papers_text, results_text};
+
+use crate::progress::LabBars;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Energy is compared at the same offered load (--rate 70%), throughput at saturation (no --rate).\n\nThe lab needs \
+                  the right to make cgroups (root) and refuses to run without it: unequal servers that were equal would \
+                  prove nothing."
+)]
+pub(crate) struct Arguments {
+    /// What the servers run: a workload of `ecotone bench`
+    workload: String,
+    /// The servers: three-tier, six, or a TOML file
+    #[arg(long, default_value = "three-tier")]
+    profile: String,
+    /// Policies to compare, in order: local, local-split, edgepilot, eco, eco-gate, eco-target
+    #[arg(long, value_delimiter = ',', default_value = "local,local-split,edgepilot,eco")]
+    policies: Vec<String>,
+    /// Length of each run
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Load offered to each server: operations per second, or N% of what `local` reaches, which is then measured first
+    /// [default: as many as each takes]
+    #[arg(long)]
+    rate: Option<String>,
+    /// Busy threads of another application on the first server of the highest tier, growing from 0 to this
+    #[arg(long, default_value_t = 0, value_name = "THREADS")]
+    colocated: u32,
+    /// Client threads of each server
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// Keys of each server's store [default: the profile's]
+    #[arg(long)]
+    keys: Option<u64>,
+    /// Seed of the workload, the same for every policy
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Keep logs, records and the report in this folder
+    #[arg(long)]
+    record: Option<PathBuf>,
+    /// The HTML report [default: lab-WORKLOAD-PROFILE.html in --record, else in the current folder]
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Print the figures of the papers beside the results
+    #[arg(long)]
+    papers: bool,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let profile = Profile::load(&arguments.profile)?;
+    let mut options = LabOptions::new(&arguments.workload, profile, arguments.policies.clone(), arguments.seconds)?;
+    options.rate = arguments.rate.as_deref().map(str::parse::<OfferedRate>).transpose()?;
+    options.colocated = arguments.colocated;
+    options.threads = arguments.threads;
+    options.keys = arguments.keys;
+    options.seed = arguments.seed;
+    options.record = arguments.record.clone();
+    arguments.workload.parse::<ecotone_bench::workload::Workload>()?;
+    for policy in &arguments.policies {
+        policy.parse::<ecotone_policy::policy::PolicyName>().context("--policies")?;
+    }
+    let report = {
+        let mut bars = LabBars::new();
+        run_lab(&options, &mut bars)?
+    };
+    let path = arguments.report_path(&report);
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let page = html(&report, &PageHeader { command: &command, date: &today() });
+    std::fs::write(&path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    println!("{}", results_text(&report));
+    println!("{}", models_text(&report));
+    if arguments.papers
+        && let Some(papers) = papers_text(&report)
+    {
+        println!("{papers}");
+    }
+    for warning in &report.warnings {
+        println!("note: {warning}");
+    }
+    println!("report: {}", path.display());
+    Ok(())
+}
+
+impl Arguments {
+    fn report_path(&self, report: &LabReport) -> PathBuf {
+        self.report.clone().unwrap_or_else(|| {
+            let name = format!("lab-{}-{}.html", report.workload, report.profile);
+            self.record.clone().unwrap_or_default().join(name)
+        })
+    }
+}
+
+/// The date, by the civil calendar (days since 1970-01-01; algorithm after Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", section civil_from_days).
+fn today() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let days = (since.as_secs() / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn today_is_a_date_of_this_century() {
+        let today = today();
+        assert_eq!(today.len(), 10, "{today}");
+        assert!(today.as_str() > "2026-01-01" && today.as_str() < "2100-01-01", "{today}");
+    }
+}
