@@ -16,6 +16,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -51,6 +52,7 @@ struct Connection {
 pub(crate) struct FileClient {
     connection: Mutex<Connection>,
     buffers: Mutex<Vec<Vec<u8>>>,
+    range_timeout: Duration,
     traffic: Arc<Traffic>,
     bytes_received: Arc<AtomicU64>,
 }
@@ -83,7 +85,13 @@ impl FileClient {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{address} refused the job's token")));
         }
         let connection = Mutex::new(Connection { stream, expected: VecDeque::new(), broken: None });
-        Ok(Arc::new(FileClient { connection, buffers: Mutex::default(), traffic, bytes_received }))
+        Ok(Arc::new(FileClient {
+            connection,
+            buffers: Mutex::default(),
+            range_timeout: limits.read_timeout,
+            traffic,
+            bytes_received,
+        }))
     }
 
     /// Bytes received so far.
@@ -150,7 +158,8 @@ impl FileClient {
 
     fn receive(&self, stream: &mut TcpStream, wanted: usize) -> io::Result<Vec<u8>> {
         let mut head = [0; 5];
-        stream.read_exact(&mut head).map_err(silent)?;
+        let until = Instant::now() + self.range_timeout;
+        read_all(stream, &mut head, until)?;
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if head[0] != STATUS_OK {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side refused a range"));
@@ -160,19 +169,30 @@ impl FileClient {
         }
         let mut data = self.buffers.lock().pop().unwrap_or_default();
         data.resize(length, 0);
-        stream.read_exact(&mut data).map_err(silent)?;
+        read_all(stream, &mut data, until)?;
         self.traffic.add_received(length);
         self.bytes_received.fetch_add(length as u64, Ordering::Relaxed);
         Ok(data)
     }
 }
 
-/// A time-out of a socket says "try again", which is not what happened.
-fn silent(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            io::Error::new(io::ErrorKind::TimedOut, "the range did not come in time")
+/// Reads all of `buffer` before `until`: a peer that sends a byte now and then is as good as silent.
+fn read_all(stream: &mut TcpStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the range did not come in time");
+    while !buffer.is_empty() {
+        if Instant::now() >= until {
+            return Err(late());
         }
-        _ => error,
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side hung up")),
+            Ok(read) => buffer = &mut buffer[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A socket's own time-out says "try again", which is not what happened.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(late());
+            }
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }
