@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
