@@ -357,3 +357,48 @@ fn live_keys_are_counted_once_each_across_word_borders() {
     }
     assert_eq!(live.count(), 4);
 }
+
+/// A store that does nothing.
+struct Nothing;
+
+impl Target for Nothing {
+    fn name(&self) -> &'static str {
+        "nothing"
+    }
+    fn put(&self, _: &[u8], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &[u8], _: &mut Vec<u8>) -> Result<bool> {
+        Ok(true)
+    }
+    fn seek_scan(&self, _: &[u8], entries: u32) -> Result<u32> {
+        Ok(entries)
+    }
+    fn delete(&self, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn settle(&self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+    fn stall_time(&self) -> Result<Duration> {
+        Ok(Duration::ZERO)
+    }
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+}
+
+#[test]
+fn the_driver_itself_costs_little_beside_a_store() {
+    for workload in [Workload::FillRandom, Workload::MixGraph, Workload::YcsbA, Workload::YcsbD, Workload::YcsbF] {
+        let options = WorkloadOptions { workload, ops: Some(1_000_000), ..WorkloadOptions::default() };
+        let outcome = Driver::start(Arc::new(Nothing), options, None).unwrap().join().unwrap();
+        let ns_per_op = outcome.seconds * 1e9 / outcome.counts.total() as f64;
+        println!("{workload}: {ns_per_op:.0} ns per operation");
+        // About 100 on an idle machine; a put costs RocksDB several thousand. Room for tests that run beside this one.
+        assert!(ns_per_op < 2_000.0, "{workload}: {ns_per_op}");
+    }
+}
