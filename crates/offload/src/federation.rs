@@ -20,8 +20,8 @@ use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::ThreadDuties;
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 
 use crate::config::Options;
@@ -376,7 +376,6 @@ impl Federation {
         let services = Services { shared: shared.clone() };
         let limits = &shared.options.limits;
         let serving = Server::builder()
-            .tcp_nodelay(true)
             .http2_keepalive_interval(Some(limits.heartbeat_timeout / 2))
             .http2_keepalive_timeout(Some(limits.heartbeat_timeout))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -385,7 +384,7 @@ impl Federation {
             .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .serve_with_incoming(TcpListenerStream::new(listener));
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
         runtime.spawn(async move {
             if let Err(error) = serving.await {
                 warn!(%error, "the federation's services ended");

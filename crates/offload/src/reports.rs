@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ecotone_policy::machine::{Event, Link, LoadSample};
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::convert;
 use crate::error::{Error, Result};
@@ -17,15 +17,24 @@ use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
 use crate::protocol::wire::peer_client::PeerClient;
 
-/// Bytes sent each way to measure a link once, when it opens: large enough to outlast a round trip, small enough for a
-/// slow link.
-const PROBE_BYTES: usize = 1 << 20;
+/// Exchanges of one size when a link is measured.
+const PROBE_EXCHANGES: usize = 3;
+/// Time that one measuring exchange should take by what is known of the link: longer than a round trip, short enough not to
+/// disturb.
+const PROBE_SECONDS: f64 = 0.02;
+/// Least bytes of a measuring exchange each way.
+const PROBE_BYTES_MIN: usize = 64 << 10;
+/// Most bytes of a measuring exchange each way.
+const PROBE_BYTES_MAX: usize = 1 << 20;
+/// Reports between two measurements of the link: what it carries changes with what runs on both ends.
+const REPORTS_PER_PROBE: u32 = 5;
 
 /// Reports until the server stops.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(shared.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut link = None;
+    let mut reports_sent = 0;
     let mut reachable = true;
     let mut last = (Instant::now(), 0);
     loop {
@@ -36,7 +45,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         if shared.queue.is_some() {
             continue;
         }
-        match report(&shared, &sample, &mut link).await {
+        match report(&shared, &sample, &mut link, &mut reports_sent).await {
             Ok(()) if !reachable => {
                 reachable = true;
                 info!(coordinator = shared.coordinator_address(), "the coordinator answers again");
@@ -81,32 +90,31 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
     })
 }
 
-async fn report(shared: &Arc<Shared>, sample: &LoadSample, link: &mut Option<Link>) -> Result<()> {
+async fn report(
+    shared: &Arc<Shared>,
+    sample: &LoadSample,
+    link: &mut Option<Link>,
+    reports_sent: &mut u32,
+) -> Result<()> {
     let address = shared.coordinator_address();
-    let is_new = shared.connections.if_open(&address).is_none();
     let channel = shared.connections.to(&address).await?;
-    if is_new {
-        *link = Some(probe(shared, &address).await?);
+    if reports_sent.is_multiple_of(REPORTS_PER_PROBE) {
+        *link = Some(probe(shared, &address, *link).await?);
     }
+    *reports_sent = reports_sent.wrapping_add(1);
     let finished = shared.reports_waiting.lock().drain(..).collect::<Vec<_>>();
     let request = ReportRequest {
         load: Some(convert::load_to_wire(sample)),
         address: shared.address(),
         finished: finished.iter().map(convert::report_to_wire).collect(),
     };
-    let began = Instant::now();
     let mut coordinator = CoordinatorClient::new(channel);
     let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
         .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
         .and_then(|reply| reply.map_err(|status| Error::unreachable(&address, status.message())));
     match outcome {
-        Ok(_) => {
-            if let Some(link) = link {
-                link.round_trip = Seconds(began.elapsed().as_secs_f64());
-            }
-            Ok(())
-        }
+        Ok(_) => Ok(()),
         Err(error) => {
             // What the coordinator has not learned yet is sent again.
             let mut waiting = shared.reports_waiting.lock();
@@ -119,23 +127,32 @@ async fn report(shared: &Arc<Shared>, sample: &LoadSample, link: &mut Option<Lin
     }
 }
 
-/// Measures the link: an empty exchange for its round trip, a large one for its rate.
-async fn probe(shared: &Arc<Shared>, address: &str) -> Result<Link> {
+/// Measures the link: empty exchanges for its round trip, larger ones for its rate. The best of a few counts: other traffic
+/// and a busy core only ever make an exchange slower.
+async fn probe(shared: &Arc<Shared>, address: &str, known: Option<Link>) -> Result<Link> {
     let mut client = PeerClient::new(shared.connections.to(address).await?);
-    let mut exchange = async |bytes: usize| {
-        let request = ProbeRequest { payload: vec![0; bytes], reply_bytes: bytes as u32 };
-        let began = Instant::now();
-        tokio::time::timeout(shared.options.limits.read_timeout, client.probe(request))
-            .await
-            .map_err(|_| Error::unreachable(address, "the link is too slow to be measured"))?
-            .map_err(|status| Error::unreachable(address, status.message()))?;
-        Ok(began.elapsed().as_secs_f64())
+    let mut best_of = async |bytes: usize| {
+        let mut best = f64::INFINITY;
+        for _ in 0..PROBE_EXCHANGES {
+            let request = ProbeRequest { payload: vec![0; bytes], reply_bytes: bytes as u32 };
+            let began = Instant::now();
+            tokio::time::timeout(shared.options.limits.read_timeout, client.probe(request))
+                .await
+                .map_err(|_| Error::unreachable(address, "the link is too slow to be measured"))?
+                .map_err(|status| Error::unreachable(address, status.message()))?;
+            best = best.min(began.elapsed().as_secs_f64());
+        }
+        Ok(best)
     };
-    let round_trip_seconds = exchange(0).await?;
-    let seconds = exchange(PROBE_BYTES).await?;
-    let bytes_per_s = 2.0 * PROBE_BYTES as f64 / (seconds - round_trip_seconds).max(1e-4);
+    let round_trip_seconds = best_of(0).await?;
+    let bytes = known.map_or(PROBE_BYTES_MIN as f64, |link| link.bytes_per_s.0 * PROBE_SECONDS);
+    let bytes = bytes.clamp(PROBE_BYTES_MIN as f64, PROBE_BYTES_MAX as f64) as usize;
+    let seconds = best_of(bytes).await?;
+    let bytes_per_s = 2.0 * bytes as f64 / (seconds - round_trip_seconds).max(1e-4);
     let bytes_per_s = BytesPerSecond(bytes_per_s.min(shared.options.network_bytes_per_s));
-    Ok(Link { bytes_per_s, round_trip: Seconds(round_trip_seconds) })
+    let link = Link { bytes_per_s, round_trip: Seconds(round_trip_seconds) };
+    debug!(address, ?link, "measured the link");
+    Ok(link)
 }
 
 /// The coordinator's side of a report.

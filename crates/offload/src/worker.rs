@@ -140,17 +140,18 @@ impl WorkerSide {
             );
         }
         let load = shared.local_load();
-        if load.as_ref().is_some_and(|load| load.stalled) {
-            return declined(DeclineReason::Stalled, "its own writes are stalled".into());
-        }
-        // One busy core of a job would take what the server's own threads need.
-        if let Some(load) = &load
-            && load.free_cores < 1.0
-        {
-            return declined(
-                DeclineReason::NoFreeCore,
-                format!("{:.2} cores are free, a job takes one", load.free_cores),
-            );
+        if let Some(load) = &load {
+            let free = load.free_cores;
+            if free < 1.0 {
+                return declined(DeclineReason::NoFreeCore, format!("{free:.2} cores are free, a job takes one"));
+            }
+            // A stalled server's own compactions must never wait for a core.
+            if load.stalled && free < 2.0 {
+                return declined(
+                    DeclineReason::Stalled,
+                    format!("its writes are stalled and {free:.2} cores are free"),
+                );
+            }
         }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
         let free = free_bytes(&self.directory)?;

@@ -14,7 +14,7 @@ use ecotone_engine::{CompactionFinished, Counters, OpenMode, StallChanged, Stall
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
 use ecotone_policy::machine::{ModelReport, Parameters};
-use ecotone_policy::units::Cores;
+use ecotone_policy::units::{Bytes, Cores, Tables};
 use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use parking_lot::{Condvar, Mutex};
@@ -94,7 +94,10 @@ impl Daemon {
         let duties = Arc::new(ThreadDuties::new(meter.clone(), binder.clone()));
         let watch = Arc::new(Watch::new(&options, sink));
 
-        let policy = Parameters { policy: options.policy, ..Parameters::default() };
+        let mut policy = Parameters { policy: options.policy, ..Parameters::default() };
+        // Until the first flushes tell: a table of L0 holds one memtable.
+        policy.rate.prior_input_bytes_per_table = Bytes(options.store.memtable_bytes);
+        policy.stall_threshold_tables = Tables(f64::from(options.store.l0_slowdown_trigger));
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
         let federation = Arc::new(Federation::start(
