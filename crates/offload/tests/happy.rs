@@ -32,7 +32,6 @@ fn a_store_under_load_is_compacted_elsewhere_and_holds_the_same_data() {
 
     let taken = worker.federation.statistics();
     assert!(taken.taken >= 6, "{taken:?}");
-    assert_eq!(taken.running_worker_jobs, 0);
     assert_eq!(owner.federation.statistics().fallbacks.get("bad-result"), None);
     wait_until("the worker's folder to be empty", || worker.worker_folders() == 0);
     owner.finish();

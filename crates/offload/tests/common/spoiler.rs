@@ -46,6 +46,7 @@ pub enum Answer {
 type OnOffer = dyn Fn(&JobOffer) -> Vec<Act> + Send + Sync;
 type OnEvent = dyn Fn(Event) -> Vec<Act> + Send + Sync;
 type OnRead = dyn Fn(&ReadRequest, Bytes) -> Answer + Send + Sync;
+type FileBehind = dyn Fn(&str) -> String + Send + Sync;
 
 /// How a spoiler behaves. The default passes everything on.
 pub struct Behaviour {
@@ -53,6 +54,8 @@ pub struct Behaviour {
     pub on_offer: Box<OnOffer>,
     pub on_event: Box<OnEvent>,
     pub on_read: Box<OnRead>,
+    /// Which of the honest worker's files is read when the owner asks for one of this name.
+    pub file_behind: Box<FileBehind>,
 }
 
 impl Default for Behaviour {
@@ -62,6 +65,7 @@ impl Default for Behaviour {
             on_offer: Box::new(|_| Vec::new()),
             on_event: Box::new(|event| vec![Act::Send(event)]),
             on_read: Box::new(|_, data| Answer::Data(data)),
+            file_behind: Box::new(str::to_owned),
         }
     }
 }
@@ -240,10 +244,11 @@ impl Peer for Services {
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadReply>, Status> {
         let request = request.into_inner();
+        let behind = ReadRequest { file: (self.0.behaviour.file_behind)(&request.file), ..request.clone() };
         let data = match self.0.honest_worker().await {
             Ok(address) => {
                 let client = PeerClient::connect(address).await.map_err(|error| Status::unavailable(error.to_string()))?;
-                let reply = client.max_decoding_message_size(MESSAGE_BYTES_MAX).read(request.clone()).await;
+                let reply = client.max_decoding_message_size(MESSAGE_BYTES_MAX).read(behind).await;
                 // What the honest worker does not know, the spoiler may still answer.
                 reply.map(|reply| reply.into_inner().data).unwrap_or_default()
             }
