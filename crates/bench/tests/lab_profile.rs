@@ -1,5 +1,7 @@
 //! Profiles: what they refuse, and how they fit hosts.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
 use ecotone_bench::lab::{Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, OfferedRate, Profile, ScaledProfile};
 
 const ALONE: Demand = Demand { foreground_threads: 1, colocated_threads: 0 };
@@ -165,7 +167,8 @@ fn impossible_options_are_refused_before_anything_starts() {
         options.check().map_err(|error| error.to_string())
     };
     assert_eq!(options(|_| {}), Ok(()));
-    let cases: [(fn(&mut LabOptions), &str); 8] = [
+    type Change = fn(&mut LabOptions);
+    let cases: [(Change, &str); 8] = [
         (|options| options.policies.clear(), "--policies"),
         (|options| options.policies.push("eco".to_owned()), "--policies"),
         (|options| options.policies.push("../eco".to_owned()), "--policies"),

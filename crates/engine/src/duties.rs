@@ -141,8 +141,7 @@ mod tests {
         let log = Arc::new(Log::default());
         let duties = ThreadDuties::new(Some(log.clone()));
         std::thread::spawn(move || act(&duties)).join().unwrap();
-        let said = log.0.lock().clone();
-        said
+        log.0.lock().clone()
     }
 
     const FLUSH: Option<Duty> = Some(Duty::Flush);

@@ -226,7 +226,10 @@ mod tests {
     #[test]
     fn names_the_file_in_what_rocksdb_says() {
         for (said, file) in [
-            ("Corruption: block checksum mismatch: stored = 1, computed = 2  in /d/000012.sst offset 5 size 9", "/d/000012.sst"),
+            (
+                "Corruption: block checksum mismatch: stored = 1, computed = 2  in /d/000012.sst offset 5 size 9",
+                "/d/000012.sst",
+            ),
             ("Corruption: Can't access /000034.sst: IO error: No such file", "/000034.sst"),
             ("Corruption: checksum mismatch in MANIFEST-000005.", "MANIFEST-000005"),
         ] {

@@ -233,10 +233,9 @@ mod tests {
 
     #[test]
     fn zero_fields_are_refused_both_ways() {
-        for zero in [
-            Attributes { expires_at_ms: Some(0), version: None },
-            Attributes { expires_at_ms: None, version: Some(0) },
-        ] {
+        for zero in
+            [Attributes { expires_at_ms: Some(0), version: None }, Attributes { expires_at_ms: None, version: Some(0) }]
+        {
             assert!(encode_inline(&zero, &mut Vec::new()).is_err());
         }
         assert_eq!(Header::decode(&[0x44, 0, 0, 0, 0, 0, 0, 0, 0]), Err(HeaderError::Zero("expiry")));

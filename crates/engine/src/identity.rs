@@ -195,7 +195,10 @@ mod tests {
             fs::write(directory.path().join(IDENTITY_FILE), text).unwrap();
             fs::write(directory.path().join("CURRENT"), "MANIFEST-000001\n").unwrap();
             let refused = prepare(directory.path(), OpenMode::Open).unwrap_err();
-            assert!(matches!(&refused, Error::WrongFormat { reason: r, .. } if r.contains(reason)), "{text:?}: {refused}");
+            assert!(
+                matches!(&refused, Error::WrongFormat { reason: r, .. } if r.contains(reason)),
+                "{text:?}: {refused}"
+            );
         }
         let directory = directory();
         fs::write(directory.path().join(IDENTITY_FILE), [0xff; 100]).unwrap();

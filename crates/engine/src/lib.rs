@@ -48,11 +48,12 @@ mod worker;
 mod write;
 
 pub use ecotone_policy::duty::{Duty, DutyObserver};
+pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};
 pub use events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
 pub use family::DATA_FAMILY;
-pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use header::Attributes;
+pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{VerifiedResult, VerifyError, verify_outputs};
@@ -60,7 +61,6 @@ pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, Table
 pub use options::{
     Compression, Durability, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions,
 };
-pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use properties::{Counters, LevelProperties, StoreProperties};
 pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};

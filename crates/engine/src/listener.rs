@@ -6,7 +6,6 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -19,10 +18,8 @@ use rust_rocksdb::event_listener::{
 };
 
 use crate::duties::ThreadDuties;
-use crate::events::{
-    BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents,
-};
-use crate::offload::adapter::OffloadState;
+use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
 use crate::stall::StallClock;
 
@@ -38,46 +35,22 @@ pub(crate) struct Running {
 
 #[derive(Default)]
 struct Compaction {
-    inputs: Arc<Inputs>,
+    /// Entries of all inputs without range deletions; `None` when RocksDB did not know the properties of one.
+    input_records: Option<u64>,
     local_parts: u32,
     remote_parts: u32,
 }
 
-/// What RocksDB says of the inputs of a compaction when it begins.
-#[derive(Default)]
-pub(crate) struct Inputs {
-    levels: HashMap<String, i32>,
-    /// Entries of all inputs without range deletions; `None` when RocksDB did not know the properties of one.
-    pub(crate) records: Option<u64>,
-}
-
-impl Inputs {
-    pub(crate) fn level_of(&self, table: &str) -> Option<i32> {
-        self.levels.get(table).copied()
-    }
-
-    fn of(info: &CompactionJobInfo) -> Self {
-        let mut levels = HashMap::with_capacity(info.input_file_count());
-        let mut records = Some(0_u64);
-        for (path, place) in info.input_files().zip(info.input_file_infos()) {
-            // What RocksDB calls the level here is the index among the input levels: the first is the one it begins at,
-            // and level compaction has only the output level besides (db/db_impl, `BuildCompactionJobInfo`).
-            let level = if place.level() == 0 { info.base_input_level() } else { info.output_level() };
-            let name = String::from_utf8_lossy(path);
-            let name = Path::new(name.as_ref()).file_name().map(|name| name.to_string_lossy().into_owned());
-            levels.extend(name.map(|name| (name, level)));
-            let points = info
-                .table_properties_for_file(path)
-                .map(|table| table.num_entries().saturating_sub(table.num_range_deletions()));
-            records = records.zip(points).map(|(sum, points)| sum.saturating_add(points));
-        }
-        Self { levels, records }
-    }
+fn input_records(info: &CompactionJobInfo) -> Option<u64> {
+    info.input_files().try_fold(0_u64, |sum, path| {
+        let table = info.table_properties_for_file(path)?;
+        Some(sum.saturating_add(table.num_entries().saturating_sub(table.num_range_deletions())))
+    })
 }
 
 impl Running {
-    pub(crate) fn inputs_of(&self, compaction: i32) -> Option<Arc<Inputs>> {
-        self.compactions.lock().get(&compaction).map(|known| known.inputs.clone())
+    pub(crate) fn input_records(&self, compaction: i32) -> Option<u64> {
+        self.compactions.lock().get(&compaction)?.input_records
     }
 
     pub(crate) fn part_is_remote(&self, compaction: i32) {
@@ -91,12 +64,12 @@ impl Running {
         LOCAL_JOB.set(Some(job));
     }
 
-    fn begin_compaction(&self, number: i32, inputs: Inputs) {
+    fn begin_compaction(&self, number: i32, input_records: Option<u64>) {
         let mut compactions = self.compactions.lock();
         if compactions.len() >= MOST_RUNNING {
             compactions.clear();
         }
-        compactions.insert(number, Compaction { inputs: Arc::new(inputs), ..Compaction::default() });
+        compactions.insert(number, Compaction { input_records, ..Compaction::default() });
     }
 
     fn part_ran_here(&self, compaction: i32) {
@@ -202,7 +175,7 @@ impl EventListener for Listener {
 
     fn on_compaction_begin(&self, info: &CompactionJobInfo) {
         contained("compaction begin", || {
-            self.running.begin_compaction(info.job_id(), Inputs::of(info));
+            self.running.begin_compaction(info.job_id(), input_records(info));
             self.duties.begin_job(Duty::Compaction, info.job_id());
         });
     }
@@ -211,6 +184,9 @@ impl EventListener for Listener {
         contained("compaction end", || {
             release_on_this_thread();
             self.duties.end_job(info.job_id());
+            if let Some(offload) = &self.offload {
+                offload.siblings.forget(info.job_id());
+            }
             let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let error = info.status().err().map(rust_rocksdb::Error::into_string);
             let remote = known.remote_parts > 0;
@@ -251,7 +227,10 @@ impl EventListener for Listener {
             self.duties.end_part(info.job_id());
             release_on_this_thread();
             if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {
-                offload.local_ended(job);
+                let stats = info.stats();
+                let exact = info.status().is_ok() && stats.has_accurate_num_input_records();
+                let rocks_job = part_number(info.job_id(), info.subcompaction_job_id());
+                offload.local_ended(job, rocks_job, exact.then(|| stats.num_input_records()));
             }
         });
     }

@@ -211,7 +211,10 @@ impl StoreOptions {
         if self.pending_stop_bytes != 0 && self.pending_slowdown_bytes > self.pending_stop_bytes {
             return Err(Error::invalid(
                 "pending_stop_bytes",
-                format!("{} is below pending_slowdown_bytes = {}", self.pending_stop_bytes, self.pending_slowdown_bytes),
+                format!(
+                    "{} is below pending_slowdown_bytes = {}",
+                    self.pending_stop_bytes, self.pending_slowdown_bytes
+                ),
             ));
         }
         at_least("max_subcompactions", self.max_subcompactions.into(), 1)?;

@@ -10,8 +10,7 @@ use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
-    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, Range, ReadOptions,
-    WriteOptions as RocksWriteOptions,
+    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, ReadOptions, WriteOptions as RocksWriteOptions,
 };
 
 use crate::duties::ThreadDuties;
@@ -22,7 +21,9 @@ use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::stall::StallClock;
 use crate::wal_sync::WalSync;
-use crate::{Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning};
+use crate::{
+    Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning,
+};
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
 const DEFAULT_LOCAL_SLOTS: usize = 2;
@@ -99,7 +100,7 @@ impl Store {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
         if let Some(offload) = &offload {
-            offload.set_range_share(range_share(&db, family));
+            offload.set_database(&db);
         }
         let wal_sync = if writable { Some(start_wal_sync(&db, &directory, &options)?) } else { None };
         let mut write_synced = RocksWriteOptions::default();
@@ -134,6 +135,8 @@ impl Store {
         self.check_writable()?;
         let mut options = FlushOptions::default();
         options.set_wait(wait);
+        // Otherwise it would wait, without limit, until compactions have caught up.
+        options.set_allow_write_stall(true);
         self.db.flush_cf_opt(&self.family, &options).map_err(|e| self.failure(&e))
     }
 
@@ -306,22 +309,4 @@ fn start_wal_sync(db: &Arc<DB>, directory: &Path, options: &StoreOptions) -> Res
         }
     };
     WalSync::start(sync, on_failure).map_err(|e| Error::io("start the WAL sync thread of", directory, &e))
-}
-
-/// Bytes of `[begin, end)` by those of all keys, both as RocksDB estimates them.
-fn range_share(db: &Arc<DB>, family: DataFamily) -> Box<dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<f64> + Send + Sync> {
-    // Weak: the state that holds this lives as long as the database. Upgraded only on RocksDB's compaction threads, which
-    // have ended before the store lets the database go.
-    let db = Arc::downgrade(db);
-    Box::new(move |begin, end| {
-        let db = db.upgrade()?;
-        let last = [0xFF_u8; 32];
-        let part = Range::new(begin.unwrap_or_default(), end.unwrap_or(&last));
-        let all = Range::new(&[], &last);
-        let sizes = db.get_approximate_sizes_cf(&family, &[part, all]).ok()?;
-        match sizes[..] {
-            [part, all] if all > 0 => Some((part as f64 / all as f64).clamp(0.0, 1.0)),
-            _ => None,
-        }
-    })
 }

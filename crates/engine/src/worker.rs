@@ -178,7 +178,8 @@ impl WorkerRequest<'_> {
     fn check(&self) -> Result<(), WorkerError> {
         let invalid = |reason: String| Err(WorkerError::InvalidRequest(reason));
         let mut components = Path::new(&self.output_name).components();
-        let one_name = matches!(components.next(), Some(std::path::Component::Normal(_))) && components.next().is_none();
+        let one_name =
+            matches!(components.next(), Some(std::path::Component::Normal(_))) && components.next().is_none();
         if !one_name || self.output_name.ends_with('/') {
             return invalid(format!("output name {:?} is not one path component", self.output_name));
         }
@@ -234,7 +235,8 @@ mod tests {
 
     #[test]
     fn only_the_output_folder_is_led_elsewhere() {
-        let remap = OutputRemap { owner: owner_output_directory(Path::new("/owner/db"), "job-7"), local: "/here/out".into() };
+        let remap =
+            OutputRemap { owner: owner_output_directory(Path::new("/owner/db"), "job-7"), local: "/here/out".into() };
         assert_eq!(remap.map(Path::new("/owner/db/session_tmp/job-7/000009.sst")), Some("/here/out/000009.sst".into()));
         assert_eq!(remap.map(Path::new("/owner/db/session_tmp/job-7")), Some("/here/out".into()));
         for elsewhere in ["/owner/db/session_tmp/job-70/000009.sst", "/owner/db/000009.sst", "/owner/db/session_tmp"] {

@@ -141,7 +141,10 @@ impl Store {
             return Err(Error::invalid("batch", "it was made by another store"));
         }
         if batch.size_bytes() > MAX_BATCH_BYTES {
-            return Err(Error::invalid("batch", format!("{} bytes, the most is {MAX_BATCH_BYTES}", batch.size_bytes())));
+            return Err(Error::invalid(
+                "batch",
+                format!("{} bytes, the most is {MAX_BATCH_BYTES}", batch.size_bytes()),
+            ));
         }
         if batch.is_empty() {
             return self.check_writable().map(|_| ());
@@ -172,8 +175,7 @@ impl Store {
     fn commit(&self, batch: &WriteBatch, options: WriteOptions) -> Result<()> {
         let wal_sync = self.check_writable()?;
         let durability = options.durability.unwrap_or(self.durability);
-        let rocks_options =
-            if durability == Durability::Always { &self.write_synced } else { &self.write_unsynced };
+        let rocks_options = if durability == Durability::Always { &self.write_synced } else { &self.write_unsynced };
         self.db.write_opt(batch, rocks_options).map_err(|e| self.failure(&e))?;
         if durability == Durability::EverySecond {
             // After the write: a sync that begins later covers it.

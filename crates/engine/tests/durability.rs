@@ -99,7 +99,11 @@ fn nothing_acknowledged_is_lost(durability: &str, writes: usize) {
             for part in 0..BATCH {
                 let key = key(*thread, *number, part);
                 let found = store.get(&key).unwrap();
-                assert_eq!(found.as_deref(), Some(&value_of(&key, *generation, 200)[..]), "write {number} of thread {thread}");
+                assert_eq!(
+                    found.as_deref(),
+                    Some(&value_of(&key, *generation, 200)[..]),
+                    "write {number} of thread {thread}"
+                );
             }
         }
         let entries = store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap).count();

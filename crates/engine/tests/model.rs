@@ -103,15 +103,17 @@ fn options() -> impl Strategy<Value = StoreOptions> {
         any::<bool>(),
         durability(),
     )
-        .prop_map(|(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability)| StoreOptions {
-            durability,
-            compression,
-            bloom_bits_per_key,
-            block_bytes,
-            l0_compaction_trigger: trigger,
-            max_subcompactions: parts,
-            memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
-            ..common::small()
+        .prop_map(|(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability)| {
+            StoreOptions {
+                durability,
+                compression,
+                bloom_bits_per_key,
+                block_bytes,
+                l0_compaction_trigger: trigger,
+                max_subcompactions: parts,
+                memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
+                ..common::small()
+            }
         })
 }
 
@@ -271,7 +273,8 @@ proptest! {
 
 #[test]
 fn thousands_of_writes_through_every_level() {
-    let (_directory, store) = common::store(StoreOptions { l0_compaction_trigger: 2, max_subcompactions: 3, ..common::small() });
+    let (_directory, store) =
+        common::store(StoreOptions { l0_compaction_trigger: 2, max_subcompactions: 3, ..common::small() });
     let mut model = Model::new();
     for round in 0..4 {
         common::fill(&store, &mut model, round, 8_000, 3_000);

@@ -37,7 +37,10 @@ fn a_store_in_use_says_where_and_by_whom() {
     let (directory, store) = common::store(small());
     let path = directory.path().join("store");
     let refused = Store::open(&path, OpenMode::Open, small()).unwrap_err();
-    assert!(matches!(&refused, Error::Locked { directory, holder: LockHolder::ThisProcess, .. } if *directory == path), "{refused}");
+    assert!(
+        matches!(&refused, Error::Locked { directory, holder: LockHolder::ThisProcess, .. } if *directory == path),
+        "{refused}"
+    );
     // Reading does not need the lock.
     store.put(b"k", b"v").unwrap();
     let reader = Store::open(&path, OpenMode::ReadOnly, small()).unwrap();
@@ -52,7 +55,10 @@ fn a_plain_rocksdb_directory_is_refused() {
     drop(rust_rocksdb::DB::open(&options, directory.path()).unwrap());
     for mode in [OpenMode::Open, OpenMode::CreateOrOpen, OpenMode::Create, OpenMode::ReadOnly] {
         let refused = Store::open(directory.path(), mode, small()).unwrap_err();
-        assert!(matches!(&refused, Error::WrongFormat { reason, .. } if reason.contains("RocksDB")), "{mode:?}: {refused}");
+        assert!(
+            matches!(&refused, Error::WrongFormat { reason, .. } if reason.contains("RocksDB")),
+            "{mode:?}: {refused}"
+        );
     }
 }
 
@@ -121,7 +127,10 @@ fn a_batch_belongs_to_its_store() {
     let (_other, second) = common::store(small());
     let mut batch = first.batch();
     batch.put(b"k", b"v").unwrap();
-    assert!(matches!(second.write(&batch, WriteOptions::default()), Err(Error::InvalidArgument { field: "batch", .. })));
+    assert!(matches!(
+        second.write(&batch, WriteOptions::default()),
+        Err(Error::InvalidArgument { field: "batch", .. })
+    ));
     let snapshot = first.snapshot();
     assert!(matches!(second.get_at(b"k", &snapshot), Err(Error::InvalidArgument { field: "snapshot", .. })));
 }

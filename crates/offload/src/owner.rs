@@ -32,11 +32,11 @@ use crate::coordinator;
 use crate::error::{Error, Result};
 use crate::exports::{Role, Token};
 use crate::federation::{JobEnded, JobOutcome, Shared};
+use crate::file_client::FileClient;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
 use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, OutputReady, ReleaseRequest};
-use crate::remote_files::RangeClient;
 use crate::steps::Step;
 
 /// Ranges of an output table on their way at a time.
@@ -300,14 +300,8 @@ impl Away<'_> {
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
         let mut outputs = Outputs {
             directory: output_directory,
-            client: RangeClient::new(
-                channel,
-                token.to_wire(),
-                shared.runtime.clone(),
-                shared.options.limits.read_timeout,
-                shared.traffic.clone(),
-                Arc::new(AtomicU64::new(0)),
-            ),
+            token,
+            client: None,
             chunk_bytes: shared.options.limits.chunk_bytes,
             bytes_allowed: 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES,
             tables: HashMap::new(),
@@ -390,7 +384,22 @@ impl Away<'_> {
         }
     }
 
+    fn connect(&self, token: Token) -> Result<Arc<FileClient>> {
+        let shared = &self.side.shared;
+        FileClient::connect(
+            &self.worker_address,
+            token,
+            &shared.options.limits,
+            shared.traffic.clone(),
+            Arc::new(AtomicU64::new(0)),
+        )
+        .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
+    }
+
     fn fetch(&self, table: &OutputReady, outputs: &mut Outputs) -> Result<()> {
+        if outputs.client.is_none() {
+            outputs.client = Some(self.connect(outputs.token)?);
+        }
         outputs.fetch(table, || {
             if self.side.canceled.load(Ordering::Acquire) {
                 Err(Error::Cancelled)
@@ -429,7 +438,9 @@ fn path_text(path: &Path) -> Result<String> {
 /// A job's output tables as they arrive at the owner.
 struct Outputs {
     directory: PathBuf,
-    client: Arc<RangeClient>,
+    token: Token,
+    /// Connected with the first table: a job that is declined needs none.
+    client: Option<Arc<FileClient>>,
     chunk_bytes: usize,
     bytes_allowed: u64,
     /// Bytes by name.
@@ -452,22 +463,24 @@ impl Outputs {
         let mut file = File::create(&path).map_err(io)?;
         self.tables.insert(table.file.clone(), table.bytes);
 
+        let Some(client) = &self.client else { return Err(Error::Cancelled) };
         let mut ranges = std::collections::VecDeque::new();
         let mut asked = 0;
         let mut written = 0;
         while written < table.bytes {
             while asked < table.bytes && ranges.len() < RANGES_AHEAD {
                 let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
-                ranges.push_back((self.client.begin(&table.file, asked, length), length));
+                ranges.push_back((client.begin(&table.file, asked, length), length));
                 asked += length as u64;
             }
             may_go_on()?;
             let Some((range, length)) = ranges.pop_front() else { break };
-            let data = self.client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
+            let data = client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
             if data.len() != length {
                 return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
             }
             file.write_all(&data).map_err(io)?;
+            client.recycle(data);
             written += length as u64;
         }
         Ok(())

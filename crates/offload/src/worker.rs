@@ -28,10 +28,11 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
+use crate::file_client::FileClient;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
 use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
-use crate::remote_files::{OwnerFiles, RangeClient};
+use crate::remote_files::OwnerFiles;
 use crate::steps::Step;
 
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
@@ -297,15 +298,14 @@ fn run(
 ) -> Result<Finished> {
     let began = Instant::now();
     let before = shared.thread_use();
-    let channel = shared.runtime.block_on(shared.connections.to(&offer.owner_address))?;
-    let client = RangeClient::new(
-        channel,
-        offer.token.clone(),
-        shared.runtime.clone(),
-        shared.options.limits.read_timeout,
+    let client = FileClient::connect(
+        &offer.owner_address,
+        Token::from_wire(&offer.token)?,
+        &shared.options.limits,
         shared.traffic.clone(),
         bytes_read.clone(),
-    );
+    )
+    .map_err(|error| Error::unreachable(format!("owner {}", offer.owner), error))?;
     let store_directory = PathBuf::from(&offer.store_directory);
     let files =
         OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);

@@ -5,17 +5,23 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
+use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::Mutex;
-use rust_rocksdb::{CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, ScheduleResponse};
+use rust_rocksdb::{
+    CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
+};
 
+use super::siblings::Siblings;
 use super::slots::{LocalSlots, hold_on_this_thread, release_on_this_thread};
+use super::verify::VerifiedResult;
 use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 use crate::duties::ThreadDuties;
+use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
 
 /// Numbers jobs of all stores of this process.
@@ -28,15 +34,14 @@ pub(crate) struct OffloadState {
     pub(crate) running: Arc<Running>,
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
+    pub(crate) siblings: Siblings,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
-    /// How much of the store lies in a range; set once the store is open.
-    share: std::sync::OnceLock<RangeShare>,
+    /// Set once the store is open. Weak: this state lives as long as the database. Upgraded only on RocksDB's compaction
+    /// threads, which have ended before the store lets the database go.
+    db: OnceLock<Weak<DB>>,
 }
-
-/// Says which part of the store's bytes lies in `[begin, end)`, 0 to 1.
-pub(crate) type RangeShare = Box<dyn Fn(Option<&[u8]>, Option<&[u8]>) -> Option<f64> + Send + Sync>;
 
 impl OffloadState {
     pub(crate) fn new(
@@ -52,15 +57,16 @@ impl OffloadState {
             running,
             duties,
             table_format,
+            siblings: Siblings::default(),
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
-            share: std::sync::OnceLock::new(),
+            db: OnceLock::new(),
         })
     }
 
-    pub(crate) fn set_range_share(&self, share: RangeShare) {
-        // Set once, when the store has opened.
-        let _ = self.share.set(share);
+    pub(crate) fn set_database(&self, db: &Arc<DB>) {
+        // Called once, when the store has opened.
+        let _ = self.db.set(Arc::downgrade(db));
     }
 
     /// The store is closing: no new job begins, running ones are asked to return, nobody waits for a slot.
@@ -69,6 +75,7 @@ impl OffloadState {
             return;
         }
         self.slots.wake_all();
+        self.siblings.wake_all();
         if catch_unwind(AssertUnwindSafe(|| self.offload.cancel_all())).is_err() {
             tracing::error!("the compaction offload panicked while it canceled its jobs");
         }
@@ -97,15 +104,21 @@ impl CompactionService for Adapter {
         let job = match catch_unwind(AssertUnwindSafe(|| self.0.describe(info, input))) {
             Ok(Ok(job)) => job,
             Ok(Err(reason)) => {
+                self.0.siblings.give_up(compaction_of(info.job_id()));
                 tracing::warn!(reason, "a compaction stays local: it cannot be described");
                 return local();
             }
             Err(_) => {
+                self.0.siblings.give_up(compaction_of(info.job_id()));
                 tracing::error!("a compaction stays local: describing it panicked");
                 return local();
             }
         };
         let id = job.id;
+        if job.is_part() {
+            let request = &job.request;
+            self.0.siblings.begin(job.rocks_job, request.begin.as_deref(), request.end.as_deref());
+        }
         let Ok(response) = ScheduleResponse::scheduled(&id.to_string(), CompactionServiceJobStatus::Success) else {
             return local();
         };
@@ -134,10 +147,7 @@ impl CompactionService for Adapter {
         let Some(id) = number(scheduled_job_id) else {
             return;
         };
-        let ok = status == Some(CompactionServiceJobStatus::Success);
-        if catch_unwind(AssertUnwindSafe(|| self.0.offload.installed(id, ok))).is_err() {
-            tracing::error!(job = id, ok, "the compaction offload panicked when it was told of an installation");
-        }
+        self.0.tell_installed(id, status == Some(CompactionServiceJobStatus::Success));
     }
 }
 
@@ -150,27 +160,32 @@ impl OffloadState {
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
         let store_directory = PathBuf::from(OsStr::from_bytes(info.db_name()));
         let rocks_job = info.job_id();
-        let known = self.running.inputs_of(compaction_of(rocks_job));
+        // Without the database, which is being opened: the sizes from the file system, and nothing else.
+        let db = self.db.get().and_then(Weak::upgrade);
+        let tables = db.as_deref().map(Tables::of).unwrap_or_default();
         let mut input_files = Vec::with_capacity(request.input_files.len());
         for name in &request.input_files {
-            let name = base_name(name);
-            let path = store_directory.join(name);
-            let bytes = std::fs::metadata(&path).map_err(|error| format!("input {path:?}: {error}"))?.len();
-            let level = known.as_ref().and_then(|known| known.level_of(name));
-            input_files.push(InputTable { name: name.to_owned(), bytes, level });
+            let name = base_name(name).to_owned();
+            let (bytes, level) = match tables.0.get(&name) {
+                Some(table) => (table.bytes, Some(table.level)),
+                None => (file_bytes(&store_directory.join(&name))?, None),
+            };
+            input_files.push(InputTable { name, bytes, level });
         }
         let input_bytes = input_files.iter().map(|table| table.bytes).sum();
-        let share = self.share_of(&request);
+        let is_part = request.begin.is_some() || request.end.is_some();
+        let share = db.as_deref().filter(|_| is_part).and_then(|db| range_share(db, &request));
         Ok(RemoteJob {
             id: NEXT_JOB.fetch_add(1, Ordering::Relaxed),
             rocks_job,
             db_session_id: String::from_utf8_lossy(info.db_session_id()).into_owned(),
             store_directory,
             input: input.to_vec(),
+            key_bounds: tables.bounds(&input_files),
             input_files,
             input_bytes,
             estimated_bytes: share.map_or(input_bytes, |share| (input_bytes as f64 * share) as u64),
-            input_records: known.and_then(|known| known.records),
+            input_records: self.running.input_records(compaction_of(rocks_job)),
             input_level: info.base_input_level(),
             output_level: info.output_level(),
             is_manual: info.is_manual_compaction(),
@@ -179,16 +194,9 @@ impl OffloadState {
         })
     }
 
-    fn share_of(&self, request: &RemoteInput) -> Option<f64> {
-        if request.begin.is_none() && request.end.is_none() {
-            return None;
-        }
-        self.share.get()?(request.begin.as_deref(), request.end.as_deref())
-    }
-
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
-        let (id, rocks_job) = (job.id, job.rocks_job);
+        let (id, rocks_job, is_part, input_records) = (job.id, job.rocks_job, job.is_part(), job.input_records);
         let outcome = {
             let _duty = self.duties.enter(Duty::Compaction);
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
@@ -198,11 +206,17 @@ impl OffloadState {
         };
         match outcome {
             RemoteOutcome::Installed { result } if result.job() == id => {
+                if is_part && !self.siblings_agree(rocks_job, input_records, &result) {
+                    tracing::warn!(job = id, "the parts did not read what the inputs hold: this one runs locally");
+                    self.tell_installed(id, false);
+                    self.wait_for_slot(id);
+                    return None;
+                }
                 self.running.part_is_remote(compaction_of(rocks_job));
                 Some(result.into_bytes())
             }
             RemoteOutcome::Installed { result } => {
-                tracing::error!(job = id, result_of = result.job(), "a result of another job: the compaction runs locally");
+                tracing::error!(job = id, of = result.job(), "a result of another job: the compaction runs locally");
                 self.wait_for_slot(id);
                 None
             }
@@ -217,13 +231,27 @@ impl OffloadState {
         }
     }
 
+    fn siblings_agree(&self, rocks_job: u64, input_records: Option<u64>, result: &VerifiedResult) -> bool {
+        let stats = &result.result().stats;
+        let read = stats.input_records_exact.then_some(stats.input_records);
+        self.siblings.ended(rocks_job, read);
+        input_records.is_none_or(|inputs| self.siblings.agree(rocks_job, inputs, || self.is_closing()))
+    }
+
+    fn tell_installed(&self, job: u64, ok: bool) {
+        if catch_unwind(AssertUnwindSafe(|| self.offload.installed(job, ok))).is_err() {
+            tracing::error!(job, ok, "the compaction offload panicked when it was told of an installation");
+        }
+    }
+
     fn wait_for_slot(&self, job: u64) {
         hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
         self.running.part_is_local(job);
     }
 
-    /// The part of `job` that ran on this thread has ended.
-    pub(crate) fn local_ended(&self, job: u64) {
+    /// The part that ran on this thread has ended, after `run` sent `job` back, and read so many records.
+    pub(crate) fn local_ended(&self, job: u64, rocks_job: u64, records: Option<u64>) {
+        self.siblings.ended(rocks_job, records);
         if catch_unwind(AssertUnwindSafe(|| self.offload.local_finished(job))).is_err() {
             tracing::error!(job, "the compaction offload panicked when it was told of a local end");
         }
@@ -235,6 +263,50 @@ pub(crate) fn compaction_of(rocks_job: u64) -> i32 {
     (rocks_job >> 32) as i32
 }
 
+/// The number that names a part, of its compaction's and its own.
+pub(crate) fn part_number(compaction: i32, part: i32) -> u64 {
+    (u64::from(compaction as u32) << 32) | u64::from(part as u32)
+}
+
 fn base_name(name: &str) -> &str {
     Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or(name)
+}
+
+fn file_bytes(path: &Path) -> Result<u64, String> {
+    std::fs::metadata(path).map(|file| file.len()).map_err(|error| format!("input {path:?}: {error}"))
+}
+
+/// The live tables of the data family by name.
+#[derive(Default)]
+struct Tables(HashMap<String, TableMetadata>);
+
+impl Tables {
+    fn of(db: &DB) -> Self {
+        let tables = live_tables(db).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a job is described without its tables");
+            Vec::new()
+        });
+        let of_data = tables.into_iter().filter(|table| table.column_family == DATA_FAMILY);
+        Self(of_data.map(|table| (table.name.clone(), table)).collect())
+    }
+
+    /// The least and the greatest key of all inputs; `None` when one of them is not known.
+    fn bounds(&self, inputs: &[InputTable]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let inputs: Vec<_> = inputs.iter().map(|input| self.0.get(&input.name)).collect::<Option<_>>()?;
+        let least = inputs.iter().map(|table| &table.smallest_user_key).min()?;
+        let greatest = inputs.iter().map(|table| &table.largest_user_key).max()?;
+        Some((least.clone(), greatest.clone()))
+    }
+}
+
+/// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates both.
+fn range_share(db: &DB, request: &RemoteInput) -> Option<f64> {
+    // Beyond every key that begins with fewer than this many bytes 0xFF: for an estimate enough.
+    const LAST: [u8; 32] = [0xFF; 32];
+    let family = DataFamily::of(db)?;
+    let part = Range::new(request.begin.as_deref().unwrap_or_default(), request.end.as_deref().unwrap_or(&LAST));
+    match db.get_approximate_sizes_cf(&family, &[part, Range::new(&[], &LAST)]).ok()?[..] {
+        [part, all] if all > 0 => Some((part as f64 / all as f64).clamp(0.0, 1.0)),
+        _ => None,
+    }
 }

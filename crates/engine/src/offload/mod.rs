@@ -25,6 +25,8 @@
 //!   `run`, becomes a local compaction.
 //! - Success is reported only with a [`VerifiedResult`](verify::VerifiedResult), which only
 //!   [`verify_outputs`](crate::verify_outputs) makes: every output is complete, durable and checked.
+//! - The parts of one compaction that ran elsewhere report success only when all parts together have read what the input
+//!   tables hold (`siblings`).
 //! - At most as many fallbacks run here at a time as [`LocalSlots`](crate::LocalSlots) has.
 //!
 //! # Which callbacks RocksDB makes, on which thread
@@ -44,6 +46,7 @@
 //! for a slot or ends; when the store closes, nobody waits for slots any more.
 
 pub(crate) mod adapter;
+mod siblings;
 pub mod slots;
 pub mod verify;
 
@@ -67,8 +70,9 @@ pub trait CompactionOffload: Send + Sync {
     /// not come.
     fn cancel_all(&self);
 
-    /// RocksDB has renamed the outputs of the job into the store (`ok`), or failed to. Not called for a job whose outcome
-    /// was not [`RemoteOutcome::Installed`]. The commit to the MANIFEST comes after this.
+    /// RocksDB has renamed the outputs of the job into the store (`ok`), or did not take them. Not called for a job whose
+    /// outcome was not [`RemoteOutcome::Installed`], nor when the store closes meanwhile. The commit to the MANIFEST comes
+    /// after this. Remove [`RemoteJob::output_directory`] now.
     fn installed(&self, job: u64, ok: bool);
 
     /// The part that `run` sent back has ended here, on this thread. Does not come when the store closes meanwhile.
@@ -107,8 +111,8 @@ pub struct InputTable {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its level, where RocksDB said.
-    pub level: Option<i32>,
+    /// Its level, where it is known.
+    pub level: Option<u32>,
 }
 
 /// One part of a compaction that could run elsewhere.
@@ -135,6 +139,8 @@ pub struct RemoteJob {
     pub estimated_bytes: u64,
     /// Entries of all input tables without range deletions, where all are known.
     pub input_records: Option<u64>,
+    /// The least and the greatest user key of all input tables, where they are known.
+    pub key_bounds: Option<(Vec<u8>, Vec<u8>)>,
     /// The level it begins at.
     pub input_level: i32,
     /// The level it writes to.

@@ -7,10 +7,10 @@
 //! - it parses, says success, and is for the level of the job;
 //! - each output is a file of its own in the job's output directory, carries a crc32c checksum, and passes
 //!   [`verify_table`]: every block, every entry, order, range, counts, size, identity, checksum;
-//! - the outputs are in ascending order and disjoint, and inside the job's `[begin, end)`;
+//! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
 //! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
 //! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
-//!   several, only that they are not more: RocksDB compares the sum over all parts.
+//!   several, only that they are not more: the sum over all parts is compared when all have ended (`siblings`).
 //!
 //! Then every output and its directory are synced. A worker that forges a consistent result is outside the threat model.
 
@@ -63,7 +63,7 @@ pub enum VerifyError {
 pub struct VerifiedResult {
     job: u64,
     bytes: Vec<u8>,
-    result: RemoteResult,
+    result: Box<RemoteResult>,
 }
 
 impl VerifiedResult {
@@ -95,14 +95,15 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     let directory = job.output_directory();
     let malformed = |error: ecotone_rocks_sys::Error| VerifyError::Malformed(error.to_string());
     let parsed = RemoteResult::parse(result).map_err(malformed)?;
+    let bytes = RemoteResult::with_output_path(result, &directory).map_err(malformed)?;
     check_claims(job, &parsed)?;
+    check_internal_counts(&bytes, parsed.stats.output_records)?;
     for output in &parsed.output_files {
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
         verify_table(&directory.join(&output.file_name), &expected)?;
     }
     make_durable(job, &directory, &parsed.output_files)?;
-    let bytes = RemoteResult::with_output_path(result, &directory).map_err(malformed)?;
-    Ok(VerifiedResult { job: job.id, bytes, result: parsed })
+    Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
 }
 
 /// All that can be checked without reading a table.
@@ -136,6 +137,35 @@ fn check_claims(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyErro
     check_counts(job, result)
 }
 
+/// The counts that RocksDB really compares. Next to the job's own counts a result carries RocksDB's internal ones: the owner
+/// takes the records written from there, and adds the records of the input tables to the records read there, which a worker
+/// leaves at 0 (`CompactionJob::UpdateInternalStatsFromInputFiles`, `VerifyOutputRecordCount`).
+///
+/// `bytes` were written by this process's RocksDB: text of `name=number;` in blocks of braces, every string in hex.
+fn check_internal_counts(bytes: &[u8], written: u64) -> Result<(), VerifyError> {
+    let text = String::from_utf8_lossy(bytes);
+    let count = |block: &str, name: &str| -> Option<u64> {
+        let (_, rest) = text.split_once(&format!("{block}={{"))?;
+        let (block, _) = rest.split_once('}')?;
+        block.split(';').find_map(|field| field.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+    };
+    for (block, name, expected) in [
+        ("output_level_stats", "num_input_records", 0),
+        ("output_level_stats", "num_output_records", written),
+        ("proximal_level_stats", "num_input_records", 0),
+        ("proximal_level_stats", "num_output_records", 0),
+    ] {
+        match count(block, name) {
+            Some(found) if found == expected => {}
+            found => {
+                let found = found.map_or_else(|| "nothing".to_owned(), |found| found.to_string());
+                return Err(VerifyError::Counts(format!("{name} of {block} says {found}, and should {expected}")));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// RocksDB's footer of a key that ends a table with a range deletion that goes on beyond it: the greatest sequence number
 /// and `kTypeRangeDeletion`, in 8 bytes, little-endian (db/dbformat.h, `kRangeTombstoneSentinel`).
 const RANGE_DELETION_SENTINEL: u64 = (((1 << 56) - 1) << 8) | 0xF;
@@ -167,6 +197,11 @@ fn check_order(job: &RemoteJob, outputs: &[RemoteOutput]) -> Result<(), VerifyEr
         }
         if job.request.begin.as_deref().is_some_and(|begin| first < begin) {
             return Err(VerifyError::Misordered(format!("{name} begins before the range of the job")));
+        }
+        if let Some((least, greatest)) = &job.key_bounds
+            && (first < least.as_slice() || last > greatest.as_slice())
+        {
+            return Err(VerifyError::Foreign(format!("{name} has keys beyond those of the inputs")));
         }
         let open_end = last_footer == RANGE_DELETION_SENTINEL;
         if job.request.end.as_deref().is_some_and(|end| last > end || (last == end && !open_end)) {

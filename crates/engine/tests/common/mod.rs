@@ -44,7 +44,8 @@ pub fn assert_equals(store: &Store, model: &Model) {
 
 /// A value that nobody can mistake for another: made from the key and a number, `bytes` long.
 pub fn value_of(key: &[u8], number: u64, bytes: usize) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ key.iter().fold(7, |h: u64, b| h.wrapping_mul(31) ^ u64::from(*b));
+    let mut state =
+        number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ key.iter().fold(7, |h: u64, b| h.wrapping_mul(31) ^ u64::from(*b));
     (0..bytes)
         .map(|_| {
             state ^= state << 13;

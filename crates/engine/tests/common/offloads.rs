@@ -95,6 +95,7 @@ pub struct InProcess {
     pub spoil: Option<Box<Spoil>>,
     pub jobs: AtomicU64,
     pub installed: AtomicU64,
+    pub not_taken: AtomicU64,
     pub refused: Mutex<Vec<VerifyError>>,
     pub worker_errors: Mutex<Vec<WorkerError>>,
     pub local_finished: AtomicU64,
@@ -110,6 +111,7 @@ impl InProcess {
             spoil: None,
             jobs: AtomicU64::new(0),
             installed: AtomicU64::new(0),
+            not_taken: AtomicU64::new(0),
             refused: Mutex::default(),
             worker_errors: Mutex::default(),
             local_finished: AtomicU64::new(0),
@@ -119,7 +121,10 @@ impl InProcess {
         }
     }
 
-    pub fn spoiled(worker_directory: &Path, spoil: impl Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync + 'static) -> Self {
+    pub fn spoiled(
+        worker_directory: &Path,
+        spoil: impl Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync + 'static,
+    ) -> Self {
         Self { spoil: Some(Box::new(spoil)), ..Self::new(worker_directory) }
     }
 
@@ -133,6 +138,7 @@ impl InProcess {
             output_directory: output_directory.clone(),
             input: &job.input,
             files: Arc::new(SharedFiles(files.clone(), Arc::default())),
+            tap: None,
             cancel: CancelFlag::new(),
             options: WorkerOptions::new(job.table_format),
         })?;
@@ -176,9 +182,11 @@ impl CompactionOffload for InProcess {
         self.canceled.store(true, Ordering::Relaxed);
     }
 
-    fn installed(&self, _job: u64, ok: bool) {
-        assert!(ok);
-        self.installed.fetch_add(1, Ordering::Relaxed);
+    fn installed(&self, job: u64, ok: bool) {
+        let count = if ok { &self.installed } else { &self.not_taken };
+        count.fetch_add(1, Ordering::Relaxed);
+        let directory = self.seen.lock().unwrap().iter().find(|seen| seen.id == job).unwrap().output_directory();
+        fs::remove_dir_all(directory).unwrap();
     }
 
     fn local_finished(&self, _job: u64) {

@@ -1,14 +1,12 @@
 //! The write tap as replication uses it: a store is mirrored into a second directory that opens after every prefix of what the tap
 //! saw, with everything acknowledged up to that point.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use common::{Model, Numbers, content, key, small_store};
+use crate::common::{Model, Numbers, content, key, small_store};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap, hooked_env};
 use rust_rocksdb::{DB, Options, WriteBatch, WriteOptions};
 
@@ -215,7 +213,7 @@ impl Mirror for Ordered {
 /// Opens a copy of `directory` as a store of its own and returns what it holds.
 fn open_copy(directory: &Path) -> Model {
     let copy = tempfile::tempdir().expect("a directory");
-    common::copy_directory(directory, copy.path());
+    crate::common::copy_directory(directory, copy.path());
     let mut options = small_store();
     options.create_if_missing(false);
     let db = DB::open(&options, copy.path()).expect("a prefix opens");
