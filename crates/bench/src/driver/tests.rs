@@ -137,8 +137,7 @@ fn one_seed_leaves_one_store() {
         let target = Arc::new(Memory::default());
         // One thread: the order in which threads overwrite each other is the scheduler's.
         finish(&target, WorkloadOptions { seed, threads: 1, ..options(Workload::MixGraph) }).unwrap();
-        let pairs = target.pairs.lock().unwrap().clone();
-        pairs
+        target.pairs.lock().unwrap().clone()
     };
     assert_eq!(contents(7), contents(7));
     assert_ne!(contents(7), contents(8));
