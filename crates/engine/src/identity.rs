@@ -63,19 +63,30 @@ fn look(directory: &Path) -> Result<Found> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
         Err(error) => return Err(Error::io("list the directory", directory, &error)),
     };
-    let (mut identity, mut current, mut database_file) = (false, false, None);
+    let (mut identity, mut current, mut database_file, mut data_file) = (false, false, None, None);
     for entry in entries {
         let name = entry.map_err(|e| Error::io("list the directory", directory, &e))?.file_name();
         let Some(name) = name.to_str() else { continue };
         identity |= name == IDENTITY_FILE;
         current |= name == "CURRENT";
-        if is_database_file(name) {
+        if is_data_file(name) {
+            data_file = Some(name.to_owned());
+        }
+        if is_data_file(name) || is_database_file(name) {
             database_file = Some(name.to_owned());
         }
     }
     if identity {
         check(directory)?;
-        return Ok(if current { Found::Store } else { Found::Unfinished });
+        return match data_file {
+            _ if current => Ok(Found::Store),
+            None => Ok(Found::Unfinished),
+            // RocksDB makes CURRENT before any of these: it was lost. Creating here would remove them.
+            Some(file) => Err(Error::Corrupt {
+                location: Some(directory.join("CURRENT").display().to_string()),
+                detail: format!("the file is missing, while {file} is there"),
+            }),
+        };
     }
     match database_file {
         Some(file) => Err(Error::WrongFormat {
@@ -89,15 +100,16 @@ fn look(directory: &Path) -> Result<Found> {
     }
 }
 
-/// Files that RocksDB would take for its own, and that hold data.
-fn is_database_file(name: &str) -> bool {
-    let numbered = |end: &str| {
+/// Files in which RocksDB keeps data.
+fn is_data_file(name: &str) -> bool {
+    [".sst", ".log", ".ldb", ".blob"].into_iter().any(|end| {
         name.strip_suffix(end).is_some_and(|stem| !stem.is_empty() && stem.bytes().all(|b| b.is_ascii_digit()))
-    };
-    name == "CURRENT"
-        || name.starts_with("MANIFEST-")
-        || name.starts_with("OPTIONS-")
-        || [".sst", ".log", ".ldb", ".blob"].into_iter().any(numbered)
+    })
+}
+
+/// Files that say where RocksDB keeps data.
+fn is_database_file(name: &str) -> bool {
+    name == "CURRENT" || name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-")
 }
 
 fn check(directory: &Path) -> Result<()> {
@@ -164,6 +176,20 @@ mod tests {
         assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::NotFound { .. })));
         prepare(directory.path(), OpenMode::Create).unwrap();
         prepare(directory.path(), OpenMode::CreateOrOpen).unwrap();
+    }
+
+    #[test]
+    fn a_store_that_lost_its_current_file_is_never_created_anew() {
+        let directory = directory();
+        prepare(directory.path(), OpenMode::Create).unwrap();
+        // What a creation cut short leaves.
+        fs::write(directory.path().join("MANIFEST-000001"), "x").unwrap();
+        prepare(directory.path(), OpenMode::Create).unwrap();
+        // What only a store has.
+        fs::write(directory.path().join("000012.sst"), "x").unwrap();
+        for mode in [OpenMode::Create, OpenMode::CreateOrOpen, OpenMode::Open, OpenMode::ReadOnly] {
+            assert!(matches!(prepare(directory.path(), mode), Err(Error::Corrupt { .. })), "{mode:?}");
+        }
     }
 
     #[test]

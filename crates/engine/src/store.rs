@@ -99,10 +99,11 @@ impl Store {
         let Some(family) = DataFamily::of(&db) else {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
+        let wal_sync = if writable { Some(start_wal_sync(&db, &directory, &options)?) } else { None };
+        // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
         if let Some(offload) = &offload {
             offload.set_database(&db);
         }
-        let wal_sync = if writable { Some(start_wal_sync(&db, &directory, &options)?) } else { None };
         let mut write_synced = RocksWriteOptions::default();
         write_synced.set_sync(true);
         Ok(Self {
@@ -280,6 +281,11 @@ impl std::fmt::Debug for Store {
         f.debug_struct("Store").field("directory", &self.directory).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
+
+const _: () = {
+    const fn shared_between_threads<T: Send + Sync>() {}
+    shared_between_threads::<Store>();
+};
 
 fn open_database(directory: &Path, mode: OpenMode, options: &mut Options) -> Result<DB> {
     let create = matches!(mode, OpenMode::Create | OpenMode::CreateOrOpen);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, PathRemap, RangedRead, RemoteFiles, WriteTap, hooked_env};
+use ecotone_rocks_sys::remote::RemoteInput;
 use rust_rocksdb::compaction_service::open_and_compact_with_options;
 use rust_rocksdb::{
     CompactionServiceOptionsOverride, ErrorKind, InfoLogger, LogLevel, OpenAndCompactCancellationToken,
@@ -21,10 +22,13 @@ use rust_rocksdb::{
 };
 
 use crate::offload::{TableFormat, output_directory as owner_output_directory};
-use crate::tuning;
+use crate::{DATA_FAMILY, tuning};
 
 /// Tables the worker holds open at a time, beyond which RocksDB closes the least used.
 const WORKER_OPEN_FILES: &str = "64";
+
+/// An OPTIONS file has about 16 KiB; a larger one than this is none.
+const MOST_OPTIONS_BYTES: u64 = 1024 * 1024;
 
 /// What a worker is to do.
 pub struct WorkerRequest<'a> {
@@ -136,6 +140,7 @@ impl WorkerError {
 /// Blocks for the whole job. The calling thread does all of its work.
 pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, WorkerError> {
     request.check()?;
+    request.check_input()?;
     let WorkerRequest { store_directory, output_name, output_directory, input, files, tap, cancel, options } = request;
     let owner_output = owner_output_directory(&store_directory, &output_name);
     let hooks = FileSystemHooks {
@@ -192,6 +197,46 @@ impl WorkerRequest<'_> {
             Ok(true) => invalid(format!("output directory {:?} is not empty", self.output_directory)),
             Ok(false) => Ok(()),
         }
+    }
+}
+
+/// Levels of a store: RocksDB's default, which no owner changes.
+const LEVELS: i32 = 7;
+
+impl WorkerRequest<'_> {
+    /// Refuses what RocksDB would take on trust. Fields that damaged bytes lack, it fills with defaults; a column family that
+    /// it then does not find, or a level that is not there, would end the process.
+    fn check_input(&self) -> Result<(), WorkerError> {
+        let invalid = |reason: String| Err(WorkerError::InvalidRequest(reason));
+        let input = RemoteInput::parse(self.input).map_err(|error| WorkerError::InvalidRequest(error.to_string()))?;
+        if input.cf_name != DATA_FAMILY {
+            return invalid(format!("the job is for column family {:?}, not {DATA_FAMILY:?}", input.cf_name));
+        }
+        if !(0..LEVELS).contains(&input.output_level) {
+            return invalid(format!("the job is for level {}", input.output_level));
+        }
+        if input.input_files.is_empty() || input.db_id.is_empty() || input.min_manifest_file_number == 0 {
+            return invalid("the job lacks its inputs, its owner or its MANIFEST".into());
+        }
+        let options = self.store_directory.join(format!("OPTIONS-{:06}", input.options_file_number));
+        let text =
+            self.read_whole(&options).map_err(|e| WorkerError::Failed(format!("cannot read {options:?}: {e}")))?;
+        let section = format!("[CFOptions \"{DATA_FAMILY}\"]");
+        if !text.windows(section.len()).any(|found| found == section.as_bytes()) {
+            return invalid(format!("{options:?} has no {section}"));
+        }
+        Ok(())
+    }
+
+    fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.files.open(path)?.ok_or(io::ErrorKind::NotFound)?;
+        if file.len() > MOST_OPTIONS_BYTES {
+            return Err(io::Error::other(format!("{} bytes are too many for options", file.len())));
+        }
+        let mut bytes = vec![0; file.len() as usize];
+        let read = file.read_at(0, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 }
 

@@ -291,7 +291,11 @@ fn records_that_one_part_lost_are_found_in_the_sum_of_all() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }));
-    exercise(offload.clone(), |options| options.max_subcompactions = 4);
+    // Enough in L0 and below it that a compaction is worth splitting.
+    exercise(offload.clone(), |options| {
+        options.max_subcompactions = 4;
+        options.l0_compaction_trigger = 8;
+    });
     let spoiled = spoiled.load(Ordering::Relaxed) as u64;
     assert!(spoiled > 0, "no compaction was split");
     assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);

@@ -1,0 +1,310 @@
+//! Full disks, failing syncs and broken reads: nothing acknowledged is lost, and each error says what to do.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::offloads::{OwnersFiles, SharedFiles};
+use common::{Model, assert_equals, fill};
+use ecotone_engine::{
+    BackgroundError, CancelFlag, CompactionOffload, Durability, Error, OpenMode, RemoteJob, RemoteOutcome, Store,
+    StoreEvents, StoreOptions, WorkerError, WorkerOptions, WorkerRequest, WriteOptions, run_remote_compaction,
+};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
+
+/// A disk that fails, once it is told to: writes of some files, or syncs of the WAL.
+#[derive(Default)]
+struct Disk {
+    full_for: Mutex<Option<&'static str>>,
+    syncs_fail: AtomicBool,
+}
+
+impl Disk {
+    fn fill_up(&self, end: &'static str) {
+        *self.full_for.lock().unwrap() = Some(end);
+    }
+}
+
+impl WriteTap for Disk {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        let is = |end: &str| event.path().extension().is_some_and(|found| found == end);
+        match event {
+            TapEvent::Appended { .. } if self.full_for.lock().unwrap().is_some_and(is) => {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "the disk is full"))
+            }
+            TapEvent::Synced { .. } if self.syncs_fail.load(Ordering::SeqCst) && is("log") => {
+                Err(io::Error::other("the disk does not sync"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Errors(Mutex<Vec<BackgroundError>>);
+
+impl StoreEvents for Errors {
+    fn background_error(&self, event: &BackgroundError) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+fn store_on(disk: &Arc<Disk>, durability: Durability) -> (tempfile::TempDir, Store, Arc<Errors>) {
+    let errors = Arc::<Errors>::default();
+    let hooks = FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() };
+    let options = StoreOptions { durability, hooks: Some(hooks), events: Some(errors.clone()), ..common::small() };
+    let (directory, store) = common::store(options);
+    (directory, store, errors)
+}
+
+/// Closes the store, whatever it says, and looks for the model in it on a disk that works.
+fn assert_survives(directory: &Path, store: Store, model: &Model) {
+    let _ = store.close();
+    let store = Store::open(&directory.join("store"), OpenMode::Open, common::small()).unwrap();
+    for (key, value) in model {
+        assert_eq!(store.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+    store.put(b"new", b"value").unwrap();
+}
+
+#[test]
+fn a_full_disk_under_the_wal_refuses_writes_and_keeps_reading() {
+    let disk = Arc::<Disk>::default();
+    let (directory, store, _errors) = store_on(&disk, Durability::None);
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 2_000, 500);
+    disk.fill_up("log");
+    let refused = store.put(b"one more", b"value").unwrap_err();
+    assert!(matches!(refused, Error::DiskFull { .. }), "{refused}");
+    assert!(store.put(b"another", b"value").is_err());
+    for (key, value) in &model {
+        assert_eq!(store.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+    assert_survives(directory.path(), store, &model);
+}
+
+#[test]
+fn a_full_disk_under_the_tables_loses_nothing() {
+    let disk = Arc::<Disk>::default();
+    let (directory, store, errors) = store_on(&disk, Durability::None);
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 2_000, 500);
+    disk.fill_up("sst");
+    let refused = store.flush(true).unwrap_err();
+    assert!(matches!(refused, Error::DiskFull { .. }), "{refused}");
+    assert!(errors.0.lock().unwrap().iter().any(|error| error.during == "flush"), "{:?}", errors.0);
+    for (key, value) in &model {
+        assert_eq!(store.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+    assert_survives(directory.path(), store, &model);
+}
+
+#[test]
+fn a_write_that_cannot_be_synced_is_not_acknowledged() {
+    let disk = Arc::<Disk>::default();
+    let (directory, store, _errors) = store_on(&disk, Durability::Always);
+    let mut model = Model::new();
+    store.put(b"synced", b"value").unwrap();
+    model.insert(b"synced".to_vec(), b"value".to_vec());
+    disk.syncs_fail.store(true, Ordering::SeqCst);
+    store.put(b"not synced", b"value").unwrap_err();
+    assert!(
+        store.put(b"after it", b"value").is_err(),
+        "after a failed sync nothing is taken, whatever the disk says then"
+    );
+    disk.syncs_fail.store(false, Ordering::SeqCst);
+    assert_survives(directory.path(), store, &model);
+}
+
+#[test]
+fn a_sync_that_fails_in_the_background_fails_later_writes() {
+    let disk = Arc::<Disk>::default();
+    let (directory, store, errors) = store_on(&disk, Durability::EverySecond);
+    let mut model = Model::new();
+    disk.syncs_fail.store(true, Ordering::SeqCst);
+    let began = std::time::Instant::now();
+    let refused = loop {
+        match store.put(b"key", b"value") {
+            Ok(()) => assert!(began.elapsed() < 20 * ecotone_engine::SYNC_INTERVAL, "the failure never came up"),
+            Err(error) => break error,
+        }
+        model.insert(b"key".to_vec(), b"value".to_vec());
+    };
+    assert!(matches!(refused, Error::Background { .. }), "{refused}");
+    // Also where this write asks for less.
+    assert!(store.put_opt(b"key", b"value", WriteOptions::durable(Durability::None)).is_err());
+    assert!(!errors.0.lock().unwrap().is_empty());
+    disk.syncs_fail.store(false, Ordering::SeqCst);
+    assert!(store.put(b"key", b"value").is_err(), "what was lost is not regained");
+    assert_survives(directory.path(), store, &model);
+}
+
+/// Files of an owner whose connection breaks after so many bytes.
+struct Breaking {
+    files: SharedFiles,
+    left: Arc<AtomicU64>,
+}
+
+struct BreakingFile {
+    file: Arc<dyn RangedRead>,
+    left: Arc<AtomicU64>,
+}
+
+impl RangedRead for BreakingFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len() as u64;
+        let enough = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(wanted));
+        if enough.is_err() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "the owner is gone"));
+        }
+        self.file.read_at(offset, buffer)
+    }
+}
+
+impl RemoteFiles for Breaking {
+    fn open(&self, path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
+        let file = self.files.open(path)?;
+        Ok(file.map(|file| Arc::new(BreakingFile { file, left: self.left.clone() }) as Arc<dyn RangedRead>))
+    }
+
+    fn size(&self, path: &Path) -> io::Result<Option<u64>> {
+        self.files.size(path)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Option<Vec<String>>> {
+        self.files.list(directory)
+    }
+}
+
+/// Offloads every job to a worker that fails in one way after another, and sees what it says.
+struct FailingWorkers {
+    directory: tempfile::TempDir,
+    jobs: AtomicU64,
+    errors: Mutex<Vec<WorkerError>>,
+}
+
+impl CompactionOffload for FailingWorkers {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        let output_directory = self.directory.path().join(job.output_name());
+        fs::create_dir_all(&output_directory).unwrap();
+        let way = self.jobs.fetch_add(1, Ordering::SeqCst) % 5;
+        let disk = Arc::<Disk>::default();
+        let cancel = CancelFlag::new();
+        let bytes = if way == 0 { job.input_bytes / 2 } else { u64::MAX };
+        let mut input = job.input.clone();
+        match way {
+            0 => {}
+            1 => disk.fill_up("sst"),
+            2 => cancel.cancel(),
+            3 => input.truncate(input.len() / 2),
+            _ => input = b"no job at all".to_vec(),
+        }
+        let error = run_remote_compaction(WorkerRequest {
+            store_directory: job.store_directory.clone(),
+            output_name: job.output_name(),
+            output_directory,
+            input: &input,
+            files: Arc::new(Breaking {
+                files: SharedFiles(OwnersFiles::of(&job.store_directory), Arc::default()),
+                left: Arc::new(AtomicU64::new(bytes)),
+            }),
+            tap: Some(disk),
+            cancel,
+            options: WorkerOptions::new(job.table_format),
+        })
+        .unwrap_err();
+        let expected = match way {
+            0 => matches!(error, WorkerError::Failed(_)),
+            1 => matches!(error, WorkerError::DiskFull(_)),
+            2 => error == WorkerError::Canceled,
+            _ => matches!(error, WorkerError::InvalidRequest(_)),
+        };
+        assert!(expected, "way {way}: {error}");
+        self.errors.lock().unwrap().push(error);
+        RemoteOutcome::Fallback
+    }
+
+    fn cancel_all(&self) {}
+
+    fn installed(&self, _job: u64, _ok: bool) {}
+}
+
+/// Cuts the bytes of a job at every length and changes each of its numbers: the worker must refuse or run it, and live.
+#[test]
+fn a_damaged_job_never_ends_the_worker() {
+    struct Cutting(tempfile::TempDir, AtomicBool);
+    impl CompactionOffload for Cutting {
+        fn run(&self, job: RemoteJob) -> RemoteOutcome {
+            if self.1.swap(true, Ordering::SeqCst) {
+                return RemoteOutcome::Local;
+            }
+            let output_directory = self.0.path().join(job.output_name());
+            let cut = (0..job.input.len()).map(|at| job.input[..at].to_vec());
+            let digits = job.input.iter().enumerate().filter(|(_, byte)| byte.is_ascii_digit()).map(|(at, _)| at);
+            let changed = digits.map(|at| {
+                let mut input = job.input.clone();
+                input[at] = if input[at] == b'9' { b'1' } else { b'9' };
+                input
+            });
+            for input in cut.chain(changed) {
+                fs::create_dir_all(&output_directory).unwrap();
+                let _ = run_remote_compaction(WorkerRequest {
+                    store_directory: job.store_directory.clone(),
+                    output_name: job.output_name(),
+                    output_directory: output_directory.clone(),
+                    input: &input,
+                    files: Arc::new(SharedFiles(OwnersFiles::of(&job.store_directory), Arc::default())),
+                    tap: None,
+                    cancel: CancelFlag::new(),
+                    options: WorkerOptions::new(job.table_format),
+                });
+                fs::remove_dir_all(&output_directory).unwrap();
+            }
+            RemoteOutcome::Local
+        }
+        fn cancel_all(&self) {}
+        fn installed(&self, _job: u64, _ok: bool) {}
+    }
+    let cutting = Arc::new(Cutting(tempfile::tempdir().unwrap(), AtomicBool::new(false)));
+    let options = StoreOptions { offload: Some(cutting.clone()), l0_compaction_trigger: 2, ..common::small() };
+    let (_directory, store) = common::store(options);
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 3_000, 1_000);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    assert!(cutting.1.load(Ordering::SeqCst), "no job came");
+}
+
+#[test]
+fn a_worker_says_how_it_failed_and_the_owner_goes_on() {
+    let workers = Arc::new(FailingWorkers {
+        directory: tempfile::tempdir().unwrap(),
+        jobs: AtomicU64::new(0),
+        errors: Mutex::default(),
+    });
+    let options = StoreOptions { offload: Some(workers.clone()), l0_compaction_trigger: 2, ..common::small() };
+    let (_directory, store) = common::store(options);
+    let mut model = Model::new();
+    for round in 0..4 {
+        fill(&store, &mut model, round, 6_000, 2_000);
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+    }
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    let (jobs, errors) = (workers.jobs.load(Ordering::SeqCst) as usize, workers.errors.lock().unwrap());
+    assert!(jobs >= 5, "every way of failing came");
+    assert_eq!(errors.len(), jobs, "every failure was of the kind it should be");
+}
