@@ -103,6 +103,20 @@ fn space_is_measured_against_what_is_live() {
 }
 
 #[test]
+fn every_byte_of_the_user_reaches_the_device_at_least_once_or_there_is_a_reason() {
+    for target in TargetKind::ALL {
+        let report = run(&tiny(Workload::FillRandom, target)).unwrap();
+        match report.war {
+            Some(war) => {
+                assert!(war >= 1.0, "{target}: {war}");
+                assert_eq!(war, report.bytes_device.unwrap() as f64 / report.bytes_user as f64);
+            }
+            None => assert!(report.unavailable["bytes_device"].contains("in memory"), "{:?}", report.unavailable),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_known_is_null_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     for target in TargetKind::ALL {

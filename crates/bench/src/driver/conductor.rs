@@ -271,7 +271,7 @@ impl Conductor {
 }
 
 /// The schedule of one thread, if the run is paced.
-fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
+pub(super) fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
     let rate = options.rate_ops_per_s?;
     let threads = options.workload.driver_threads(options.threads);
     Some(match options.write_rate_ops_per_s {

@@ -137,7 +137,7 @@ fn one_seed_leaves_one_store() {
         let target = Arc::new(Memory::default());
         // One thread: the order in which threads overwrite each other is the scheduler's.
         finish(&target, WorkloadOptions { seed, threads: 1, ..options(Workload::MixGraph) }).unwrap();
-        target.pairs.lock().unwrap().clone()
+        std::mem::take(&mut *target.pairs.lock().unwrap())
     };
     assert_eq!(contents(7), contents(7));
     assert_ne!(contents(7), contents(8));
@@ -346,6 +346,27 @@ fn a_store_that_is_too_slow_is_not_hidden() {
     assert_eq!(ops, 5_000);
     assert!((seconds - 10.0).abs() < 0.01);
     assert!(latencies.max() as f64 > 4.9 * SECOND_NS as f64, "{}", latencies.max());
+}
+
+#[test]
+fn the_writer_of_readwhilewriting_gets_its_part_of_the_rate_and_the_readers_the_rest() {
+    let options = |write_rate| WorkloadOptions {
+        rate_ops_per_s: Some(4_000.0),
+        write_rate_ops_per_s: write_rate,
+        ..options(Workload::ReadWhileWriting)
+    };
+    let in_a_second = |options: &WorkloadOptions, thread| {
+        let mut schedule = super::conductor::schedule(options, thread).unwrap();
+        std::iter::from_fn(|| Some(schedule.next_due_ns())).take_while(|&due| due < SECOND_NS).count()
+    };
+    let rates = |options: WorkloadOptions| [0, 1, 2, 3].map(|thread| in_a_second(&options, thread));
+    // One more or less: an operation may fall on the very end of the second.
+    let close = |rates: [usize; 4], expected: [usize; 4]| {
+        assert!(rates.iter().zip(expected).all(|(rate, expected)| rate.abs_diff(expected) <= 1), "{rates:?}");
+    };
+    close(rates(options(None)), [1_000; 4]);
+    close(rates(options(Some(400.0))), [400, 1_200, 1_200, 1_200]);
+    assert!(super::conductor::schedule(&WorkloadOptions::default(), 0).is_none());
 }
 
 #[test]
