@@ -16,6 +16,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -51,6 +52,7 @@ struct Connection {
 pub(crate) struct FileClient {
     connection: Mutex<Connection>,
     buffers: Mutex<Vec<Vec<u8>>>,
+    read_timeout: Duration,
     traffic: Arc<Traffic>,
     bytes_received: Arc<AtomicU64>,
 }
@@ -83,7 +85,8 @@ impl FileClient {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{address} refused the job's token")));
         }
         let connection = Mutex::new(Connection { stream, expected: VecDeque::new(), broken: None });
-        Ok(Arc::new(FileClient { connection, buffers: Mutex::default(), traffic, bytes_received }))
+        let read_timeout = limits.read_timeout;
+        Ok(Arc::new(FileClient { connection, buffers: Mutex::default(), read_timeout, traffic, bytes_received }))
     }
 
     /// Bytes received so far.
@@ -149,8 +152,9 @@ impl FileClient {
     }
 
     fn receive(&self, stream: &mut TcpStream, wanted: usize) -> io::Result<Vec<u8>> {
+        let until = Instant::now() + self.read_timeout;
         let mut head = [0; 5];
-        stream.read_exact(&mut head).map_err(silent)?;
+        read_until(stream, &mut head, until)?;
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if head[0] != STATUS_OK {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side refused a range"));
@@ -160,11 +164,30 @@ impl FileClient {
         }
         let mut data = self.buffers.lock().pop().unwrap_or_default();
         data.resize(length, 0);
-        stream.read_exact(&mut data).map_err(silent)?;
+        read_until(stream, &mut data, until)?;
         self.traffic.add_received(length);
         self.bytes_received.fetch_add(length as u64, Ordering::Relaxed);
         Ok(data)
     }
+}
+
+/// Fills `buffer` before `until`: a peer that sends a byte now and then is as late as one that sends none.
+fn read_until(stream: &mut TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(silent(io::ErrorKind::TimedOut.into()));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(silent(error)),
+        }
+    }
+    Ok(())
 }
 
 /// A time-out of a socket says "try again", which is not what happened.
