@@ -367,7 +367,10 @@ fn the_json_has_the_promised_shape() {
     for key in ["ops_per_s", "stall_ms", "energy_joules", "epo_uj"] {
         assert!(run["total"][key].is_number(), "total: {key}");
     }
-    assert_eq!(keys(&run["models"])[..], ["energy_error", "jobs", "rate_error", "seconds", "time_error"]);
+    assert_eq!(
+        keys(&run["models"])[..],
+        ["energy_error", "jobs", "rate_error", "rate_error_with_stalls", "seconds", "time_error"]
+    );
     assert!(json["runs"][0]["models"]["time_error"].is_null(), "local foretells nothing");
     assert!(json["runs"][0]["total"].get("relative").is_none() && run["total"]["relative"]["ops_per_s"].is_number());
     assert_eq!(serde_json::from_value::<LabReport>(json).unwrap().runs, report.runs);

@@ -3,6 +3,8 @@
 //! The test starts itself again as a child that writes and reports each acknowledged write on its output, kills it with
 //! SIGKILL in the middle, and looks for every acknowledged write in the store.
 
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
 mod common;
 
 use std::io::{BufRead, BufReader, Write};

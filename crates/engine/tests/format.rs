@@ -3,6 +3,8 @@
 //! `fixtures/format-1` was written by [`write_fixture`] below, with the version that introduced format 1. It is never written
 //! again: a change that cannot read it is a change of the format, and needs a new fixture beside it.
 
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Compactions that run elsewhere, and every way in which that can go wrong: the store keeps its data and goes on.
 
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Which directories are opened, which are refused, and with which words.
 
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
 mod common;
 
 use std::fs;

@@ -210,6 +210,8 @@ pub(crate) struct Shared {
     started: Instant,
     address: String,
     addresses: Mutex<HashMap<ServerId, String>>,
+    /// Bits of an `f64`.
+    free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
     observer: Arc<dyn JobObserver>,
 }
@@ -263,6 +265,15 @@ impl Shared {
         if !known && room && !address.is_empty() {
             addresses.insert(server.clone(), address.to_owned());
         }
+    }
+
+    /// Bandwidth that was unused in the last second.
+    pub(crate) fn free_network_bytes_per_s(&self) -> f64 {
+        f64::from_bits(self.free_network.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_free_network(&self, bytes_per_s: f64) {
+        self.free_network.store(bytes_per_s.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn duties(&self) -> &dyn DutyObserver {
@@ -376,6 +387,7 @@ impl Federation {
             started: Instant::now(),
             addresses: Mutex::new(HashMap::from([(own, address.clone())])),
             address,
+            free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
             observer,
             options,

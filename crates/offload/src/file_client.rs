@@ -52,7 +52,7 @@ struct Connection {
 pub(crate) struct FileClient {
     connection: Mutex<Connection>,
     buffers: Mutex<Vec<Vec<u8>>>,
-    read_timeout: Duration,
+    range_timeout: Duration,
     traffic: Arc<Traffic>,
     bytes_received: Arc<AtomicU64>,
 }
@@ -85,8 +85,13 @@ impl FileClient {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{address} refused the job's token")));
         }
         let connection = Mutex::new(Connection { stream, expected: VecDeque::new(), broken: None });
-        let read_timeout = limits.read_timeout;
-        Ok(Arc::new(FileClient { connection, buffers: Mutex::default(), read_timeout, traffic, bytes_received }))
+        Ok(Arc::new(FileClient {
+            connection,
+            buffers: Mutex::default(),
+            range_timeout: limits.read_timeout,
+            traffic,
+            bytes_received,
+        }))
     }
 
     /// Bytes received so far.
@@ -152,9 +157,9 @@ impl FileClient {
     }
 
     fn receive(&self, stream: &mut TcpStream, wanted: usize) -> io::Result<Vec<u8>> {
-        let until = Instant::now() + self.read_timeout;
         let mut head = [0; 5];
-        read_until(stream, &mut head, until)?;
+        let until = Instant::now() + self.range_timeout;
+        read_all(stream, &mut head, until)?;
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if head[0] != STATUS_OK {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other side refused a range"));
@@ -164,38 +169,30 @@ impl FileClient {
         }
         let mut data = self.buffers.lock().pop().unwrap_or_default();
         data.resize(length, 0);
-        read_until(stream, &mut data, until)?;
+        read_all(stream, &mut data, until)?;
         self.traffic.add_received(length);
         self.bytes_received.fetch_add(length as u64, Ordering::Relaxed);
         Ok(data)
     }
 }
 
-/// Fills `buffer` before `until`: a peer that sends a byte now and then is as late as one that sends none.
-fn read_until(stream: &mut TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(silent(io::ErrorKind::TimedOut.into()));
+/// Reads all of `buffer` before `until`: a peer that sends a byte now and then is as good as silent.
+fn read_all(stream: &mut TcpStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the range did not come in time");
+    while !buffer.is_empty() {
+        if Instant::now() >= until {
+            return Err(late());
         }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => filled += read,
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side hung up")),
+            Ok(read) => buffer = &mut buffer[read..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(silent(error)),
+            // A socket's own time-out says "try again", which is not what happened.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(late());
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(())
-}
-
-/// A time-out of a socket says "try again", which is not what happened.
-fn silent(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            io::Error::new(io::ErrorKind::TimedOut, "the range did not come in time")
-        }
-        _ => error,
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`OwnerSide::run`] is called on the compaction's own thread and blocks it until there is a result or the compaction is to
 //! run here. Output tables are fetched while the worker goes on; what RocksDB would check only after it was told of
-//! success is checked before ([`ecotone_engine::verify_outputs`]).
+//! success is checked before ([`ecotone_engine::verify_received_outputs`]).
 //!
 //! # Failure modes
 //!
@@ -18,7 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_outputs};
+use ecotone_engine::{
+    CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, VerifyError,
+    verify_received_outputs,
+};
 use ecotone_policy::ids::{JobId, ServerId};
 use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
 use ecotone_policy::units::{Bytes, Joules, Seconds};
@@ -307,6 +310,7 @@ impl Away<'_> {
             chunk_bytes: shared.options.limits.chunk_bytes,
             bytes_allowed: 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES,
             tables: HashMap::new(),
+            checksums: HashMap::new(),
         };
         let finished = match self.follow(&mut events, &mut outputs) {
             Ok(finished) => finished,
@@ -428,7 +432,11 @@ impl Away<'_> {
             return Err(bad(&format!("the result does not name {unnamed}, which came")));
         }
         self.side.shared.step(Step::Verifying);
-        verify_outputs(self.job, &finished.result).map_err(|error| bad(&error))
+        verify_received_outputs(self.job, &finished.result, &outputs.checksums).map_err(|error| match error {
+            // This server's disk, not the worker.
+            VerifyError::Io { action, path, error } => Error::io(action, &path, error),
+            other => bad(&other),
+        })
     }
 }
 
@@ -448,6 +456,8 @@ struct Outputs {
     bytes_allowed: u64,
     /// Bytes by name.
     tables: HashMap<String, u64>,
+    /// crc32c by name, of what was written.
+    checksums: HashMap<String, u32>,
 }
 
 impl Outputs {
@@ -471,6 +481,7 @@ impl Outputs {
         let mut ranges = std::collections::VecDeque::new();
         let mut asked = 0;
         let mut written = 0;
+        let mut checksum = 0;
         while written < table.bytes {
             while asked < table.bytes && ranges.len() < RANGES_AHEAD {
                 let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
@@ -483,10 +494,13 @@ impl Outputs {
             if data.len() != length {
                 return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
             }
+            // While the bytes are in the processor's cache; later they would have to be read again.
+            checksum = crc32c::crc32c_append(checksum, &data);
             file.write_all(&data).map_err(io)?;
             client.recycle(data);
             written += length as u64;
         }
+        self.checksums.insert(table.file.clone(), checksum);
         Ok(())
     }
 
@@ -505,12 +519,19 @@ impl CompactionOffload for OwnerSide {
         self.shared.step(Step::Asked);
         let id = JobId(job.id);
         match self.decide(&job) {
-            Decision::Here(reason) => self.run_here(&job, reason),
+            Decision::Here(reason) => {
+                if reason.is_fallback() {
+                    self.shared.statistics.count_fallback(reason.name());
+                }
+                self.run_here(&job, reason)
+            }
             Decision::Away { worker, prediction, deadline } => {
                 let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
                 {
                     self.offload(&job, &worker, prediction, deadline)
                 } else {
+                    debug!(job = job.id, "as many jobs are away as may be; compacting locally");
+                    self.shared.statistics.count_fallback(LocalReason::TooManyOutstanding.name());
                     Err(OffloadOutcome::Failed { worker, reason: FailureReason::OwnerFailed })
                 };
                 self.away.fetch_sub(1, Ordering::AcqRel);

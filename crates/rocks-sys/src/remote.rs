@@ -12,7 +12,7 @@ use crate::Result;
 /// What RocksDB asks a worker to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteInput {
-    /// The column family.
+    /// The column family. RocksDB 11.12's worker crashes when the owner's OPTIONS file does not name it, so compare first.
     pub cf_name: String,
     /// Names of all input tables, without directory.
     pub input_files: Vec<String>,

@@ -4,6 +4,7 @@ mod common;
 mod containment;
 mod job;
 mod mirror;
+mod remap;
 mod remote;
 mod second_process;
 mod tables;
