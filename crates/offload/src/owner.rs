@@ -46,6 +46,8 @@ use crate::steps::Step;
 const RANGES_AHEAD: usize = 3;
 /// Output may exceed input by table overhead, never by more.
 const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
+/// Output tables of one job: twice the input tables that a worker takes.
+const OUTPUT_TABLES_MAX: usize = 8192;
 /// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
 const LOCAL_REMEMBERED: usize = 64;
 
@@ -374,6 +376,10 @@ impl Away<'_> {
     /// Follows the job's events to its end and fetches tables as they become complete.
     fn follow(&self, events: &mut Streaming<JobEvent>, outputs: &mut Outputs) -> Result<Finished> {
         loop {
+            // A message that is there already is taken without a look at the clock, and a worker can send without end.
+            if Instant::now() >= self.until {
+                return Err(Error::Deadline { seconds: self.deadline.0 });
+            }
             let event = self.bounded(async { events.message().await.map_err(|status| self.unreachable(status)) })?;
             let event = event.and_then(|event| event.event).ok_or_else(|| Error::Worker("it hung up".into()))?;
             match event {
@@ -390,14 +396,11 @@ impl Away<'_> {
 
     fn connect(&self, token: Token) -> Result<Arc<FileClient>> {
         let shared = &self.side.shared;
-        FileClient::connect(
-            &self.worker_address,
-            token,
-            &shared.options.limits,
-            shared.traffic.clone(),
-            Arc::new(AtomicU64::new(0)),
-        )
-        .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
+        // The compaction waits here and not for heartbeats: a worker that is silent is as dead.
+        let mut limits = shared.options.limits.clone();
+        limits.read_timeout = limits.read_timeout.min(limits.heartbeat_timeout);
+        FileClient::connect(&self.worker_address, token, &limits, shared.traffic.clone(), Arc::new(AtomicU64::new(0)))
+            .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
     }
 
     fn fetch(&self, table: &OutputReady, outputs: &mut Outputs) -> Result<()> {
@@ -464,7 +467,8 @@ impl Outputs {
             return Err(Error::BadResult(format!("{:?} is no name of a table", table.file)));
         }
         let total: u64 = self.tables.values().sum();
-        if self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
+        let full = self.tables.len() >= OUTPUT_TABLES_MAX;
+        if full || self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
             return Err(Error::BadResult(format!("table {} of {} bytes is one too many", table.file, table.bytes)));
         }
         let path = self.directory.join(&table.file);

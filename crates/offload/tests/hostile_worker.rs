@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::files::Range;
 use common::spoiler::{Act, Answer, Behaviour, Spoiler};
 use common::wire::job_event::Event;
 use common::wire::{Heartbeat, OutputReady};
 use common::{Helper, Owner, limits, wait_for};
 use ecotone_offload::{JobOutcome, Options};
 use ecotone_policy::units::Seconds;
-use prost::bytes::Bytes;
 
 /// What a busy host may add to a wait.
 const SLACK: Duration = Duration::from_secs(2);
@@ -24,11 +24,7 @@ const SLACK: Duration = Duration::from_secs(2);
 fn refused_with(kind: &str, jobs: u64, behaviour: Behaviour, change: impl FnOnce(&mut Options)) -> Duration {
     let mut owner = Owner::start(|options, _| change(options));
     let honest = Helper::start("honest", |_| ());
-    let spoiler = Spoiler::start(
-        owner.federation.address(),
-        Some(honest.federation.address().to_owned()),
-        behaviour,
-    );
+    let spoiler = Spoiler::start(owner.federation.address(), Some(honest.federation.address().to_owned()), behaviour);
     let federation = owner.federation.clone();
     let failed = move || federation.statistics().fallbacks.values().sum::<u64>();
     let watched = failed.clone();
@@ -66,24 +62,31 @@ fn a_flipped_bit_is_refused_wherever_it_is() {
         24,
         Behaviour::on_read(move |_, data| {
             let step = step.fetch_add(1, Ordering::Relaxed);
-            let mut data = data.to_vec();
+            let mut data = data;
             let place = (step * 7919) % data.len().max(1);
             if let Some(byte) = data.get_mut(place) {
                 *byte ^= 1 << (step % 8);
             }
-            Answer::Data(data.into())
+            Answer::Data(data)
         }),
     );
 }
 
 #[test]
 fn a_range_that_is_too_short_is_refused() {
-    refused(2, Behaviour::on_read(|_, data| Answer::Data(data.slice(..data.len() - 1))));
+    refused(2, Behaviour::on_read(|_, data| Answer::Data(data[..data.len() - 1].to_vec())));
 }
 
 #[test]
 fn a_range_that_is_too_long_is_refused() {
-    refused(2, Behaviour::on_read(|_, data| Answer::Data([&data[..], b"and more"].concat().into())));
+    refused_with(
+        "unreachable",
+        2,
+        Behaviour::on_read(|_, data| Answer::Data([&data[..], b"and more"].concat())),
+        |_| (),
+    );
+    let endless = |_: &Range, data| Answer::Raw { status: 0, length: u32::MAX, data };
+    refused_with("unreachable", 2, Behaviour::on_read(endless), |_| ());
 }
 
 #[test]
@@ -109,7 +112,7 @@ fn an_endless_table_is_refused() {
         "bad-result",
         1,
         Behaviour {
-            on_read: Box::new(|request, _| Answer::Data(vec![7; request.length as usize].into())),
+            on_read: Box::new(|request, _| Answer::Data(vec![7; request.length as usize])),
             ..Behaviour::on_table(|table| vec![OutputReady { bytes: u64::MAX, ..table }])
         },
         |_| (),
@@ -140,7 +143,7 @@ fn a_table_of_another_store_is_refused() {
         .map(|entry| entry.unwrap().path())
         .find(|path| path.extension().is_some_and(|end| end == "sst"))
         .unwrap();
-    let foreign = Bytes::from(std::fs::read(table).unwrap());
+    let foreign = std::fs::read(table).unwrap();
     let bytes = foreign.len() as u64;
     refused(
         2,
@@ -148,7 +151,7 @@ fn a_table_of_another_store_is_refused() {
             on_read: Box::new(move |request, _| {
                 let begin = (request.offset as usize).min(foreign.len());
                 let end = (begin + request.length as usize).min(foreign.len());
-                Answer::Data(foreign.slice(begin..end))
+                Answer::Data(foreign[begin..end].to_vec())
             }),
             ..Behaviour::on_table(move |table| vec![OutputReady { bytes, ..table }])
         },
@@ -186,8 +189,7 @@ fn tables_under_each_others_names_are_refused() {
         }
         other => vec![Act::Send(other)],
     };
-    let file_behind =
-        move |name: &str| behind.lock().unwrap().get(name).cloned().unwrap_or_else(|| name.to_owned());
+    let file_behind = move |name: &str| behind.lock().unwrap().get(name).cloned().unwrap_or_else(|| name.to_owned());
     // One job at a time: the names are of one job.
     refused_with(
         "bad-result",
@@ -269,13 +271,16 @@ fn a_damaged_result_is_refused() {
 fn a_result_that_names_other_files_is_refused() {
     let step = AtomicUsize::new(0);
     refused(
-        6,
+        10,
         Behaviour::on_result(move |result| {
-            let names: [&[u8]; 3] = [b"999999.sst", b"../../x.sst", b"/etc/passwd"];
+            // RocksDB writes strings in hex.
+            let names = ["999999.sst", "../../x.sst", "/etc/passwd", "a.sst", ""];
             let name = names[step.fetch_add(1, Ordering::Relaxed) % names.len()];
-            let end = result.windows(4).position(|window| window == b".sst").unwrap() + 4;
-            let begin = end - 4 - result[..end - 4].iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-            result.splice(begin..end, name.iter().copied());
+            let hex: String = name.bytes().map(|byte| format!("{byte:02X}")).collect();
+            let field = b"file_name=";
+            let begin = result.windows(field.len()).position(|window| window == field).unwrap() + field.len();
+            let end = begin + result[begin..].iter().position(|byte| *byte == b';').unwrap();
+            result.splice(begin..end, hex.into_bytes());
         }),
     );
 }
@@ -298,8 +303,7 @@ fn a_worker_may_decline_or_fail() {
 fn a_worker_of_another_version_is_refused() {
     for version in [0, ecotone_offload::PROTOCOL_VERSION + 1] {
         let mut owner = Owner::start(|_, _| ());
-        let spoiler =
-            Spoiler::start(owner.federation.address(), None, Behaviour { version, ..Behaviour::default() });
+        let spoiler = Spoiler::start(owner.federation.address(), None, Behaviour { version, ..Behaviour::default() });
         owner.write_until("a refused version", |owner| owner.fallbacks("version") >= 2);
         assert!(spoiler.offers().is_empty(), "it was sent a job");
         owner.finish();
@@ -335,6 +339,15 @@ fn a_worker_that_hangs_while_it_is_read_is_given_up() {
 }
 
 #[test]
+fn a_worker_that_drips_is_given_up() {
+    // Each byte comes soon after the one before: only a bound on the whole range ends this.
+    let drip = |_: &Range, data| Answer::Drip(data, Duration::from_millis(20));
+    let away = refused_with("unreachable", 1, Behaviour::on_read(drip), |_| ());
+    assert!(away < limits().heartbeat_timeout + SLACK, "{away:?}");
+}
+
+#[test]
 fn a_worker_that_refuses_its_own_tables_is_given_up() {
     refused_with("unreachable", 2, Behaviour::on_read(|_, _| Answer::Refuse), |_| ());
+    refused_with("unreachable", 2, Behaviour::on_read(|_, _| Answer::Close), |_| ());
 }

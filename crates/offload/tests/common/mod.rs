@@ -1,6 +1,7 @@
 //! What the tests of a federation share: servers in this process, a load with a model beside it, waits with a deadline.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)] // each test uses its part
 
+pub mod files;
 pub mod spoiler;
 pub mod wire;
 

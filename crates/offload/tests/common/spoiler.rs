@@ -2,27 +2,28 @@
 //! one, and changes what it likes of all that passes.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prost::bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use super::files::{Files, MAGIC, Range, read_hello, read_request};
 use super::wire::coordinator_client::CoordinatorClient;
 use super::wire::job_event::Event;
-use super::wire::peer_client::PeerClient;
 use super::wire::peer_server::{Peer, PeerServer};
 use super::wire::worker_client::WorkerClient;
 use super::wire::worker_server::{Worker, WorkerServer};
 use super::wire::{
     Declined, Failed, Finished, HelloReply, HelloRequest, JobEvent, JobOffer, Link, Load, OutputReady, ProbeReply,
-    ProbeRequest, ReadReply, ReadRequest, ReleaseReply, ReleaseRequest, ReportRequest,
+    ProbeRequest, ReleaseReply, ReleaseRequest, ReportRequest,
 };
 
 /// What a spoiler does instead of passing something on.
@@ -38,14 +39,23 @@ pub enum Act {
 
 /// What a spoiler answers to a read.
 pub enum Answer {
-    Data(Bytes),
+    Data(Vec<u8>),
+    /// These bytes after such a head, whatever they are.
+    Raw {
+        status: u8,
+        length: u32,
+        data: Vec<u8>,
+    },
+    /// A byte, and after this time the next.
+    Drip(Vec<u8>, Duration),
     Hang,
     Refuse,
+    Close,
 }
 
 type OnOffer = dyn Fn(&JobOffer) -> Vec<Act> + Send + Sync;
 type OnEvent = dyn Fn(Event) -> Vec<Act> + Send + Sync;
-type OnRead = dyn Fn(&ReadRequest, Bytes) -> Answer + Send + Sync;
+type OnRead = dyn Fn(&Range, Vec<u8>) -> Answer + Send + Sync;
 type FileBehind = dyn Fn(&str) -> String + Send + Sync;
 
 /// How a spoiler behaves. The default passes everything on.
@@ -79,14 +89,16 @@ impl Behaviour {
         Behaviour { on_event: Box::new(act), ..Behaviour::default() }
     }
 
-    pub fn on_read(act: impl Fn(&ReadRequest, Bytes) -> Answer + Send + Sync + 'static) -> Behaviour {
+    pub fn on_read(act: impl Fn(&Range, Vec<u8>) -> Answer + Send + Sync + 'static) -> Behaviour {
         Behaviour { on_read: Box::new(act), ..Behaviour::default() }
     }
 
     /// Spoils the announcement of each table.
     pub fn on_table(act: impl Fn(OutputReady) -> Vec<OutputReady> + Send + Sync + 'static) -> Behaviour {
         Behaviour::on_event(move |event| match event {
-            Event::OutputReady(table) => act(table).into_iter().map(|table| Act::Send(Event::OutputReady(table))).collect(),
+            Event::OutputReady(table) => {
+                act(table).into_iter().map(|table| Act::Send(Event::OutputReady(table))).collect()
+            }
             other => vec![Act::Send(other)],
         })
     }
@@ -143,7 +155,7 @@ impl Spoiler {
     /// Offers itself to `coordinator` as the best of all workers. `honest` does its jobs.
     pub fn start(coordinator: &str, honest: Option<String>, behaviour: Behaviour) -> Spoiler {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let shared = Arc::new(Shared {
             behaviour,
@@ -153,11 +165,13 @@ impl Spoiler {
             streams: AtomicUsize::new(0),
         });
         let services = Services(shared.clone());
+        let (calls, incoming) = mpsc::channel(16);
+        runtime.spawn(accept(listener, calls, shared.clone()));
         runtime.spawn(
             tonic::transport::Server::builder()
                 .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
                 .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
-                .serve_with_incoming(TcpListenerStream::new(listener)),
+                .serve_with_incoming(ReceiverStream::new(incoming)),
         );
         runtime.spawn(report(coordinator.to_owned(), address.clone()));
         Spoiler { shared, runtime: Some(runtime), address }
@@ -219,6 +233,65 @@ async fn report(coordinator: String, address: String) {
     }
 }
 
+/// Tells connections for files from those for calls.
+async fn accept(listener: TcpListener, calls: mpsc::Sender<std::io::Result<TcpStream>>, shared: Arc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (calls, shared) = (calls.clone(), shared.clone());
+        tokio::spawn(async move {
+            let mut first = [0; MAGIC.len()];
+            while let Ok(seen) = stream.peek(&mut first).await
+                && seen > 0
+                && seen < first.len()
+            {}
+            if first == MAGIC {
+                let stream = stream.into_std().unwrap();
+                std::thread::spawn(move || serve_files(&shared, stream));
+            } else {
+                let _ = calls.send(Ok(stream)).await;
+            }
+        });
+    }
+}
+
+/// Reads from the honest worker what the owner asks for, and answers as the behaviour has it.
+fn serve_files(shared: &Shared, mut stream: std::net::TcpStream) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    let token = read_hello(&mut stream)?;
+    stream.write_all(&[0])?;
+    let mut honest = None;
+    loop {
+        let range = read_request(&mut stream)?;
+        let behind = Range { file: (shared.behaviour.file_behind)(&range.file), ..range.clone() };
+        if let (None, Some(address)) = (&honest, &shared.honest) {
+            honest = Files::connect(address, &token).ok();
+        }
+        // What the honest worker does not know, the spoiler may still answer.
+        let data = honest.as_mut().and_then(|files| files.read(&behind).ok()).unwrap_or_default();
+        let (status, length, data) = match (shared.behaviour.on_read)(&range, data) {
+            Answer::Data(data) => (0, data.len() as u32, data),
+            Answer::Raw { status, length, data } => (status, length, data),
+            Answer::Refuse => (1, 0, Vec::new()),
+            Answer::Close => return Ok(()),
+            Answer::Hang => loop {
+                read_request(&mut stream)?;
+            },
+            Answer::Drip(data, pause) => {
+                stream.write_all(&[0])?;
+                stream.write_all(&(data.len() as u32).to_le_bytes())?;
+                for byte in data {
+                    stream.write_all(&[byte])?;
+                    std::thread::sleep(pause);
+                }
+                continue;
+            }
+        };
+        stream.write_all(&[status])?;
+        stream.write_all(&length.to_le_bytes())?;
+        stream.write_all(&data)?;
+    }
+}
+
 #[derive(Clone)]
 struct Services(Arc<Shared>);
 
@@ -240,25 +313,6 @@ impl Peer for Services {
 
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeReply>, Status> {
         Ok(Response::new(ProbeReply { payload: vec![0; request.into_inner().reply_bytes as usize] }))
-    }
-
-    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadReply>, Status> {
-        let request = request.into_inner();
-        let behind = ReadRequest { file: (self.0.behaviour.file_behind)(&request.file), ..request.clone() };
-        let data = match self.0.honest_worker().await {
-            Ok(address) => {
-                let client = PeerClient::connect(address).await.map_err(|error| Status::unavailable(error.to_string()))?;
-                let reply = client.max_decoding_message_size(MESSAGE_BYTES_MAX).read(behind).await;
-                // What the honest worker does not know, the spoiler may still answer.
-                reply.map(|reply| reply.into_inner().data).unwrap_or_default()
-            }
-            Err(_) => Bytes::new(),
-        };
-        match (self.0.behaviour.on_read)(&request, data) {
-            Answer::Data(data) => Ok(Response::new(ReadReply { data })),
-            Answer::Refuse => Err(Status::permission_denied("no")),
-            Answer::Hang => std::future::pending().await,
-        }
     }
 }
 
