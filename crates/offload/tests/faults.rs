@@ -186,9 +186,12 @@ fn a_token_opens_the_files_of_its_job_while_the_job_lives_and_nothing_else() {
     assert_eq!(files.read(&range(&file.name, 0, 100)).unwrap().len(), 100);
     assert_eq!(files.read(&range(&file.name, file.bytes - 10, 100)).unwrap().len(), 10);
     assert_eq!(files.read(&range(&file.name, u64::MAX, 100)).unwrap().len(), 0);
-    let denied = |result: std::io::Result<_>| matches!(result, Err(error) if error.kind() == ErrorKind::PermissionDenied);
+    let denied =
+        |result: std::io::Result<_>| matches!(result, Err(error) if error.kind() == ErrorKind::PermissionDenied);
     let absolute = owner.path.join(&file.name).to_string_lossy().into_owned();
-    for name in ["STORE", "LOCK", "999999.sst", "", ".", "..", "../store/CURRENT", "./CURRENT", "/etc/passwd", &absolute] {
+    for name in
+        ["STORE", "LOCK", "999999.sst", "", ".", "..", "../store/CURRENT", "./CURRENT", "/etc/passwd", &absolute]
+    {
         assert!(denied(files.read(&range(name, 0, 10))), "{name:?}");
     }
     assert!(denied(files.read(&range(&file.name, 0, u32::MAX))), "a range without bound");
