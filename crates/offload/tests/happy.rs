@@ -1,5 +1,7 @@
 //! A federation that works: jobs run elsewhere, the data is the same, and each byte crosses the network once each way.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 mod common;
 
 use common::{Helper, Owner, wait_until};

@@ -1,6 +1,8 @@
 //! Workers that lie, break and hang: every job ends as a local compaction with its reason counted, the store stays
 //! writable and holds what was written, and nothing of what came is left.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 mod common;
 
 use std::collections::HashMap;

@@ -4,6 +4,8 @@
 //! so; the test kills its victim, which may be that process or another one, and lets the step go on. Afterwards
 //! the store holds every acknowledged write, the owner has gone on by itself, and neither side keeps leftovers.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
@@ -38,7 +40,7 @@ fn batch(writer: usize, number: u64) -> impl Iterator<Item = (Vec<u8>, Option<Ve
     (0..BATCH).map(move |part| {
         let entry = number * BATCH + part;
         let key = format!("w{writer}-{:06}", entry.wrapping_mul(7_919) % KEYS).into_bytes();
-        let value = (entry % 13 != 0).then(|| value_of(&key, entry, 150));
+        let value = (!entry.is_multiple_of(13)).then(|| value_of(&key, entry, 150));
         (key, value)
     })
 }

@@ -310,7 +310,7 @@ impl Owner {
         self.compact();
         self.check();
         wait_until("session_tmp to be empty", || self.session_folders() == 0);
-        let store = Arc::try_unwrap(self.store.take().unwrap()).ok().expect("nobody else holds the store");
+        let Ok(store) = Arc::try_unwrap(self.store.take().unwrap()) else { panic!("somebody else holds the store") };
         store.close().unwrap();
         let store = Store::open(&self.path, OpenMode::Open, small()).unwrap();
         assert_equals(&store, &self.model);
