@@ -3,9 +3,6 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto/federation.proto");
     let descriptors = protox::compile(["proto/federation.proto"], ["proto"])?;
-    tonic_prost_build::configure()
-        // Ranges of files arrive as slices of the received buffer instead of copies of it.
-        .bytes(".ecotone.federation.v1.ReadReply")
-        .compile_fds(descriptors)?;
+    tonic_prost_build::compile_fds(descriptors)?;
     Ok(())
 }

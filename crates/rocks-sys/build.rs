@@ -63,10 +63,24 @@ fn main() {
         for flag in ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=undefined", "-g"] {
             build.flag(flag);
         }
-        println!("cargo:rustc-link-arg=-fsanitize=address,undefined");
+        link_sanitizers(&build.get_compiler());
     }
     for source in SOURCES {
         build.file(format!("cpp/{source}"));
     }
     build.compile("ecotone_rocks_shim");
+}
+
+/// rustc links without the compiler's default libraries, so `-fsanitize` alone would bring nothing. The runtimes go in whole and
+/// statically: as shared libraries they would have to come before all others.
+fn link_sanitizers(compiler: &cc::Tool) {
+    let path_of = |library: &str| {
+        let out =
+            compiler.to_command().arg(format!("-print-file-name={library}")).output().expect("the C++ compiler runs");
+        String::from_utf8_lossy(&out.stdout).trim().to_owned()
+    };
+    println!("cargo:rustc-link-arg=-Wl,--whole-archive,{},--no-whole-archive", path_of("libasan.a"));
+    println!("cargo:rustc-link-arg={}", path_of("libubsan.a"));
+    // So that shared libraries (libstdc++) allocate through them, too.
+    println!("cargo:rustc-link-arg=-Wl,--export-dynamic");
 }

@@ -1,5 +1,7 @@
 //! Reports of a lab, rendered from a record that a small model of three servers made up.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
 use std::collections::BTreeMap;
 
 use ecotone_bench::{
@@ -142,7 +144,11 @@ fn server(name: &str, speed: f64, policy: &str, coin: &mut Coin, colocated: u32)
 }
 
 fn report(policies: &[&str], colocated: u32) -> LabReport {
-    let profile = Profile::load("three-tier").unwrap();
+    report_on("three-tier", policies, colocated)
+}
+
+fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
+    let profile = Profile::load(profile).unwrap();
     let emulated = profile.scaled_to(2.0, Demand { foreground_threads: 1, colocated_threads: colocated }).unwrap();
     let mut recording = Recording::default();
     for policy in policies {
@@ -296,6 +302,30 @@ fn a_lab_of_one_policy_that_did_nothing_still_makes_a_page() {
 }
 
 #[test]
+fn six_servers_that_read_and_write_have_all_their_plots_and_both_rates() {
+    let policies = ["local", "local-split", "edgepilot", "eco", "eco-gate", "eco-target"];
+    let mut report = report_on("six", &policies, 0);
+    report.workload = "readwhilewriting".to_owned();
+    for server in report.recording.runs.iter_mut().flat_map(|run| &mut run.servers) {
+        let sums = server.sums.as_mut().unwrap();
+        (sums.reads, sums.ops) = (sums.writes / 2, sums.ops + sums.writes / 2);
+    }
+    report.runs = report.recording.runs.iter().map(|run| PolicyRun::of(run, &report.emulated).unwrap()).collect();
+    relate_to_local(&mut report.runs);
+    let page = html(&report, &HEADER);
+    std::fs::write(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-report-six.html"), &page).unwrap();
+    let plots = svgs(&page);
+    assert_eq!(plots.len(), 5 + 5 * 6 + 2);
+    plots.into_iter().for_each(assert_well_formed);
+    assert!(
+        page.contains("Reads per second relative to local") && page.contains("Tables in level 0 of low-2 over time")
+    );
+    let text = results_text(&report);
+    assert!(text.lines().next().unwrap().contains("reads/s"), "{text}");
+    assert!(papers_text(&report).unwrap().contains("+61 %"));
+}
+
+#[test]
 fn tables_compare_with_local_and_with_the_papers() {
     let report = report(&["local", "edgepilot", "eco"], 0);
     let text = results_text(&report);
@@ -337,7 +367,10 @@ fn the_json_has_the_promised_shape() {
     for key in ["ops_per_s", "stall_ms", "energy_joules", "epo_uj"] {
         assert!(run["total"][key].is_number(), "total: {key}");
     }
-    assert_eq!(keys(&run["models"])[..], ["energy_error", "jobs", "rate_error", "seconds", "time_error"]);
+    assert_eq!(
+        keys(&run["models"])[..],
+        ["energy_error", "jobs", "rate_error", "rate_error_with_stalls", "seconds", "time_error"]
+    );
     assert!(json["runs"][0]["models"]["time_error"].is_null(), "local foretells nothing");
     assert!(json["runs"][0]["total"].get("relative").is_none() && run["total"]["relative"]["ops_per_s"].is_number());
     assert_eq!(serde_json::from_value::<LabReport>(json).unwrap().runs, report.runs);

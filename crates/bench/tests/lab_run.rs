@@ -3,6 +3,8 @@
 //! What the server does is said by its workload's name: `calm`, `dies`, `hangs` and so on. Emulated cores are folders, so
 //! that these tests need no rights and see whether they were removed.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{BufRead, Write},
@@ -18,7 +20,7 @@ use std::{
 use ecotone_bench::{
     lab::{
         EmulatedCores, Emulation, Host, LabError, LabOptions, LabReport, OfferedRate, PolicyRun, Profile, Progress,
-        Quiet, Tick, run_lab_on,
+        Quiet, Tick, run_lab, run_lab_on,
     },
     record::{Final, Job, Outcome, Ready, Record, Sample},
 };
@@ -171,8 +173,13 @@ impl Server {
     }
 
     fn enter(&self, process: u32) {
-        let path = Path::new(&self.value("--cgroup")).join("ids");
-        writeln!(OpenOptions::new().create(true).append(true).open(path).unwrap(), "{process}").unwrap();
+        let cores = self.value("--cgroup");
+        // A cgroup takes a process as a folder takes a note.
+        let group = Path::new(&cores).join("rest/cgroup.procs");
+        let path = if group.exists() { group } else { Path::new(&cores).join("ids") };
+        // In one write: a cgroup takes no second one, not even for the end of the line.
+        let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(format!("{process}\n").as_bytes()).unwrap();
     }
 
     fn print(&self, line: &str) {
@@ -577,4 +584,30 @@ fn servers_die_with_a_lab_that_is_killed() {
     // What a lab that is killed cannot do: its helpers, here a sleeping process, are ended by hand.
     let ids = fs::read_to_string(bench.emulation.root.join("medium-1/ids")).unwrap();
     let _ = std::process::Command::new("kill").arg("-KILL").arg(ids.lines().last().unwrap()).status();
+}
+
+#[test]
+fn on_this_machine_the_lab_makes_cgroups_and_removes_them_or_says_that_it_may_not() {
+    let server = |name: &str| {
+        format!(
+            "[[servers]]\nname = \"{name}\"\ntier = \"high\"\ncores = 2\nspeed = 0.1\nactive_watts = 1\nidle_watts = 0\nworker_slots = 1\n"
+        )
+    };
+    let text = format!("name = \"pair\"\n{}{}", server("high-1"), server("low-1"));
+    let bench = Bench::new();
+    let mut options = bench.options("calm", &["eco"]);
+    (options.profile, options.record) = (Profile::parse(&text, "pair").unwrap(), Some(bench.place.join("recorded")));
+    match run_lab(&options, &mut Quiet) {
+        Ok(report) => {
+            assert_eq!(report.runs[0].total.ops_per_s, 2000.0);
+            let log = fs::read_to_string(bench.place.join("recorded/eco/low-1.log")).unwrap();
+            let group = log.split("--cgroup ").nth(1).unwrap().split(' ').next().unwrap();
+            assert!(group.ends_with("/low-1") && !Path::new(group).exists(), "{group}");
+            assert!(!Path::new(group).parent().unwrap().exists(), "the lab's own group is left: {group}");
+        }
+        Err(error) => {
+            assert!(matches!(error, LabError::Emulation { .. }), "{error}");
+            assert!(error.to_string().contains("the right to make cpu cgroups"), "{error}");
+        }
+    }
 }

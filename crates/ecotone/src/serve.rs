@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
-use ecotone_engine::{Durability, StoreOptions};
+use ecotone_engine::StoreOptions;
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_server::record::{Final, Latency, Ready, Record};
@@ -59,9 +59,9 @@ pub(crate) struct Arguments {
     /// Bandwidth to other servers each way, in bytes per second
     #[arg(long, default_value_t = 1.25e9)]
     network_bytes_per_s: f64,
-    /// When a write is acknowledged: none, everysec or always
-    #[arg(long, default_value = "everysec")]
-    durability: String,
+    /// When a write is acknowledged: none, everysec or always [default: everysec]
+    #[arg(long)]
+    durability: Option<String>,
     /// Memory for block cache and memtables of this process, in bytes
     #[arg(long)]
     memory_limit: Option<u64>,
@@ -189,12 +189,9 @@ impl Arguments {
         for assignment in &self.store_options {
             set_store_option(&mut store, assignment)?;
         }
-        store.durability = match self.durability.as_str() {
-            "none" => Durability::None,
-            "everysec" => Durability::EverySecond,
-            "always" => Durability::Always,
-            other => bail!("--durability {other:?}: must be none, everysec or always"),
-        };
+        if let Some(durability) = &self.durability {
+            set_store_option(&mut store, &format!("durability={durability}"))?;
+        }
         if let Some(bytes) = self.memory_limit {
             set_store_option(&mut store, &format!("memory_limit_bytes={bytes}"))?;
         }

@@ -38,11 +38,11 @@ pub struct Limits {
     pub heartbeat_timeout: Duration,
     /// Longest wait for a connection and its handshake. Default 1 s.
     pub connect_timeout: Duration,
-    /// Longest wait for one range of a file. Default 10 s.
+    /// Longest wait for one range of a file. Default 3 s, as for any sign of life.
     pub read_timeout: Duration,
     /// How long a worker keeps a finished job's output for its owner. Default 60 s.
     pub output_kept: Duration,
-    /// Bytes of one range. Default 512 KiB, at most 8 MiB.
+    /// Bytes of one range. Default 256 KiB: larger ones fall out of the processor's caches. At most 8 MiB.
     pub chunk_bytes: usize,
 }
 
@@ -61,9 +61,9 @@ impl Default for Limits {
             heartbeat_interval: Duration::from_millis(500),
             heartbeat_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(1),
-            read_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(3),
             output_kept: Duration::from_secs(60),
-            chunk_bytes: 512 << 10,
+            chunk_bytes: 256 << 10,
         }
     }
 }

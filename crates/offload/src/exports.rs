@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,9 +51,11 @@ impl Token {
     }
 }
 
-struct ExportedFile {
-    file: File,
-    bytes: u64,
+/// A file that a peer may read.
+pub(crate) struct ExportedFile {
+    pub(crate) file: File,
+    /// Its length when it was exported: no more is ever sent.
+    pub(crate) bytes: u64,
 }
 
 /// What the exported files are to their job.
@@ -85,21 +86,13 @@ impl Export {
         Ok(bytes)
     }
 
-    /// Reads up to `length` bytes from `offset`; less only at the end of the file as it was when it was added.
-    pub(crate) fn read(&self, name: &str, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let exported = self
-            .files
+    /// The file exported as `name`, and its length when it was added.
+    pub(crate) fn file(&self, name: &str) -> Result<Arc<ExportedFile>> {
+        self.files
             .read()
             .get(name)
             .cloned()
-            .ok_or_else(|| Error::Unauthorised(format!("the token does not cover a file named {name:?}")))?;
-        let length = exported.bytes.saturating_sub(offset).min(length as u64) as usize;
-        let mut data = vec![0; length];
-        exported
-            .file
-            .read_exact_at(&mut data, offset)
-            .map_err(|error| Error::io("read for a peer", Path::new(name), error))?;
-        Ok(data)
+            .ok_or_else(|| Error::Unauthorised(format!("the token does not cover a file named {name:?}")))
     }
 }
 
@@ -165,13 +158,11 @@ mod tests {
         other.add("b", &directory.path().join("b")).unwrap();
 
         let export = exports.find(&first.to_wire()).unwrap();
-        assert_eq!(export.read("a", 1, 100).unwrap(), b"lpha");
-        assert_eq!(export.read("a", 5, 100).unwrap(), b"");
-        assert_eq!(export.read("a", u64::MAX, 100).unwrap(), b"");
+        assert_eq!(export.file("a").unwrap().bytes, 5);
         for name in
             ["b", "../b", "./a", "/etc/passwd", "a/../b", "", "a\0", &directory.path().join("a").to_string_lossy()]
         {
-            assert!(matches!(export.read(name, 0, 10), Err(Error::Unauthorised(_))), "{name:?}");
+            assert!(matches!(export.file(name), Err(Error::Unauthorised(_))), "{name:?}");
         }
         drop(guard);
         assert!(matches!(exports.find(&first.to_wire()), Err(Error::Unauthorised(_))));

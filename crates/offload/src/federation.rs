@@ -19,16 +19,18 @@ use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelRe
 use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::ThreadDuties;
 use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::config::Options;
 use crate::connections::{CONNECTION_WINDOW_BYTES, Connections, FRAME_BYTES, STREAM_WINDOW_BYTES};
 use crate::coordinator::{self, Queue};
 use crate::error::{Error, Result};
 use crate::exports::Exports;
+use crate::file_server::{self, FileServer, MAGIC};
 use crate::owner::OwnerSide;
 use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
@@ -42,10 +44,14 @@ use crate::worker::WorkerSide;
 
 /// Threads that carry messages. Moving bytes is cheap beside compacting them.
 const TRANSPORT_THREADS: usize = 2;
-/// Threads that read files for peers, at most.
-const FILE_THREADS: usize = 4;
+/// Threads for what would block the run time: looking up names.
+const BLOCKING_THREADS: usize = 2;
 /// How long a stop waits for calls under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that wait to be served.
+const CONNECTIONS_WAITING: usize = 64;
+/// How long to wait for the rest of a greeting that came in parts.
+const GREETING_LOOK: Duration = Duration::from_millis(5);
 /// How often the policy hears that time has passed; at least twice in its placement timeout.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -193,6 +199,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) connections: Connections,
     pub(crate) exports: Arc<Exports>,
+    pub(crate) file_server: FileServer,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) worker: WorkerSide,
     pub(crate) queue: Option<Queue>,
@@ -203,6 +210,8 @@ pub(crate) struct Shared {
     started: Instant,
     address: String,
     addresses: Mutex<HashMap<ServerId, String>>,
+    /// Bits of an `f64`.
+    free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
     observer: Arc<dyn JobObserver>,
 }
@@ -256,6 +265,15 @@ impl Shared {
         if !known && room && !address.is_empty() {
             addresses.insert(server.clone(), address.to_owned());
         }
+    }
+
+    /// Bandwidth that was unused in the last second.
+    pub(crate) fn free_network_bytes_per_s(&self) -> f64 {
+        f64::from_bits(self.free_network.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_free_network(&self, bytes_per_s: f64) {
+        self.free_network.store(bytes_per_s.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn duties(&self) -> &dyn DutyObserver {
@@ -313,7 +331,7 @@ impl ThreadCost {
 
 /// One server's part in a federation. Stops when dropped.
 pub struct Federation {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     owner: Arc<OwnerSide>,
     runtime: Option<Runtime>,
 }
@@ -332,7 +350,7 @@ impl Federation {
         let (begin, end) = (duties.clone(), duties.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(TRANSPORT_THREADS)
-            .max_blocking_threads(FILE_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("ecotone-transport")
             .on_thread_start(move || begin.begin(Duty::Transport))
             .on_thread_stop(move || end.end())
@@ -340,7 +358,7 @@ impl Federation {
             .build()
             .map_err(|error| Error::Configuration(format!("no run time for the network: {error}")))?;
         let listener = runtime
-            .block_on(tokio::net::TcpListener::bind(options.listen))
+            .block_on(TcpListener::bind(options.listen))
             .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
             .map_err(|error| Error::Configuration(format!("cannot listen on {}: {error}", options.listen)));
         let (listener, listening): (_, SocketAddr) = listener?;
@@ -358,6 +376,7 @@ impl Federation {
             runtime: runtime.handle().clone(),
             connections: Connections::new(own.clone(), &options.limits),
             exports: Arc::default(),
+            file_server: FileServer::default(),
             traffic: Arc::default(),
             worker: WorkerSide::new(&options.worker_directory)?,
             queue,
@@ -368,11 +387,14 @@ impl Federation {
             started: Instant::now(),
             addresses: Mutex::new(HashMap::from([(own, address.clone())])),
             address,
+            free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
             observer,
             options,
         });
 
+        let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
+        runtime.spawn(accept(shared.clone(), listener, for_calls));
         let services = Services { shared: shared.clone() };
         let limits = &shared.options.limits;
         let serving = Server::builder()
@@ -384,7 +406,7 @@ impl Federation {
             .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+            .serve_with_incoming(ReceiverStream::new(calls));
         runtime.spawn(async move {
             if let Err(error) = serving.await {
                 warn!(%error, "the federation's services ended");
@@ -453,6 +475,46 @@ impl Drop for Federation {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(STOP_TIMEOUT);
         }
+    }
+}
+
+/// Accepts connections: those for files go to threads of their own, those for calls to the services.
+async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    for_calls: tokio::sync::mpsc::Sender<std::io::Result<TcpStream>>,
+) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many open files, mostly; it passes.
+                warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(TICK).await;
+                continue;
+            }
+        };
+        let (shared, for_calls) = (shared.clone(), for_calls.clone());
+        tokio::spawn(async move {
+            let mut first = [0; MAGIC.len()];
+            let greeting = async {
+                // Either side speaks first on a new connection, and both greetings are longer than this.
+                while stream.peek(&mut first).await? < first.len() {
+                    tokio::time::sleep(GREETING_LOOK).await;
+                }
+                stream.set_nodelay(true)
+            };
+            match tokio::time::timeout(shared.options.limits.heartbeat_timeout, greeting).await {
+                Ok(Ok(())) if first == MAGIC => match stream.into_std() {
+                    Ok(stream) => file_server::serve(&shared, stream),
+                    Err(error) => debug!(%error, "a connection for files was lost"),
+                },
+                Ok(Ok(())) => {
+                    let _ = for_calls.send(Ok(stream)).await;
+                }
+                Ok(Err(_)) | Err(_) => debug!("a connection ended before it said anything"),
+            }
+        });
     }
 }
 

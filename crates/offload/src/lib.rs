@@ -20,6 +20,8 @@ mod coordinator;
 pub mod error;
 mod exports;
 mod federation;
+mod file_client;
+mod file_server;
 mod owner;
 mod protocol;
 mod remote_files;

@@ -2,7 +2,7 @@
 //!
 //! [`OwnerSide::run`] is called on the compaction's own thread and blocks it until there is a result or the compaction is to
 //! run here. Output tables are fetched while the worker goes on; what RocksDB would check only after it was told of
-//! success is checked before ([`ecotone_engine::verify_outputs`]).
+//! success is checked before ([`ecotone_engine::verify_received_outputs`]).
 //!
 //! # Failure modes
 //!
@@ -18,7 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_outputs};
+use ecotone_engine::{
+    CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, VerifyError,
+    verify_received_outputs,
+};
 use ecotone_policy::ids::{JobId, ServerId};
 use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
 use ecotone_policy::units::{Bytes, Joules, Seconds};
@@ -32,17 +35,19 @@ use crate::coordinator;
 use crate::error::{Error, Result};
 use crate::exports::{Role, Token};
 use crate::federation::{JobEnded, JobOutcome, Shared};
+use crate::file_client::FileClient;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
 use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, OutputReady, ReleaseRequest};
-use crate::remote_files::RangeClient;
 use crate::steps::Step;
 
 /// Ranges of an output table on their way at a time.
 const RANGES_AHEAD: usize = 3;
 /// Output may exceed input by table overhead, never by more.
 const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
+/// Output tables of one job: twice the input tables that a worker takes.
+const OUTPUT_TABLES_MAX: usize = 8192;
 /// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
 const LOCAL_REMEMBERED: usize = 64;
 
@@ -300,17 +305,12 @@ impl Away<'_> {
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
         let mut outputs = Outputs {
             directory: output_directory,
-            client: RangeClient::new(
-                channel,
-                token.to_wire(),
-                shared.runtime.clone(),
-                shared.options.limits.read_timeout,
-                shared.traffic.clone(),
-                Arc::new(AtomicU64::new(0)),
-            ),
+            token,
+            client: None,
             chunk_bytes: shared.options.limits.chunk_bytes,
             bytes_allowed: 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES,
             tables: HashMap::new(),
+            checksums: HashMap::new(),
         };
         let finished = match self.follow(&mut events, &mut outputs) {
             Ok(finished) => finished,
@@ -376,6 +376,10 @@ impl Away<'_> {
     /// Follows the job's events to its end and fetches tables as they become complete.
     fn follow(&self, events: &mut Streaming<JobEvent>, outputs: &mut Outputs) -> Result<Finished> {
         loop {
+            // A message that is there already is taken without a look at the clock, and a worker can send without end.
+            if Instant::now() >= self.until {
+                return Err(Error::Deadline { seconds: self.deadline.0 });
+            }
             let event = self.bounded(async { events.message().await.map_err(|status| self.unreachable(status)) })?;
             let event = event.and_then(|event| event.event).ok_or_else(|| Error::Worker("it hung up".into()))?;
             match event {
@@ -390,7 +394,19 @@ impl Away<'_> {
         }
     }
 
+    fn connect(&self, token: Token) -> Result<Arc<FileClient>> {
+        let shared = &self.side.shared;
+        // The compaction waits here and not for heartbeats: a worker that is silent is as dead.
+        let mut limits = shared.options.limits.clone();
+        limits.read_timeout = limits.read_timeout.min(limits.heartbeat_timeout);
+        FileClient::connect(&self.worker_address, token, &limits, shared.traffic.clone(), Arc::new(AtomicU64::new(0)))
+            .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
+    }
+
     fn fetch(&self, table: &OutputReady, outputs: &mut Outputs) -> Result<()> {
+        if outputs.client.is_none() {
+            outputs.client = Some(self.connect(outputs.token)?);
+        }
         outputs.fetch(table, || {
             if self.side.canceled.load(Ordering::Acquire) {
                 Err(Error::Cancelled)
@@ -416,7 +432,11 @@ impl Away<'_> {
             return Err(bad(&format!("the result does not name {unnamed}, which came")));
         }
         self.side.shared.step(Step::Verifying);
-        verify_outputs(self.job, &finished.result).map_err(|error| bad(&error))
+        verify_received_outputs(self.job, &finished.result, &outputs.checksums).map_err(|error| match error {
+            // This server's disk, not the worker.
+            VerifyError::Io { action, path, error } => Error::io(action, &path, error),
+            other => bad(&other),
+        })
     }
 }
 
@@ -429,11 +449,15 @@ fn path_text(path: &Path) -> Result<String> {
 /// A job's output tables as they arrive at the owner.
 struct Outputs {
     directory: PathBuf,
-    client: Arc<RangeClient>,
+    token: Token,
+    /// Connected with the first table: a job that is declined needs none.
+    client: Option<Arc<FileClient>>,
     chunk_bytes: usize,
     bytes_allowed: u64,
     /// Bytes by name.
     tables: HashMap<String, u64>,
+    /// crc32c by name, of what was written.
+    checksums: HashMap<String, u32>,
 }
 
 impl Outputs {
@@ -443,7 +467,8 @@ impl Outputs {
             return Err(Error::BadResult(format!("{:?} is no name of a table", table.file)));
         }
         let total: u64 = self.tables.values().sum();
-        if self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
+        let full = self.tables.len() >= OUTPUT_TABLES_MAX;
+        if full || self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
             return Err(Error::BadResult(format!("table {} of {} bytes is one too many", table.file, table.bytes)));
         }
         let path = self.directory.join(&table.file);
@@ -452,24 +477,30 @@ impl Outputs {
         let mut file = File::create(&path).map_err(io)?;
         self.tables.insert(table.file.clone(), table.bytes);
 
+        let Some(client) = &self.client else { return Err(Error::Cancelled) };
         let mut ranges = std::collections::VecDeque::new();
         let mut asked = 0;
         let mut written = 0;
+        let mut checksum = 0;
         while written < table.bytes {
             while asked < table.bytes && ranges.len() < RANGES_AHEAD {
                 let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
-                ranges.push_back((self.client.begin(&table.file, asked, length), length));
+                ranges.push_back((client.begin(&table.file, asked, length), length));
                 asked += length as u64;
             }
             may_go_on()?;
             let Some((range, length)) = ranges.pop_front() else { break };
-            let data = self.client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
+            let data = client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
             if data.len() != length {
                 return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
             }
+            // While the bytes are in the processor's cache; later they would have to be read again.
+            checksum = crc32c::crc32c_append(checksum, &data);
             file.write_all(&data).map_err(io)?;
+            client.recycle(data);
             written += length as u64;
         }
+        self.checksums.insert(table.file.clone(), checksum);
         Ok(())
     }
 
@@ -488,12 +519,19 @@ impl CompactionOffload for OwnerSide {
         self.shared.step(Step::Asked);
         let id = JobId(job.id);
         match self.decide(&job) {
-            Decision::Here(reason) => self.run_here(&job, reason),
+            Decision::Here(reason) => {
+                if reason.is_fallback() {
+                    self.shared.statistics.count_fallback(reason.name());
+                }
+                self.run_here(&job, reason)
+            }
             Decision::Away { worker, prediction, deadline } => {
                 let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
                 {
                     self.offload(&job, &worker, prediction, deadline)
                 } else {
+                    debug!(job = job.id, "as many jobs are away as may be; compacting locally");
+                    self.shared.statistics.count_fallback(LocalReason::TooManyOutstanding.name());
                     Err(OffloadOutcome::Failed { worker, reason: FailureReason::OwnerFailed })
                 };
                 self.away.fetch_sub(1, Ordering::AcqRel);

@@ -18,90 +18,22 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
 use parking_lot::Mutex;
-use prost::bytes::Bytes;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tonic::transport::Channel;
 
-use crate::protocol::MESSAGE_BYTES_MAX;
-use crate::protocol::wire::peer_client::PeerClient;
-use crate::protocol::wire::{InputFile, ReadRequest};
-use crate::traffic::Traffic;
+use crate::file_client::{FileClient, Pending};
+use crate::protocol::wire::InputFile;
 
 /// Largest tail that is kept. RocksDB's index and filter of a 64 MiB table take well below 2 MiB.
 const TAIL_BYTES_MAX: u64 = 4 << 20;
 /// Ranges fetched ahead of the one in use.
 const CHUNKS_AHEAD: usize = 2;
 
-/// Reads ranges of one job's files from the other side.
-pub(crate) struct RangeClient {
-    channel: Channel,
-    token: Vec<u8>,
-    runtime: Handle,
-    timeout: Duration,
-    traffic: Arc<Traffic>,
-    /// Bytes received so far; also read by whoever watches the job.
-    bytes_received: Arc<AtomicU64>,
-}
-
-impl RangeClient {
-    pub(crate) fn new(
-        channel: Channel,
-        token: Vec<u8>,
-        runtime: Handle,
-        timeout: Duration,
-        traffic: Arc<Traffic>,
-        bytes_received: Arc<AtomicU64>,
-    ) -> Arc<RangeClient> {
-        Arc::new(RangeClient { channel, token, runtime, timeout, traffic, bytes_received })
-    }
-
-    /// Bytes received so far.
-    pub(crate) fn bytes_received(&self) -> u64 {
-        self.bytes_received.load(Ordering::Relaxed)
-    }
-
-    /// Asks for a range without waiting for it.
-    pub(crate) fn begin(self: &Arc<Self>, file: &str, offset: u64, length: usize) -> JoinHandle<io::Result<Bytes>> {
-        let client = self.clone();
-        let request = ReadRequest {
-            token: self.token.clone(),
-            file: file.to_owned(),
-            offset,
-            length: length.min(u32::MAX as usize) as u32,
-        };
-        self.runtime.spawn(async move { client.fetch(request).await })
-    }
-
-    async fn fetch(&self, request: ReadRequest) -> io::Result<Bytes> {
-        let what = format!("{} bytes at {} of {}", request.length, request.offset, request.file);
-        let mut client = PeerClient::new(self.channel.clone()).max_decoding_message_size(2 * MESSAGE_BYTES_MAX);
-        let call = client.read(request);
-        let reply = tokio::time::timeout(self.timeout, call)
-            .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {what}")))?
-            .map_err(|status| io::Error::other(format!("{what}: {}", status.message())))?;
-        let data = reply.into_inner().data;
-        self.traffic.add_received(data.len());
-        self.bytes_received.fetch_add(data.len() as u64, Ordering::Relaxed);
-        Ok(data)
-    }
-
-    /// Waits for a range on a thread that may block.
-    pub(crate) fn wait(&self, range: JoinHandle<io::Result<Bytes>>) -> io::Result<Bytes> {
-        self.runtime.block_on(range).map_err(|error| io::Error::other(format!("the reader stopped: {error}")))?
-    }
-}
-
 /// A job's input files under the path of its owner's store.
 pub(crate) struct OwnerFiles {
     directory: PathBuf,
-    client: Arc<RangeClient>,
+    client: Arc<FileClient>,
     chunk_bytes: usize,
     sizes: HashMap<String, u64>,
     open: Mutex<HashMap<String, Arc<RemoteFile>>>,
@@ -111,7 +43,7 @@ impl OwnerFiles {
     pub(crate) fn new(
         directory: PathBuf,
         files: &[InputFile],
-        client: Arc<RangeClient>,
+        client: Arc<FileClient>,
         chunk_bytes: usize,
     ) -> OwnerFiles {
         let sizes = files.iter().map(|file| (file.name.clone(), file.bytes)).collect();
@@ -165,8 +97,8 @@ impl RemoteFiles for OwnerFiles {
 struct Chunk {
     offset: u64,
     length: usize,
-    data: Option<Bytes>,
-    coming: Option<JoinHandle<io::Result<Bytes>>>,
+    data: Option<Vec<u8>>,
+    coming: Option<Pending>,
 }
 
 impl Chunk {
@@ -175,18 +107,10 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if let Some(coming) = &self.coming {
-            coming.abort();
-        }
-    }
-}
-
 #[derive(Default)]
 struct ReadState {
     /// Start and bytes of the kept end of the file.
-    tail: Option<(u64, Bytes)>,
+    tail: Option<(u64, Vec<u8>)>,
     /// Ranges in order, the first of them before or at the place last read.
     window: VecDeque<Chunk>,
 }
@@ -195,12 +119,12 @@ struct RemoteFile {
     name: String,
     bytes: u64,
     chunk_bytes: usize,
-    client: Arc<RangeClient>,
+    client: Arc<FileClient>,
     state: Mutex<ReadState>,
 }
 
 impl RemoteFile {
-    fn fetch_now(&self, offset: u64, end: u64) -> io::Result<Bytes> {
+    fn fetch_now(&self, offset: u64, end: u64) -> io::Result<Vec<u8>> {
         let length = (end - offset) as usize;
         let data = self.client.wait(self.client.begin(&self.name, offset, length))?;
         if data.len() != length {
@@ -223,7 +147,7 @@ impl RemoteFile {
                 let mut joined = Vec::with_capacity(before.len() + kept.len());
                 joined.extend_from_slice(&before);
                 joined.extend_from_slice(kept);
-                state.tail = Some((offset, joined.into()));
+                state.tail = Some((offset, joined));
             }
             _ => {}
         }
@@ -242,13 +166,15 @@ impl RemoteFile {
         if !state.window.iter().any(covered) {
             let continues = state.window.back().is_some_and(|last| last.end() == offset);
             if !continues {
-                state.window.clear();
+                for chunk in state.window.drain(..) {
+                    self.forget(Some(chunk));
+                }
             }
             state.window.push_back(self.begin_chunk(offset, data_end));
         }
         // The chunk in use and the one before it stay; what lies further back will not be read again.
         while state.window.len() > 2 && !covered(&state.window[0]) && !covered(&state.window[1]) {
-            state.window.pop_front();
+            self.forget(state.window.pop_front());
         }
         let in_use = state.window.iter().position(covered).unwrap_or(0);
         while state.window.len() <= in_use + CHUNKS_AHEAD {
@@ -270,6 +196,12 @@ impl RemoteFile {
             chunk.data = Some(data);
         }
         Ok(())
+    }
+
+    fn forget(&self, chunk: Option<Chunk>) {
+        if let Some(data) = chunk.and_then(|chunk| chunk.data) {
+            self.client.recycle(data);
+        }
     }
 
     fn begin_chunk(&self, offset: u64, data_end: u64) -> Chunk {

@@ -68,6 +68,8 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
     let seconds = last.0.elapsed().as_secs_f64().max(1e-3);
     let used = (moved - last.1) as f64 / seconds;
     *last = (Instant::now(), moved);
+    let free_network = (shared.options.network_bytes_per_s - used).max(0.0);
+    shared.set_free_network(free_network);
     let slots = shared.options.limits.worker_slots as usize;
     Some(LoadSample {
         server: shared.options.name.clone(),
@@ -80,7 +82,7 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
         free_cores: Cores(load.free_cores),
         cores: Cores(load.cores),
         core_speed: load.core_speed,
-        free_network_bytes_per_s: BytesPerSecond((shared.options.network_bytes_per_s - used).max(0.0)),
+        free_network_bytes_per_s: BytesPerSecond(free_network),
         link,
         worker_slots_free: slots.saturating_sub(shared.worker.running()) as u32,
         stalled: load.stalled,

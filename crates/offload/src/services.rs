@@ -8,14 +8,13 @@ use tonic::{Request, Response, Status};
 
 use crate::coordinator;
 use crate::error::Error;
-use crate::exports::Role;
 use crate::federation::Shared;
 use crate::protocol::wire::coordinator_server::Coordinator;
 use crate::protocol::wire::peer_server::Peer;
 use crate::protocol::wire::worker_server::Worker;
 use crate::protocol::wire::{
-    HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReadReply,
-    ReadRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
+    HelloReply, HelloRequest, JobEvent, JobOffer, PlaceReply, PlaceRequest, ProbeReply, ProbeRequest, ReleaseReply,
+    ReleaseRequest, ReportReply, ReportRequest,
 };
 use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 use crate::reports;
@@ -57,23 +56,6 @@ impl Peer for Services {
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeReply>, Status> {
         let bytes = (request.into_inner().reply_bytes as usize).min(MESSAGE_BYTES_MAX / 2);
         Ok(Response::new(ProbeReply { payload: vec![0; bytes] }))
-    }
-
-    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<ReadReply>, Status> {
-        let request = request.into_inner();
-        let export = self.shared.exports.find(&request.token).map_err(status)?;
-        self.shared.step(match export.role {
-            Role::Inputs => Step::ReadingInput,
-            Role::Outputs => Step::ReadingOutput,
-        });
-        let length = (request.length as usize).min(MESSAGE_BYTES_MAX / 2);
-        // A file read can wait for the disk; the run time's threads must not.
-        let data = tokio::task::spawn_blocking(move || export.read(&request.file, request.offset, length))
-            .await
-            .map_err(|error| Status::internal(error.to_string()))?
-            .map_err(status)?;
-        self.shared.traffic.add_sent(data.len());
-        Ok(Response::new(ReadReply { data: data.into() }))
     }
 }
 

@@ -28,10 +28,11 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
+use crate::file_client::FileClient;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
 use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
-use crate::remote_files::{OwnerFiles, RangeClient};
+use crate::remote_files::OwnerFiles;
 use crate::steps::Step;
 
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
@@ -153,6 +154,9 @@ impl WorkerSide {
                 );
             }
         }
+        if shared.free_network_bytes_per_s() <= 0.0 {
+            return declined(DeclineReason::NoBandwidth, "its network is busy".into());
+        }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
         let free = free_bytes(&self.directory)?;
         let needed = offer.input_bytes.saturating_add(limits.worker_disk_reserve_bytes);
@@ -197,12 +201,12 @@ pub(crate) fn accept(shared: &Arc<Shared>, offer: JobOffer) -> EventReceiver {
     shared.step(Step::Offered);
     match shared.worker.admit(shared, &offer) {
         Err(error) => {
-            shared.statistics.count_declined(error.kind());
             debug!(owner = offer.owner, job = offer.job, %error, "declined");
             let (reason, detail) = match error {
                 Error::Declined(reason, detail) => (reason, detail),
                 other => (DeclineReason::NoDisk, other.to_string()),
             };
+            shared.statistics.count_declined(reason.name());
             // The channel is new and has room.
             let _ = sender.try_send(event(Event::Declined(Declined { reason: reason.name().to_owned(), detail })));
         }
@@ -245,7 +249,13 @@ fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, send
             Err(error) => {
                 debug!(owner = offer.owner, job = offer.job, %error, "a job for another server failed");
                 shared.worker.jobs.lock().remove(&token);
-                Event::Failed(Failed { reason: error.to_string() })
+                match error {
+                    Error::Declined(reason, detail) => {
+                        shared.statistics.count_declined(reason.name());
+                        Event::Declined(Declined { reason: reason.name().to_owned(), detail })
+                    }
+                    other => Event::Failed(Failed { reason: other.to_string() }),
+                }
             }
         };
         // An owner that is gone needs no answer.
@@ -297,15 +307,14 @@ fn run(
 ) -> Result<Finished> {
     let began = Instant::now();
     let before = shared.thread_use();
-    let channel = shared.runtime.block_on(shared.connections.to(&offer.owner_address))?;
-    let client = RangeClient::new(
-        channel,
-        offer.token.clone(),
-        shared.runtime.clone(),
-        shared.options.limits.read_timeout,
+    let client = FileClient::connect(
+        &offer.owner_address,
+        Token::from_wire(&offer.token)?,
+        &shared.options.limits,
         shared.traffic.clone(),
         bytes_read.clone(),
-    );
+    )
+    .map_err(|error| Error::unreachable(format!("owner {}", offer.owner), error))?;
     let store_directory = PathBuf::from(&offer.store_directory);
     let files =
         OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);

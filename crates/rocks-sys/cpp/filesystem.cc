@@ -53,7 +53,7 @@ class HookedFileSystem : public FileSystemWrapper {
     return Guard([&] {
       ECOTONE_TRY(MayWrite(path, options));
       ECOTONE_TRY(AtLocal(path, [&](auto& local) { return target_->NewWritableFile(local, options, result, dbg); }));
-      return Opened(path, /*created=*/true, /*len=*/0, result);
+      return Opened(path, How::kCreated, /*len=*/0, result);
     });
   }
 
@@ -66,7 +66,7 @@ class HookedFileSystem : public FileSystemWrapper {
       const bool created = hooks_->has_tap() && Missing(local.get());
       ECOTONE_TRY(target_->ReopenWritableFile(local.get(), options, result, dbg));
       const uint64_t len = hooks_->has_tap() ? (*result)->GetFileSize(options.io_options, dbg) : 0;
-      return Opened(path, created, len, result);
+      return Opened(path, created ? How::kCreated : How::kReopened, len, result);
     });
   }
 
@@ -82,7 +82,7 @@ class HookedFileSystem : public FileSystemWrapper {
       ECOTONE_TRY(target_->ReuseWritableFile(local.get(), old_local.get(), options, result, dbg));
       ECOTONE_TRY(hooks_->TapMove(ECOTONE_TAP_RENAMED, old_path, path));
       // Written from its begin again, over what it holds.
-      return Opened(path, /*created=*/false, /*len=*/0, result);
+      return Opened(path, How::kReused, /*len=*/0, result);
     });
   }
 
@@ -405,12 +405,14 @@ class HookedFileSystem : public FileSystemWrapper {
     return target_->FileExists(local, IOOptions(), nullptr).IsNotFound();
   }
 
-  IOStatus Opened(const std::string& path, bool created, uint64_t len, std::unique_ptr<FSWritableFile>* result) const {
+  enum class How { kCreated, kReopened, kReused };
+
+  IOStatus Opened(const std::string& path, How how, uint64_t len, std::unique_ptr<FSWritableFile>* result) const {
     if (!hooks_->has_tap()) {
       return IOStatus::OK();
     }
-    *result = NewTappedFile(hooks_, path, std::move(*result), len);
-    IOStatus status = created ? hooks_->Tap(ECOTONE_TAP_CREATED, path) : IOStatus::OK();
+    *result = NewTappedFile(hooks_, path, std::move(*result), len, how == How::kReused);
+    IOStatus status = how == How::kCreated ? hooks_->Tap(ECOTONE_TAP_CREATED, path) : IOStatus::OK();
     if (!status.ok()) {
       result->reset();
     }

@@ -10,8 +10,13 @@ namespace {
 
 class TappedFile : public FSWritableFileOwnerWrapper {
  public:
-  TappedFile(std::shared_ptr<FileHooks> hooks, std::string path, std::unique_ptr<FSWritableFile>&& file, uint64_t len)
-      : FSWritableFileOwnerWrapper(std::move(file)), hooks_(std::move(hooks)), path_(std::move(path)), len_(len) {}
+  TappedFile(std::shared_ptr<FileHooks> hooks, std::string path, std::unique_ptr<FSWritableFile>&& file, uint64_t len,
+             bool reused)
+      : FSWritableFileOwnerWrapper(std::move(file)),
+        hooks_(std::move(hooks)),
+        path_(std::move(path)),
+        reused_(reused),
+        len_(len) {}
 
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* dbg) override {
     return Appended(data, target()->Append(data, options, dbg));
@@ -48,6 +53,10 @@ class TappedFile : public FSWritableFileOwnerWrapper {
   }
 
   IOStatus Close(const IOOptions& options, IODebugContext* dbg) override {
+    if (reused_) {
+      // Closing may cut off what the file held before, unseen. So it is cut here, always.
+      ECOTONE_TRY(Truncate(len_.load(std::memory_order_relaxed), options, dbg));
+    }
     ECOTONE_TRY(target()->Close(options, dbg));
     return Guard([&] { return hooks_->Tap(ECOTONE_TAP_CLOSED, path_, len_.load(std::memory_order_relaxed)); });
   }
@@ -71,6 +80,7 @@ class TappedFile : public FSWritableFileOwnerWrapper {
 
   const std::shared_ptr<FileHooks> hooks_;
   const std::string path_;
+  const bool reused_;
   std::atomic<uint64_t> len_;
 };
 
@@ -127,8 +137,8 @@ class TappedDirectory : public FSDirectoryWrapper {
 }  // namespace
 
 std::unique_ptr<FSWritableFile> NewTappedFile(const std::shared_ptr<FileHooks>& hooks, const std::string& path,
-                                              std::unique_ptr<FSWritableFile>&& file, uint64_t len) {
-  return std::make_unique<TappedFile>(hooks, path, std::move(file), len);
+                                              std::unique_ptr<FSWritableFile>&& file, uint64_t len, bool reused) {
+  return std::make_unique<TappedFile>(hooks, path, std::move(file), len, reused);
 }
 
 std::unique_ptr<FSRandomRWFile> NewTappedRandomRWFile(const std::shared_ptr<FileHooks>& hooks, const std::string& path,

@@ -12,7 +12,7 @@ use crate::Result;
 /// What RocksDB asks a worker to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteInput {
-    /// The column family.
+    /// The column family. RocksDB 11.12's worker crashes when the owner's OPTIONS file does not name it, so compare first.
     pub cf_name: String,
     /// Names of all input tables, without directory.
     pub input_files: Vec<String>,
@@ -114,17 +114,14 @@ pub struct RemoteStats {
     pub input_records_exact: bool,
     /// Entries written.
     pub output_records: u64,
-    /// Input tables.
-    pub input_files: u64,
     /// Output tables.
     pub output_files: u64,
-    /// Bytes of the input tables.
-    pub input_bytes: u64,
     /// Bytes of the output tables.
     pub output_bytes: u64,
     /// Time of the job, in microseconds.
     pub elapsed_us: u64,
-    /// CPU time of the job, in microseconds.
+    /// What RocksDB calls CPU time, in microseconds. RocksDB 11.12's worker puts the elapsed time here: who needs CPU time
+    /// measures the worker's threads.
     pub cpu_us: u64,
     /// Keys that could not be parsed.
     pub corrupt_keys: u64,

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CompactionFinished, Counters, OpenMode, StallChanged, StallCondition, Store, StoreEvents};
+use ecotone_engine::{
+    CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
+};
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
 use ecotone_policy::machine::{ModelReport, Parameters};
@@ -116,7 +118,11 @@ impl Daemon {
             watch.clone(),
         )?);
 
-        options.store.max_subcompactions = options.store.max_subcompactions.max(subcompactions);
+        // A number that was asked for holds; RocksDB's default of one is the policy's to change.
+        if options.store.max_subcompactions == 1 || subcompactions == 1 {
+            options.store.max_subcompactions = subcompactions;
+        }
+        options.store.local_slots = Some(LocalSlots::new(Limits::default().fallback_slots));
         options.store.offload = Some(federation.offload());
         options.store.duties = Some(duties.clone());
         let events = Arc::new(Events { federation: OnceLock::new(), watch: watch.clone() });

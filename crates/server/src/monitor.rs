@@ -243,6 +243,8 @@ impl Monitor {
             load.flushed_bytes_total = counters.flush_bytes;
             load.free_cores = free_cores;
             load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
+            // Notifications of RocksDB can pass one another; what is seen here puts them right.
+            self.watch.note_stall(load.stalled);
             load.joules_total = reading.total_joules;
         }
         self.watch.emit(|at_s| {

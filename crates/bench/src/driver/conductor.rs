@@ -13,14 +13,10 @@ use super::outcome::{LiveData, Outcome, Sum};
 use super::pacing::Schedule;
 use super::thread::{Executor, Limits, Shared, ThreadOutcome, run};
 use super::{Phase, RunSnapshot};
-use crate::measure::{ProcessUsage, StallClock, reset_rss_peak};
-use crate::target::Target;
+use crate::measure::{ProcessUsage, reset_rss_peak};
+use crate::target::{STALL_SAMPLE_INTERVAL, Target};
 use crate::workload::{Generator, KeyShape, Preload, ValuePool, Workload, WorkloadOptions};
 use crate::{Error, Result};
-
-/// How often the target is asked whether it is stalled. A stall shorter than this may be missed or counted whole; over a run
-/// both are equally likely.
-const STALL_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a store may take to settle after its load.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
@@ -153,6 +149,7 @@ impl Conductor {
         let leaders_done = AtomicBool::new(false);
         let leaders_left = AtomicU32::new(options.threads);
         let shared = self.shared(values, &leaders_done, live.as_ref());
+        let stalled_before = self.target.stall_time()?;
         reset_rss_peak();
         let usage_at_begin = ProcessUsage::now();
         let clock = MonotonicClock::starting_now();
@@ -175,7 +172,7 @@ impl Conductor {
                     })
                 })
                 .collect::<Result<Vec<_>>>()?;
-            let watched = self.watch_stalls(&handles);
+            let watched = self.watch_stalls(stalled_before, &handles);
             for outcome in join_all(handles)? {
                 sum.add(outcome);
             }
@@ -255,27 +252,26 @@ impl Conductor {
             })
     }
 
-    /// Samples stalls until all threads have ended.
-    fn watch_stalls(&self, threads: &[ScopedJoinHandle<'_, Result<ThreadOutcome>>]) -> Result<()> {
-        let begin = Instant::now();
-        let mut stalls = StallClock::default();
-        while !threads.iter().all(ScopedJoinHandle::is_finished) {
-            match self.target.is_stalled() {
-                Ok(stalled) => stalls.sample(begin.elapsed(), stalled),
-                Err(error) => {
-                    self.stop();
-                    return Err(error);
-                }
+    /// Watches for stalls until all threads have ended.
+    fn watch_stalls(
+        &self,
+        stalled_before: Duration,
+        threads: &[ScopedJoinHandle<'_, Result<ThreadOutcome>>],
+    ) -> Result<()> {
+        loop {
+            let ended = threads.iter().all(ScopedJoinHandle::is_finished);
+            let stalled = self.target.stall_time().inspect_err(|_| self.stop())?.saturating_sub(stalled_before);
+            self.stall_ns.store(stalled.as_nanos() as u64, Ordering::Relaxed);
+            if ended {
+                return Ok(());
             }
-            self.stall_ns.store(stalls.stalled().as_nanos() as u64, Ordering::Relaxed);
             std::thread::sleep(STALL_SAMPLE_INTERVAL);
         }
-        Ok(())
     }
 }
 
 /// The schedule of one thread, if the run is paced.
-fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
+pub(super) fn schedule(options: &WorkloadOptions, thread: u32) -> Option<Schedule> {
     let rate = options.rate_ops_per_s?;
     let threads = options.workload.driver_threads(options.threads);
     Some(match options.write_rate_ops_per_s {

@@ -28,9 +28,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ecotone_policy::duty::DutyObserver;
 #[cfg(doc)]
 use ecotone_policy::duty::Duty;
+use ecotone_policy::duty::DutyObserver;
 
 use crate::target::Target;
 use crate::workload::WorkloadOptions;

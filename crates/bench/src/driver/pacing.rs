@@ -62,7 +62,10 @@ mod tests {
         for (rate, threads) in [(1.0, 1), (10.0, 3), (20_000.0, 1), (20_000.0, 7), (123_457.0, 4)] {
             for second in 1..=5u64 {
                 let due = due_before(rate, threads, second * 1_000_000_000) as f64;
-                assert!((due - rate * second as f64).abs() <= f64::from(threads), "{rate} x {threads}: {due} in {second} s");
+                assert!(
+                    (due - rate * second as f64).abs() <= f64::from(threads),
+                    "{rate} x {threads}: {due} in {second} s"
+                );
             }
         }
     }

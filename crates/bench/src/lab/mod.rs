@@ -12,6 +12,7 @@
 mod cgroups;
 mod emulation;
 mod error;
+mod model_errors;
 mod options;
 mod process;
 mod profile;
@@ -31,16 +32,14 @@ use std::{
 pub use cgroups::Cgroups;
 pub use emulation::{EmulatedCores, Emulation};
 pub use error::LabError;
+pub(crate) use model_errors::job_errors;
+pub use model_errors::{COUNTED_FROM_TRAININGS, ModelErrors};
 pub use options::{LabOptions, OfferedRate, Patience};
 pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
-pub(crate) use summary::job_errors;
-pub use summary::{
-    COUNTED_FROM_TRAININGS, Host, LabReport, ModelErrors, Offered, PolicyRun, Relative, ServerRun, Total,
-    relate_to_local,
-};
+pub use summary::{Host, LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
 
 use process::Interruption;
 use run::{Plan, run};

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LabError, PolicyRecording, Recording, ScaledProfile, ScaledServer};
-use crate::record::{Final, Job, Outcome, Sample};
-
-/// Trainings from which on a model's error counts; the papers quote theirs after as many.
-pub const COUNTED_FROM_TRAININGS: u64 = 20;
+use super::{LabError, ModelErrors, PolicyRecording, Recording, ScaledProfile, ScaledServer};
+use crate::record::Final;
 
 /// What a lab found. Its JSON is the output of `ecotone lab --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -157,84 +154,6 @@ pub struct Relative {
     pub cpu_seconds_per_op: Option<f64>,
 }
 
-/// Mean relative errors of forecasts, 0.05 being five percent; none where nothing was foretold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelErrors {
-    /// Seconds of a compaction, over jobs foretold after [`COUNTED_FROM_TRAININGS`].
-    pub time_error: Option<f64>,
-    /// Joules of a compaction, over the same jobs.
-    pub energy_error: Option<f64>,
-    /// Input rate one second ahead, over seconds with input.
-    pub rate_error: Option<f64>,
-    /// Jobs that `time_error` is the mean of.
-    pub jobs: u64,
-    /// Seconds that `rate_error` is the mean of.
-    pub seconds: u64,
-}
-
-/// `|foretold - real| / real`; none where nothing real can be divided by.
-pub(crate) fn relative_error(foretold: f64, real: f64) -> Option<f64> {
-    (real > 0.0 && foretold.is_finite()).then(|| (foretold - real).abs() / real)
-}
-
-/// Errors of a job's two forecasts, (time, energy). A job that came home was foretold for another server than the one
-/// that ran it, so it says nothing about the model.
-pub(crate) fn job_errors(job: &Job) -> (Option<f64>, Option<f64>) {
-    if job.outcome == Outcome::Fallback {
-        return (None, None);
-    }
-    (
-        job.predicted_seconds.and_then(|foretold| relative_error(foretold, job.seconds)),
-        job.predicted_joules.and_then(|foretold| relative_error(foretold, job.joules)),
-    )
-}
-
-impl ModelErrors {
-    /// Computes the errors of a run from its jobs and samples.
-    pub fn of<'a>(
-        jobs: impl IntoIterator<Item = &'a Job>,
-        samples: impl IntoIterator<Item = &'a Sample>,
-    ) -> ModelErrors {
-        let (mut time, mut energy, mut rate) = (Mean::default(), Mean::default(), Mean::default());
-        for job in jobs.into_iter().filter(|job| job.trainings >= COUNTED_FROM_TRAININGS) {
-            let errors = job_errors(job);
-            time.add(errors.0);
-            energy.add(errors.1);
-        }
-        for sample in samples {
-            let foretold = sample.input_rate_predicted_bytes_per_s;
-            rate.add(foretold.and_then(|foretold| relative_error(foretold, sample.input_rate_bytes_per_s)));
-        }
-        ModelErrors {
-            time_error: time.value(),
-            energy_error: energy.value(),
-            rate_error: rate.value(),
-            jobs: time.count,
-            seconds: rate.count,
-        }
-    }
-}
-
-/// A mean of what there is.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    count: u64,
-}
-
-impl Mean {
-    fn add(&mut self, value: Option<f64>) {
-        if let Some(value) = value {
-            self.sum += value;
-            self.count += 1;
-        }
-    }
-
-    fn value(self) -> Option<f64> {
-        quotient(self.sum, self.count as f64)
-    }
-}
-
 fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
     (divisor > 0.0).then(|| dividend / divisor)
 }
@@ -332,9 +251,7 @@ impl PolicyRun {
             })?;
             servers.push(ServerRun::of(server, sums));
         }
-        let jobs = recording.servers.iter().flat_map(|server| &server.jobs);
-        let samples = recording.servers.iter().flat_map(|server| &server.samples);
-        let models = ModelErrors::of(jobs, samples);
+        let models = ModelErrors::of(&recording.servers);
         Ok(PolicyRun { policy: recording.policy.clone(), total: Total::of(&servers), servers, models })
     }
 }

@@ -234,8 +234,10 @@ impl Page {
             "Mean errors",
             "",
             &tables::models(report).html(),
-            "Over forecasts made after 20 trainings, and over seconds with input. Jobs that came home are not counted as \
-             forecasts: another server ran them than the one foretold.",
+            "Time and energy: means over forecasts made after 20 trainings; jobs that came home are not counted, because \
+             another server ran them than the one foretold. Input rate: the mean over calm seconds, without a stall in them or in \
+             the three before, and over all seconds as bytes foretold too many or too few by bytes that came. While writes \
+             stall, the rate is what the store lets in.",
         );
     }
 

@@ -91,8 +91,9 @@ struct Numbers {
 /// How well the policies foretold, and what came home.
 pub(super) fn models(report: &LabReport) -> Table {
     let mut table = (Table::default().words("policy").numbers("time error").numbers("energy error").numbers("jobs"))
-        .numbers("input rate error")
+        .numbers("rate error, calm")
         .numbers("seconds")
+        .numbers("rate error, all")
         .numbers("came home")
         .words("because");
     for run in &report.runs {
@@ -104,6 +105,7 @@ pub(super) fn models(report: &LabReport) -> Table {
             models.jobs.to_string(),
             percent(models.rate_error),
             models.seconds.to_string(),
+            percent(models.rate_error_with_stalls),
             run.total.fallbacks.to_string(),
             reasons(run),
         ]);

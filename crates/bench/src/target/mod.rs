@@ -1,8 +1,22 @@
 //! What a workload runs against.
 //!
+//! Both targets are opened with one [`StoreSettings`], turned into one `ecotone_engine::StoreOptions`; the bare one maps these
+//! to RocksDB's options as the engine does, and a test compares what RocksDB then wrote down as its options.
+//!
 //! Threads: a target is shared by all threads of a driver; every method may be called from any of them at once.
 
+mod engine;
+mod rocksdb;
+mod settings;
+mod settle;
+
+pub use engine::EngineTarget;
+pub use rocksdb::RocksdbTarget;
+pub use settings::{Compression, Durability, StoreSettings, TargetKind};
+
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Result;
 
@@ -37,12 +51,28 @@ pub trait Target: Send + Sync {
 
     /// Flushes, and waits until no compaction is due, so that what follows starts with no debt (or what went before has paid
     /// its own). Gives up after `limit` and then returns `false`.
-    fn settle(&self, limit: std::time::Duration) -> Result<bool>;
+    fn settle(&self, limit: Duration) -> Result<bool>;
 
-    /// Whether writes are slowed or stopped at this moment (a stall condition in RocksDB's sense: its write controller has a
-    /// delay or a stop token). Cheap enough to be asked a hundred times a second.
-    fn is_stalled(&self) -> Result<bool>;
+    /// How long writers were slowed or stopped since the target was opened, by the clock (RocksDB's stall conditions; not the
+    /// sum of the writers' waits). The bare target samples the condition when it is asked, so ask at least every
+    /// [`STALL_SAMPLE_INTERVAL`]; asking is cheap.
+    fn stall_time(&self) -> Result<Duration>;
 
     /// The directory that holds all of the target's files; none for a target in memory.
     fn directory(&self) -> Option<&Path>;
 }
+
+/// How often a target is to be asked for its stall time. A stall shorter than this may be missed or counted whole by a target that
+/// samples; over a run both are equally likely.
+pub const STALL_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Opens the target of `kind` in `directory`, which must be empty or missing unless `existing`: then it must hold a store.
+pub fn open(kind: TargetKind, directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Arc<dyn Target>> {
+    Ok(match kind {
+        TargetKind::Engine => Arc::new(EngineTarget::open(directory, existing, settings)?),
+        TargetKind::Rocksdb => Arc::new(RocksdbTarget::open(directory, existing, settings)?),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -140,7 +140,10 @@ mod tests {
             let total: u64 = (0..DRAWS).map(|_| sizes.draw(&mut random)).sum();
             let mean = total as f64 / DRAWS as f64;
             // Rounding up adds half a byte.
-            assert!((mean - 0.5 - f64::from(mean_bytes)).abs() < 0.02 * f64::from(mean_bytes), "{mean} of {mean_bytes}");
+            assert!(
+                (mean - 0.5 - f64::from(mean_bytes)).abs() < 0.02 * f64::from(mean_bytes),
+                "{mean} of {mean_bytes}"
+            );
         }
     }
 

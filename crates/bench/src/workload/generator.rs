@@ -85,9 +85,8 @@ impl Generator {
         let (from, to) = share(options.keys, u64::from(thread), u64::from(threads));
         // A stream of its own: the measured operations are the same with and without loading.
         let mut random = Random::new(options.seed, u64::from(thread) | 1 << 32);
-        let sizes = (options.workload == Workload::MixGraph).then(|| {
-            (GeneralizedPareto::value_bytes(options.value_bytes), options.longest_value_bytes())
-        });
+        let sizes = (options.workload == Workload::MixGraph)
+            .then(|| (GeneralizedPareto::value_bytes(options.value_bytes), options.longest_value_bytes()));
         let value_bytes = options.value_bytes;
         (from..to).map(move |key| {
             let value_bytes = match &sizes {

@@ -14,7 +14,7 @@
 //!
 //! Then every output and its directory are synced. A worker that forges a consistent result is outside the threat model.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,8 +90,27 @@ impl VerifiedResult {
 /// Checks everything that [`run_remote_compaction`](crate::run_remote_compaction) returned for `job`, whose output files must
 /// lie in [`RemoteJob::output_directory`], and makes them durable.
 ///
-/// Reads every output once: about the speed of the disk, one thread, one block of memory.
+/// Reads every output twice: once for its checksum as a file, once for its entries. Whoever received the files piece by piece
+/// saves the first by [`verify_received_outputs`].
 pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, VerifyError> {
+    verify(job, result, None)
+}
+
+/// As [`verify_outputs`], for outputs whose crc32c (by name) the receiver computed over the bytes as it wrote them. What was
+/// written is still checked: every block of it carries a checksum of its own.
+pub fn verify_received_outputs(
+    job: &RemoteJob,
+    result: &[u8],
+    received: &HashMap<String, u32>,
+) -> Result<VerifiedResult, VerifyError> {
+    verify(job, result, Some(received))
+}
+
+fn verify(
+    job: &RemoteJob,
+    result: &[u8],
+    received: Option<&HashMap<String, u32>>,
+) -> Result<VerifiedResult, VerifyError> {
     let directory = job.output_directory();
     let malformed = |error: ecotone_rocks_sys::Error| VerifyError::Malformed(error.to_string());
     let parsed = RemoteResult::parse(result).map_err(malformed)?;
@@ -99,7 +118,11 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     check_claims(job, &parsed)?;
     check_internal_counts(&bytes, parsed.stats.output_records)?;
     for output in &parsed.output_files {
-        let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
+        let mut expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
+        if let Some(received) = received {
+            check_received(output, received)?;
+            expected.file_checksum = None;
+        }
         verify_table(&directory.join(&output.file_name), &expected)?;
     }
     make_durable(job, &directory, &parsed.output_files)?;
@@ -107,6 +130,16 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
 }
 
 /// All that can be checked without reading a table.
+/// Compares what came with what was promised. RocksDB keeps a file's crc32c with the highest byte first.
+fn check_received(output: &RemoteOutput, received: &HashMap<String, u32>) -> Result<(), VerifyError> {
+    let name = &output.file_name;
+    match received.get(name) {
+        Some(crc) if crc.to_be_bytes() == output.file_checksum[..] => Ok(()),
+        Some(_) => Err(VerifyError::Foreign(format!("{name} has another checksum than was promised"))),
+        None => Err(VerifyError::Foreign(format!("{name} did not come"))),
+    }
+}
+
 fn check_claims(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyError> {
     if let Err(reason) = &result.status {
         return Err(VerifyError::WorkerFailed(reason.clone()));

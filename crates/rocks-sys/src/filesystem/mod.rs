@@ -161,7 +161,8 @@ impl<'a> TapEvent<'a> {
 /// Moves names: RocksDB says one path, the operating system gets another.
 ///
 /// Applied to every path of every operation: files, directories, listings, locks, both ends of renames and links. Names
-/// that RocksDB asks back (`GetAbsolutePath`) stay RocksDB's, so that it never sees where a name leads.
+/// that RocksDB asks back (`GetAbsolutePath`) stay RocksDB's, so that it never sees where a name leads. `rust_rocksdb::DB::open`
+/// makes an empty directory under the name itself, past RocksDB and this file system.
 pub trait PathRemap: Send + Sync {
     /// Where `path` lies; `None` leaves it unchanged. Must be pure: the same path always leads to the same place.
     fn map(&self, path: &Path) -> Option<PathBuf>;

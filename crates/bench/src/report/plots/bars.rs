@@ -1,10 +1,7 @@
 //! How each policy compares with `local`, as in the papers' bar charts.
 
 use super::{
-    super::{
-        format::change,
-        palette::{self, INK, MARK},
-    },
+    super::palette::{self, INK, MARK},
     canvas::{Axis, Frame, Place, plot},
     panel, wide_panels,
 };
@@ -76,9 +73,8 @@ fn grouped(
                 let gap = width * 0.08;
                 canvas.bar((from + gap, 0.0), (from + width - gap, top), palette::policy(&run.policy, *place))?;
                 if shown_width >= LEAST_LABELLED_WIDTH {
-                    let label = change(Some(quotient)).replace(" %", "");
-                    // Whole percents are what fits above a bar.
-                    let label = label.split_once('.').map_or(label.as_str(), |(whole, _)| whole).to_owned() + "%";
+                    // Whole percents are what fits above a bar. Adding zero takes the sign from a rounded `-0`.
+                    let label = format!("{:+.0}%", ((quotient - 1.0) * 100.0).round() + 0.0);
                     labels.push(((middle, top), label));
                 }
             }

@@ -9,6 +9,8 @@ use crate::{lab::LabReport, record::Sample};
 
 /// Seconds of the mean that is drawn over the single seconds.
 const SMOOTHED_OVER_S: usize = 5;
+/// Shorter samples are not drawn.
+const LEAST_SAMPLE_S: f64 = 0.5;
 /// The colour of what was foretold.
 const FORETOLD: Colour = Colour(0xd6, 0x2e, 0x74);
 /// The colour of what came.
@@ -88,14 +90,15 @@ fn length(report: &LabReport) -> f64 {
     report.seconds as f64
 }
 
-/// Operations of each sample by the time since the one before.
+/// Operations of each sample by the time since the one before. A much shorter one, such as at the very start, would only
+/// show how the clocks of driver and monitor differ.
 fn ops_per_s(samples: &[Sample]) -> Vec<(f64, f64)> {
     let mut before = 0.0;
     let mut points = Vec::with_capacity(samples.len());
     for sample in samples {
         let seconds = sample.at_s - before;
         before = sample.at_s;
-        if seconds > 0.0 {
+        if seconds >= LEAST_SAMPLE_S {
             points.push((sample.at_s, sample.ops as f64 / seconds));
         }
     }
@@ -121,8 +124,10 @@ mod tests {
     #[test]
     fn operations_are_counted_by_real_time_between_samples() {
         let sample = |at_s, ops| Sample { at_s, ops, ..Sample::default() };
-        let points = ops_per_s(&[sample(1.0, 100), sample(3.0, 100), sample(3.0, 7), sample(3.5, 100)]);
-        assert_eq!(points, [(1.0, 100.0), (3.0, 50.0), (3.5, 200.0)]);
+        let points =
+            ops_per_s(&[sample(0.01, 0), sample(1.01, 100), sample(3.01, 100), sample(3.01, 7), sample(3.51, 100)]);
+        let points: Vec<(f64, f64)> = points.into_iter().map(|(at_s, rate)| (at_s, rate.round())).collect();
+        assert_eq!(points, [(1.01, 100.0), (3.01, 50.0), (3.51, 200.0)]);
     }
 
     #[test]

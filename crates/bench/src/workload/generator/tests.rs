@@ -68,7 +68,8 @@ fn fillseq_puts_every_key_once_and_in_order_whatever_the_threads() {
         let mut keys = Vec::new();
         for thread in 0..threads {
             let (from, to) = share(1000, thread.into(), threads.into());
-            let share: Vec<u64> = operations(&options, thread, (to - from) as usize).iter().map(Operation::key).collect();
+            let share: Vec<u64> =
+                operations(&options, thread, (to - from) as usize).iter().map(Operation::key).collect();
             assert!(share.is_sorted());
             keys.extend(share);
         }

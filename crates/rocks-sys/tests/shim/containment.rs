@@ -1,18 +1,18 @@
 //! Hooks that panic, fail or lie: one operation fails, the process and the store live on.
 
-mod common;
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{content, key, small_store};
+use crate::common::{content, key, small_store};
 use ecotone_rocks_sys::contained_failures;
 use ecotone_rocks_sys::filesystem::{
     FileSystemHooks, PathRemap, RangedRead, RemoteFiles, TapEvent, WriteTap, hooked_env,
 };
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector};
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+};
 use ecotone_rocks_sys::tables::collected_properties;
 use ecotone_rocks_sys::version;
 use rust_rocksdb::{DB, ErrorKind, Options};
@@ -219,7 +219,7 @@ impl RangedRead for ElsewhereFile {
 }
 
 /// A store whose tables have been moved to another directory, and the content it should have.
-fn store_with_tables_elsewhere() -> (tempfile::TempDir, PathBuf, PathBuf, common::Model) {
+fn store_with_tables_elsewhere() -> (tempfile::TempDir, PathBuf, PathBuf, crate::common::Model) {
     let root = tempfile::tempdir().expect("a directory");
     let (store, tables) = (root.path().join("store"), root.path().join("tables"));
     let db = DB::open(&small_store(), &store).expect("opens");

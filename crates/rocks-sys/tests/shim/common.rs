@@ -1,7 +1,5 @@
 //! What several tests share: small stores and the model that their content is compared with.
 
-#![allow(dead_code)] // each test binary uses a part
-
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,14 +1,12 @@
 //! The write tap as replication uses it: a store is mirrored into a second directory that opens after every prefix of what the tap
 //! saw, with everything acknowledged up to that point.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use common::{Model, Numbers, content, key, small_store};
+use crate::common::{Model, Numbers, content, key, small_store};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap, hooked_env};
 use rust_rocksdb::{DB, Options, WriteBatch, WriteOptions};
 
@@ -64,19 +62,23 @@ impl WriteTap for Recorder {
 /// The one key that names the last write in a store.
 const LAST_WRITE: &[u8] = b"last-write";
 
-fn mirrored_options(recorder: &Arc<Recorder>) -> Options {
+/// Changes the options of a workload.
+type Variant = fn(&mut Options);
+
+fn mirrored_options(recorder: &Arc<Recorder>, variant: Variant) -> Options {
     let mut options = small_store();
     options.set_recycle_log_file_num(0);
+    variant(&mut options);
     let hooks = FileSystemHooks { tap: Some(recorder.clone()), ..FileSystemHooks::default() };
     options.set_env(&hooked_env(hooks).expect("an environment"));
     options
 }
 
 /// Writes, deletes, flushes, compacts and reopens. Returns what the store held after each write.
-fn run_workload(directory: &Path, recorder: &Arc<Recorder>, writes: u64, seed: u64) -> Vec<Model> {
+fn run_workload(directory: &Path, recorder: &Arc<Recorder>, writes: u64, seed: u64, variant: Variant) -> Vec<Model> {
     let mut numbers = Numbers(seed);
     let mut models = vec![Model::new()];
-    let mut db = DB::open(&mirrored_options(recorder), directory).expect("opens");
+    let mut db = DB::open(&mirrored_options(recorder, variant), directory).expect("opens");
     for write in 1..=writes {
         let mut model = models[models.len() - 1].clone();
         let mut batch = WriteBatch::default();
@@ -108,7 +110,7 @@ fn run_workload(directory: &Path, recorder: &Arc<Recorder>, writes: u64, seed: u
         }
         if write % 50 == 0 {
             drop(db);
-            db = DB::open(&mirrored_options(recorder), directory).expect("reopens");
+            db = DB::open(&mirrored_options(recorder, variant), directory).expect("reopens");
         }
     }
     models
@@ -215,7 +217,7 @@ impl Mirror for Ordered {
 /// Opens a copy of `directory` as a store of its own and returns what it holds.
 fn open_copy(directory: &Path) -> Model {
     let copy = tempfile::tempdir().expect("a directory");
-    common::copy_directory(directory, copy.path());
+    crate::common::copy_directory(directory, copy.path());
     let mut options = small_store();
     options.create_if_missing(false);
     let db = DB::open(&options, copy.path()).expect("a prefix opens");
@@ -251,7 +253,7 @@ fn check_every_prefix(changes: &[Change], models: &[Model], mirror: &mut dyn Mir
 fn recorded(writes: u64, seed: u64) -> (Vec<Change>, Vec<Model>) {
     let directory = tempfile::tempdir().expect("a directory");
     let recorder = Arc::new(Recorder::default());
-    let models = run_workload(directory.path(), &recorder, writes, seed);
+    let models = run_workload(directory.path(), &recorder, writes, seed, |_| ());
     let changes = std::mem::take(&mut *recorder.0.lock().expect("not poisoned"));
     // The info log is no part of the store.
     let of_log = |name: &String| name.starts_with("LOG");
@@ -292,24 +294,41 @@ fn a_mirror_in_the_order_of_replication_opens_after_every_change() {
 
 #[test]
 fn the_tap_sees_every_byte_of_every_file() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let recorder = Arc::new(Recorder::default());
-    run_workload(directory.path(), &recorder, 120, 3);
-    let mirror = tempfile::tempdir().expect("a directory");
-    let mut literal = Literal(mirror.path().to_owned());
-    for change in recorder.0.lock().expect("not poisoned").iter() {
-        literal.apply(change);
-    }
-    let files = |path: &Path| -> BTreeMap<String, Vec<u8>> {
-        std::fs::read_dir(path)
-            .expect("lists")
-            .map(|entry| entry.expect("lists").path())
-            .map(|path| (name(&path), std::fs::read(&path).expect("reads")))
-            .collect()
-    };
-    let (original, mirrored) = (files(directory.path()), files(mirror.path()));
-    assert_eq!(original.keys().collect::<Vec<_>>(), mirrored.keys().collect::<Vec<_>>());
-    for (name, bytes) in &original {
-        assert!(mirrored[name] == *bytes, "{name} differs");
+    let variants: [(&str, Variant); 5] = [
+        ("plain", |_| ()),
+        ("recycled WALs", |options| options.set_recycle_log_file_num(2)),
+        ("direct IO", |options| options.set_use_direct_io_for_flush_and_compaction(true)),
+        ("small syncs on the way", |options| {
+            options.set_bytes_per_sync(4096);
+            options.set_wal_bytes_per_sync(1024);
+        }),
+        ("reused MANIFEST", |options| options.set_reuse_manifest_on_open(true)),
+    ];
+    for (name_of_variant, variant) in variants {
+        let directory = tempfile::tempdir().expect("a directory");
+        let recorder = Arc::new(Recorder::default());
+        run_workload(directory.path(), &recorder, 120, 3, variant);
+        let mirror = tempfile::tempdir().expect("a directory");
+        let mut literal = Literal(mirror.path().to_owned());
+        for change in recorder.0.lock().expect("not poisoned").iter() {
+            literal.apply(change);
+        }
+        let files = |path: &Path| -> BTreeMap<String, Vec<u8>> {
+            std::fs::read_dir(path)
+                .expect("lists")
+                .map(|entry| entry.expect("lists").path())
+                .map(|path| (name(&path), std::fs::read(&path).expect("reads")))
+                .collect()
+        };
+        let (original, mirrored) = (files(directory.path()), files(mirror.path()));
+        assert_eq!(original.keys().collect::<Vec<_>>(), mirrored.keys().collect::<Vec<_>>(), "{name_of_variant}");
+        for (name, bytes) in &original {
+            let same = bytes.iter().zip(&mirrored[name]).take_while(|(a, b)| a == b).count();
+            let (len, mirrored) = (bytes.len(), mirrored[name].len());
+            assert!(
+                same == len && same == mirrored,
+                "{name} with {name_of_variant}: {same} of {len} and {mirrored} bytes"
+            );
+        }
     }
 }

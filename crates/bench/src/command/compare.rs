@@ -1,0 +1,191 @@
+//! Both targets side by side.
+//!
+//! Runs alternate in the order A B, B A, A B ... so that a machine that grows slower or faster meanwhile favours neither.
+//! Each run has a process and a new store of its own. What is reported are medians over the rounds of the ratio within a round:
+//! our store by bare RocksDB.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::{BenchOptions, BenchProgress, BenchReport, run_bench};
+use crate::target::TargetKind;
+use crate::{Error, Result};
+
+/// The hidden flag with which the binary starts itself for one run; its argument is for [`run_child`].
+pub const CHILD_FLAG: &str = "--run-options";
+
+/// The reports of one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComparedRound {
+    /// Our store.
+    pub engine: BenchReport,
+    /// RocksDB with nothing of ours in between.
+    pub rocksdb: BenchReport,
+}
+
+/// Ratios of our store by bare RocksDB; null where either side has no figure or RocksDB's is zero. Below 1 our store is better
+/// in all but `ops_per_s`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
+    /// Of throughput.
+    pub ops_per_s: Option<f64>,
+    /// Of processor time per operation.
+    pub cpu_us_per_op: Option<f64>,
+    /// Of the time in a stall condition.
+    pub stall_ms: Option<f64>,
+    /// Of write amplification.
+    pub war: Option<f64>,
+    /// Of space amplification.
+    pub sar: Option<f64>,
+    /// Of the memory peak.
+    pub rss_max_bytes: Option<f64>,
+}
+
+/// A comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// All runs.
+    pub rounds: Vec<ComparedRound>,
+    /// The median over the rounds of each ratio.
+    pub median: Ratios,
+    /// The least of each ratio.
+    pub least: Ratios,
+    /// The greatest of each ratio.
+    pub greatest: Ratios,
+}
+
+/// Runs both targets in `rounds` rounds, each run as a child process `program arguments... --run-options JSON` whose standard
+/// output is what [`run_child`] returns. For `ecotone bench` that is the own executable and `["bench"]`.
+///
+/// `progress` hears of each run before it begins: its round (from 1) and target.
+///
+/// # Errors
+///
+/// [`Error::Options`] before anything ran; [`Error::Child`] if a run failed (its own message went to standard error).
+pub fn run_compare(
+    options: &BenchOptions,
+    rounds: u32,
+    program: &Path,
+    arguments: &[&str],
+    mut progress: impl FnMut(u32, TargetKind),
+) -> Result<Comparison> {
+    options.validate_comparison(rounds)?;
+    let reports = (1..=rounds)
+        .map(|round| {
+            let mut run = |target| {
+                progress(round, target);
+                run_in_child(options, round, target, program, arguments)
+            };
+            Ok(if round % 2 == 1 {
+                let engine = run(TargetKind::Engine)?;
+                ComparedRound { engine, rocksdb: run(TargetKind::Rocksdb)? }
+            } else {
+                let rocksdb = run(TargetKind::Rocksdb)?;
+                ComparedRound { engine: run(TargetKind::Engine)?, rocksdb }
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Comparison::of(reports))
+}
+
+/// One run for a comparison: `options` as JSON in, the report as JSON out, for the child's standard output.
+///
+/// # Errors
+///
+/// As [`run_bench`]; [`Error::Options`] also if the argument is no options.
+pub fn run_child(options: &str, progress: impl FnMut(&BenchProgress)) -> Result<String> {
+    let options: BenchOptions = serde_json::from_str(options)
+        .map_err(|error| Error::options(format!("{CHILD_FLAG} does not hold the options of a run: {error}")))?;
+    let report = run_bench(&options, progress)?;
+    serde_json::to_string(&report).map_err(|error| Error::options(format!("the report has no JSON form: {error}")))
+}
+
+fn run_in_child(
+    options: &BenchOptions,
+    round: u32,
+    target: TargetKind,
+    program: &Path,
+    arguments: &[&str],
+) -> Result<BenchReport> {
+    let failed = |reason: String| Error::Child { target: target.name(), reason };
+    let directory = options.dir.as_ref().map(|directory| directory.join(format!("{target}-{round}")));
+    let _removed = directory.clone().map(RemovedAtEnd);
+    let options = BenchOptions { target, dir: directory, ..options.clone() };
+    let json = serde_json::to_string(&options).map_err(|error| failed(error.to_string()))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .arg(CHILD_FLAG)
+        .arg(json)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Error::io("start", program, error))?;
+    if !output.status.success() {
+        return Err(failed(format!("it ended with {}", output.status)));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| failed(format!("its output is no report: {error}")))
+}
+
+/// A store that nobody needs after its run: the disk must hold one of them, not all.
+struct RemovedAtEnd(PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("cannot remove {} after its run: {error}", self.0.display());
+        }
+    }
+}
+
+impl ComparedRound {
+    /// The ratios of one round.
+    pub fn ratios(&self) -> Ratios {
+        let ratio = |figure: fn(&BenchReport) -> Option<f64>| {
+            let (ours, bare) = (figure(&self.engine)?, figure(&self.rocksdb)?);
+            (bare > 0.0).then(|| ours / bare)
+        };
+        Ratios {
+            ops_per_s: ratio(|report| Some(report.ops_per_s)),
+            cpu_us_per_op: ratio(|report| report.cpu_us_per_op),
+            stall_ms: ratio(|report| Some(report.stall_ms)),
+            war: ratio(|report| report.war),
+            sar: ratio(|report| report.sar),
+            rss_max_bytes: ratio(|report| report.rss_max_bytes.map(|bytes| bytes as f64)),
+        }
+    }
+}
+
+impl Comparison {
+    /// Sums up the rounds.
+    pub fn of(rounds: Vec<ComparedRound>) -> Self {
+        let ratios: Vec<Ratios> = rounds.iter().map(ComparedRound::ratios).collect();
+        let summed = |sum: fn(&[f64]) -> f64| {
+            let of = |figure: fn(&Ratios) -> Option<f64>| {
+                let mut figures: Vec<f64> = ratios.iter().filter_map(figure).collect();
+                figures.sort_by(f64::total_cmp);
+                (!figures.is_empty()).then(|| sum(&figures))
+            };
+            Ratios {
+                ops_per_s: of(|ratios| ratios.ops_per_s),
+                cpu_us_per_op: of(|ratios| ratios.cpu_us_per_op),
+                stall_ms: of(|ratios| ratios.stall_ms),
+                war: of(|ratios| ratios.war),
+                sar: of(|ratios| ratios.sar),
+                rss_max_bytes: of(|ratios| ratios.rss_max_bytes),
+            }
+        };
+        Self {
+            median: summed(|sorted| {
+                let middle = sorted.len() / 2;
+                if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+            }),
+            least: summed(|sorted| sorted[0]),
+            greatest: summed(|sorted| sorted[sorted.len() - 1]),
+            rounds,
+        }
+    }
+}

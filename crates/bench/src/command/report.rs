@@ -1,0 +1,55 @@
+//! The report of one run: its JSON is the command's public face.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::BenchOptions;
+use crate::driver::LatencySummary;
+use crate::target::TargetKind;
+use crate::workload::Workload;
+
+/// What one run found. A figure that is not to be had is null, and `unavailable` says why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchReport {
+    /// The workload.
+    pub workload: Workload,
+    /// The target.
+    pub target: TargetKind,
+    /// All options, as they were used.
+    pub options: BenchOptions,
+    /// Operations of the measured part; a read-modify-write is one.
+    pub ops: u64,
+    /// How long the measured part took.
+    pub seconds: f64,
+    /// Their quotient.
+    pub ops_per_s: f64,
+    /// Operations of the measured part by kind.
+    pub ops_by_kind: BTreeMap<String, u64>,
+    /// Reads that found nothing. A workload that loads its keys first has none.
+    pub missed: u64,
+    /// Latencies by kind, in microseconds. With a rate: from when the operation was due, so waiting behind a stalled store counts.
+    pub latency_us: BTreeMap<String, LatencySummary>,
+    /// Time in which the store slowed or stopped its writers, in milliseconds.
+    pub stall_ms: f64,
+    /// Bytes of keys and values that the measured part put.
+    pub bytes_user: u64,
+    /// Bytes that the process sent to storage for it, as the kernel counts them (see
+    /// [`crate::measure::ProcessUsage::bytes_device`] for what that leaves out), until the store had settled.
+    pub bytes_device: Option<u64>,
+    /// Write amplification ratio: `bytes_device / bytes_user`.
+    pub war: Option<f64>,
+    /// Space amplification ratio: bytes of the store's directory by bytes of live user data, after the store had settled.
+    pub sar: Option<f64>,
+    /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
+    /// compact is its cost too.
+    pub cpu_seconds: f64,
+    /// `cpu_seconds` by `ops`, in microseconds.
+    pub cpu_us_per_op: Option<f64>,
+    /// The most memory the process held at once from the begin of the measured part, in bytes.
+    pub rss_max_bytes: Option<u64>,
+    /// How long the store took to settle after the measured part.
+    pub settle_seconds: f64,
+    /// Why a figure is null, or less than it says, by its name.
+    pub unavailable: BTreeMap<String, String>,
+}

@@ -1,0 +1,116 @@
+//! Reports for people.
+
+use std::fmt::Write;
+
+use super::{BenchReport, Comparison, Ratios};
+
+/// One run as lines of text.
+pub fn report_table(report: &BenchReport) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<22}{value}");
+    };
+    line("workload", format!("{} on {}", report.workload, report.target));
+    line("operations", format!("{} in {:.2} s", grouped(report.ops), report.seconds));
+    line("throughput", format!("{} op/s", grouped(report.ops_per_s.round() as u64)));
+    for (kind, ops) in &report.ops_by_kind {
+        let per_s = grouped((*ops as f64 / report.seconds).round() as u64);
+        line(&format!("  {kind}"), format!("{} op/s", per_s));
+    }
+    for (kind, latency) in &report.latency_us {
+        let times = format!(
+            "p50 {}   p99 {}   p99.9 {}   max {}",
+            duration(latency.p50),
+            duration(latency.p99),
+            duration(latency.p999),
+            duration(latency.max)
+        );
+        line(&format!("latency of {kind}"), times);
+    }
+    line("stalled", format!("{:.0} ms", report.stall_ms));
+    line("user data written", bytes(report.bytes_user));
+    line("written to device", known(report.bytes_device.map(bytes)));
+    line("write amplification", known(report.war.map(|war| format!("{war:.2}"))));
+    line("space amplification", known(report.sar.map(|sar| format!("{sar:.2}"))));
+    line("processor time", format!("{:.2} s", report.cpu_seconds));
+    line("  per operation", known(report.cpu_us_per_op.map(|us| format!("{us:.2} us"))));
+    line("memory peak", known(report.rss_max_bytes.map(bytes)));
+    if report.missed > 0 {
+        line("found nothing", format!("{} reads", grouped(report.missed)));
+    }
+    for (figure, reason) in &report.unavailable {
+        line("note", format!("{figure}: {reason}"));
+    }
+    text
+}
+
+/// A comparison as a table: each round, then the median of the ratios of our store by bare RocksDB.
+pub fn comparison_table(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let heads = ["op/s", "cpu/op", "stall", "war", "sar", "rss"];
+    row(&mut text, "engine / rocksdb", heads.map(str::to_owned));
+    let cells = |ratios: &Ratios| {
+        [ratios.ops_per_s, ratios.cpu_us_per_op, ratios.stall_ms, ratios.war, ratios.sar, ratios.rss_max_bytes]
+            .map(|ratio| known(ratio.map(|ratio| format!("{ratio:.3}"))))
+    };
+    for (number, round) in comparison.rounds.iter().enumerate() {
+        row(&mut text, &format!("round {}", number + 1), cells(&round.ratios()));
+    }
+    row(&mut text, "median", cells(&comparison.median));
+    row(&mut text, "least", cells(&comparison.least));
+    row(&mut text, "greatest", cells(&comparison.greatest));
+    text
+}
+
+fn row(text: &mut String, name: &str, cells: [String; 6]) {
+    let cells: String = cells.iter().map(|cell| format!("{cell:>10}")).collect();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{name:<18}{cells}");
+}
+
+fn known(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".into())
+}
+
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let power = (bytes.ilog2() / 10).min(UNITS.len() as u32);
+    format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
+}
+
+fn duration(us: f64) -> String {
+    match us {
+        _ if us < 1e3 => format!("{us:.1} us"),
+        _ if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+/// Digits in groups of three.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+        assert_eq!([0, 1023, 1024, 3 << 29].map(bytes), ["0 B", "1023 B", "1.0 KiB", "1.5 GiB"]);
+        assert_eq!([0.4, 999.94, 1500.0, 2.5e6].map(duration), ["0.4 us", "999.9 us", "1.5 ms", "2.50 s"]);
+    }
+}

@@ -1,0 +1,150 @@
+//! Both targets, asked the same things.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::*;
+
+fn small() -> StoreSettings {
+    StoreSettings {
+        memtable_bytes: 64 << 10,
+        level_base_bytes: 1 << 20,
+        target_file_bytes: 64 << 10,
+        ..StoreSettings::default()
+    }
+}
+
+fn key(number: u32) -> [u8; 16] {
+    let mut key = [b'0'; 16];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+#[test]
+fn both_targets_answer_alike() {
+    for kind in TargetKind::ALL {
+        for durability in Durability::ALL {
+            let directory = tempfile::tempdir().unwrap();
+            let settings = StoreSettings { durability, ..small() };
+            let target = open(kind, directory.path(), false, &settings).unwrap();
+            assert_eq!(target.name(), kind.name());
+            for number in (0..100).step_by(2) {
+                target.put(&key(number), &number.to_le_bytes()).unwrap();
+            }
+            let mut value = vec![9; 9];
+            assert!(target.get(&key(42), &mut value).unwrap());
+            assert_eq!(value, 42u32.to_le_bytes());
+            assert!(!target.get(&key(43), &mut value).unwrap());
+            assert!(value.is_empty(), "what was read before is gone");
+
+            // From between two keys, across the end, and with nothing behind.
+            assert_eq!(target.seek_scan(&key(43), 10).unwrap(), 10);
+            assert_eq!(target.seek_scan(&key(93), 10).unwrap(), 3);
+            assert_eq!(target.seek_scan(&key(99), 10).unwrap(), 0);
+
+            assert!(target.read_modify_write(&key(42), &mut value, b"new").unwrap());
+            assert_eq!(value, 42u32.to_le_bytes());
+            assert!(target.get(&key(42), &mut value).unwrap());
+            assert_eq!(value, b"new");
+
+            target.delete(&key(42)).unwrap();
+            target.delete(&key(43)).unwrap();
+            assert!(!target.get(&key(42), &mut value).unwrap());
+            assert_eq!(target.seek_scan(&key(42), 1).unwrap(), 1);
+            assert_eq!(target.stall_time().unwrap(), Duration::ZERO);
+        }
+    }
+}
+
+#[test]
+fn a_store_can_be_used_again_and_only_when_asked_for() {
+    for kind in TargetKind::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let target = open(kind, directory.path(), false, &small()).unwrap();
+        target.put(b"some key", b"value").unwrap();
+        drop(target);
+
+        let refusal = open(kind, directory.path(), false, &small()).err().unwrap().to_string();
+        assert!(refusal.contains("is not empty"), "{refusal}");
+
+        let target = open(kind, directory.path(), true, &small()).unwrap();
+        let mut value = Vec::new();
+        assert!(target.get(b"some key", &mut value).unwrap());
+        assert_eq!(value, b"value");
+
+        let nothing = tempfile::tempdir().unwrap();
+        assert!(open(kind, nothing.path(), true, &small()).is_err());
+    }
+}
+
+#[test]
+fn a_settled_store_has_its_data_in_tables_and_no_debt() {
+    for kind in TargetKind::ALL {
+        let directory = tempfile::tempdir().unwrap();
+        let target = open(kind, directory.path(), false, &small()).unwrap();
+        // Random bytes do not compress away.
+        let values = crate::workload::ValuePool::new(1, 1000);
+        for number in 0..5_000u32 {
+            let scattered = number.wrapping_mul(2_654_435_761);
+            target.put(&key(scattered), values.value(u64::from(number) * 1000, 1000)).unwrap();
+        }
+        assert!(target.settle(Duration::from_secs(60)).unwrap());
+        let tables: u64 = std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "sst"))
+            .map(|entry| entry.metadata().unwrap().len())
+            .sum();
+        assert!(tables >= 5_000 * 1_016, "{kind}: {tables} bytes of tables");
+    }
+}
+
+/// The newest option file of a directory as `section/name -> value`.
+fn written_options(directory: &Path) -> BTreeMap<String, String> {
+    let newest = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("OPTIONS-"))
+        .max()
+        .unwrap();
+    let mut section = String::new();
+    let mut options = BTreeMap::new();
+    for line in std::fs::read_to_string(newest).unwrap().lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line.to_owned();
+        } else if let Some((name, value)) = line.split_once('=') {
+            options.insert(format!("{section}/{name}"), value.to_owned());
+        }
+    }
+    options
+}
+
+#[test]
+fn rocksdb_wrote_down_the_same_options_for_both_targets() {
+    let settings = [
+        StoreSettings::default(),
+        StoreSettings {
+            memory_limit_bytes: Some(64 << 20),
+            max_subcompactions: 3,
+            background_flushes: 2,
+            background_compactions: 4,
+            compression: Compression::Zstd,
+            bloom_bits_per_key: 0,
+            ..small()
+        },
+        StoreSettings { compression: Compression::None, durability: Durability::Always, ..StoreSettings::default() },
+    ];
+    for settings in settings {
+        let [ours, bare] = TargetKind::ALL.map(|kind| {
+            let directory = tempfile::tempdir().unwrap();
+            drop(open(kind, directory.path(), false, &settings).unwrap());
+            written_options(directory.path())
+        });
+        assert!(ours.len() > 100, "{ours:?}");
+        let differing: BTreeSet<&String> =
+            ours.keys().chain(bare.keys()).filter(|name| ours.get(*name) != bare.get(*name)).collect();
+        // Where remote compactions keep their outputs: the bare target has none.
+        let remote = "[DBOptions]/use_session_tmp_dir_for_remote_compaction".to_owned();
+        assert_eq!(differing, BTreeSet::from([&remote]));
+    }
+}

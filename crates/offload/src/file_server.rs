@@ -1,0 +1,169 @@
+//! Sends ranges of exported files to peers.
+//!
+//! Bulk bytes do not go through gRPC: framing and copying them there costs about as much CPU as compacting them. Instead a
+//! connection that begins with [`MAGIC`] instead of HTTP/2's preface is served by a blocking thread, which lets the kernel send
+//! straight from its page cache.
+//!
+//! # Protocol
+//!
+//! All numbers are little-endian.
+//!
+//! ```text
+//! client: "ECOF" version:u32 token:32 bytes
+//! server: status:u8                                          0 = go on, 1 = refused (the connection ends)
+//! client: name_length:u8 name offset:u64 length:u32          as many as it likes without waiting for answers
+//! server: status:u8 length:u32 bytes                         in the order of the requests; shorter only at the end of file
+//! ```
+//!
+//! # Bounds
+//!
+//! [`CONNECTIONS_MAX`] connections; a range of at most [`RANGE_BYTES_MAX`]; a peer that neither reads nor asks for
+//! [`IDLE_TIMEOUT`] is cut off. A withdrawn token ends its connection at the next request.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ecotone_policy::duty::Duty;
+use tracing::debug;
+
+use crate::exports::{Export, Role};
+use crate::federation::Shared;
+use crate::protocol::PROTOCOL_VERSION;
+use crate::steps::Step;
+
+/// How a connection for files begins.
+pub(crate) const MAGIC: [u8; 4] = *b"ECOF";
+/// Bytes of a token on the wire.
+pub(crate) const TOKEN_BYTES: usize = 32;
+/// The request is granted.
+pub(crate) const STATUS_OK: u8 = 0;
+/// The token does not open that.
+pub(crate) const STATUS_REFUSED: u8 = 1;
+/// Largest range of one request.
+pub(crate) const RANGE_BYTES_MAX: u32 = 8 << 20;
+/// Connections at a time: two for each of some dozens of jobs.
+const CONNECTIONS_MAX: usize = 64;
+/// Silence after which a peer is cut off. Longer than any pause of a compaction between two reads.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a thread that waits for a request looks whether its token is still good.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Counts connections.
+#[derive(Default)]
+pub(crate) struct FileServer {
+    connections: AtomicUsize,
+}
+
+/// Serves one connection on a thread of its own.
+pub(crate) fn serve(shared: &Arc<Shared>, stream: TcpStream) {
+    let server = &shared.file_server;
+    if server.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+        server.connections.fetch_sub(1, Ordering::AcqRel);
+        debug!("too many connections for files; one is refused");
+        return;
+    }
+    let inside = shared.clone();
+    let spawned = std::thread::Builder::new().name("ecotone-files".into()).spawn(move || {
+        inside.duties().begin(Duty::Transport);
+        if let Err(error) = talk(&inside, stream) {
+            debug!(%error, "a connection for files ended");
+        }
+        inside.duties().end();
+        inside.file_server.connections.fetch_sub(1, Ordering::AcqRel);
+    });
+    if let Err(error) = spawned {
+        shared.file_server.connections.fetch_sub(1, Ordering::AcqRel);
+        debug!(%error, "no thread for a connection for files");
+    }
+}
+
+fn talk(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LOOK_INTERVAL))?;
+    stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
+    let mut hello = [0; 8 + TOKEN_BYTES];
+    stream.read_exact(&mut hello)?;
+    let version = u32::from_le_bytes([hello[4], hello[5], hello[6], hello[7]]);
+    let token = &hello[8..];
+    if version != PROTOCOL_VERSION || shared.exports.find(token).is_err() {
+        return stream.write_all(&[STATUS_REFUSED]);
+    }
+    stream.write_all(&[STATUS_OK])?;
+    loop {
+        let Some((name, offset, length)) = next_request(&mut stream, || shared.exports.find(token).is_ok())? else {
+            return Ok(());
+        };
+        let Ok(export) = shared.exports.find(token) else { return Ok(()) };
+        shared.step(match export.role {
+            Role::Inputs => Step::ReadingInput,
+            Role::Outputs => Step::ReadingOutput,
+        });
+        send(shared, &mut stream, &export, &name, offset, length)?;
+    }
+}
+
+/// The next request; `None` when the peer hung up or its token was withdrawn.
+fn next_request(stream: &mut TcpStream, is_wanted: impl Fn() -> bool) -> io::Result<Option<(String, u64, u32)>> {
+    let mut name_length = [0];
+    let mut waited = Duration::ZERO;
+    loop {
+        match stream.read(&mut name_length) {
+            Ok(0) => return Ok(None),
+            Ok(_) => break,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                waited += LOOK_INTERVAL;
+                if waited >= IDLE_TIMEOUT || !is_wanted() {
+                    return Ok(None);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut rest = vec![0; usize::from(name_length[0]) + 12];
+    stream.read_exact(&mut rest)?;
+    let (name, numbers) = rest.split_at(usize::from(name_length[0]));
+    let (offset, length) = numbers.split_at(8);
+    let offset = u64::from_le_bytes(offset.try_into().unwrap_or_default());
+    let length = u32::from_le_bytes(length.try_into().unwrap_or_default());
+    Ok(Some((String::from_utf8_lossy(name).into_owned(), offset, length)))
+}
+
+fn send(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    export: &Export,
+    name: &str,
+    offset: u64,
+    length: u32,
+) -> io::Result<()> {
+    let file = match export.file(name) {
+        Ok(file) if length <= RANGE_BYTES_MAX => file,
+        _ => return stream.write_all(&answer(STATUS_REFUSED, 0)),
+    };
+    let length = file.bytes.saturating_sub(offset).min(u64::from(length)) as u32;
+    stream.write_all(&answer(STATUS_OK, length))?;
+    let mut place = offset;
+    let end = offset.saturating_add(u64::from(length));
+    while place < end {
+        let left = (end - place) as usize;
+        match rustix::fs::sendfile(&*stream, &file.file, Some(&mut place), left) {
+            // The file is shorter than it was: the answer's length was a promise that cannot be kept.
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{name} was cut"))),
+            Ok(sent) => shared.traffic.add_sent(sent),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn answer(status: u8, length: u32) -> [u8; 5] {
+    let mut bytes = [status, 0, 0, 0, 0];
+    bytes[1..].copy_from_slice(&length.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,11 @@
+//! The shim, each part used as those who build on it will.
+
+mod common;
+mod containment;
+mod job;
+mod mirror;
+mod remap;
+mod remote;
+mod second_process;
+mod tables;
+mod verify;
