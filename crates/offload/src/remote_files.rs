@@ -140,7 +140,9 @@ impl RemoteFile {
     fn read_tail(&self, state: &mut ReadState, offset: u64) -> io::Result<()> {
         let near_the_end = offset > 0 && self.bytes - offset <= TAIL_BYTES_MAX;
         match &state.tail {
-            None if near_the_end => state.tail = Some((offset, self.fetch_now(offset, self.bytes)?)),
+            None if near_the_end && state.window.is_empty() => {
+                state.tail = Some((offset, self.fetch_now(offset, self.bytes)?))
+            }
             // Before any data was read, the index may begin before what RocksDB took for the tail.
             Some((start, kept)) if near_the_end && offset < *start && state.window.is_empty() => {
                 let before = self.fetch_now(offset, *start)?;
@@ -248,3 +250,6 @@ fn copy(from: &[u8], start: u64, into: &mut [u8]) -> usize {
     into[..length].copy_from_slice(&from[..length]);
     length
 }
+
+#[cfg(test)]
+mod tests;
