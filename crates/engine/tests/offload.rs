@@ -254,8 +254,10 @@ fn garbage_instead_of_a_result_is_refused() {
 fn edit(result: &mut Vec<u8>, section: &str, field: &str, change: impl Fn(u64) -> u64) {
     let text: String = result.iter().map(|byte| char::from(*byte)).collect();
     let from = text.find(section).unwrap_or_else(|| panic!("{section} in {text}"));
-    let at = from + text[from..].find(&format!("{field}=")).unwrap_or_else(|| panic!("{field} in {text}"));
-    let begin = at + field.len() + 1;
+    let named = format!("{field}=");
+    // Not the end of a longer name.
+    let whole = |at: &usize| text[..*at].ends_with([';', '{']);
+    let begin = text[from..].match_indices(&named).map(|(at, _)| from + at).find(whole).unwrap() + named.len();
     let digits = text[begin..].bytes().take_while(u8::is_ascii_digit).count();
     let number: u64 = text[begin..begin + digits].parse().unwrap();
     result.splice(begin..begin + digits, change(number).to_string().into_bytes());
@@ -306,7 +308,7 @@ fn records_that_one_part_lost_are_found_in_the_sum_of_all() {
 
 #[test]
 fn a_result_for_another_level_is_refused() {
-    let errors = refused(|_, _, result| edit(result, "", ";output_level", |level| level + 1));
+    let errors = refused(|_, _, result| edit(result, "", "output_level", |level| level + 1));
     assert!(errors.iter().all(|error| matches!(error, VerifyError::Foreign(_))), "{errors:?}");
 }
 

@@ -129,7 +129,6 @@ fn verify(
     Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
 }
 
-/// All that can be checked without reading a table.
 /// Compares what came with what was promised. RocksDB keeps a file's crc32c with the highest byte first.
 fn check_received(output: &RemoteOutput, received: &HashMap<String, u32>) -> Result<(), VerifyError> {
     let name = &output.file_name;
@@ -140,6 +139,7 @@ fn check_received(output: &RemoteOutput, received: &HashMap<String, u32>) -> Res
     }
 }
 
+/// All that can be checked without reading a table.
 fn check_claims(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyError> {
     if let Err(reason) = &result.status {
         return Err(VerifyError::WorkerFailed(reason.clone()));
