@@ -50,23 +50,21 @@ impl OwnerFiles {
         OwnerFiles { directory, client, chunk_bytes, sizes, open: Mutex::default() }
     }
 
-    /// The file's name if the path lies in the owner's store; an error if the job has no right to it.
-    fn name<'a>(&self, path: &'a Path) -> io::Result<Option<&'a str>> {
-        if path.parent() != Some(self.directory.as_path()) {
-            return Ok(None);
-        }
+    /// The file's name; an error if the job has no right to it. Nothing but the owner's files exists for a job: paths that
+    /// its options name must not lead to files of this server.
+    fn name<'a>(&self, path: &'a Path) -> io::Result<&'a str> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if self.sizes.contains_key(name) {
-            Ok(Some(name))
+        if path.parent() == Some(self.directory.as_path()) && self.sizes.contains_key(name) {
+            Ok(name)
         } else {
-            Err(io::Error::new(io::ErrorKind::NotFound, format!("{name} is no input of this job")))
+            Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is no input of this job", path.display())))
         }
     }
 }
 
 impl RemoteFiles for OwnerFiles {
     fn open(&self, path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
-        let Some(name) = self.name(path)? else { return Ok(None) };
+        let name = self.name(path)?;
         let file = self
             .open
             .lock()
@@ -85,7 +83,7 @@ impl RemoteFiles for OwnerFiles {
     }
 
     fn size(&self, path: &Path) -> io::Result<Option<u64>> {
-        Ok(self.name(path)?.map(|name| self.sizes[name]))
+        Ok(Some(self.sizes[self.name(path)?]))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Option<Vec<String>>> {

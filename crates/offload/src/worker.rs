@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::{CancelFlag, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
 use ecotone_policy::duty::Duty;
@@ -37,6 +37,12 @@ use crate::steps::Step;
 
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
 const EVENTS_WAITING: usize = 64;
+/// Longest deadline that an owner can ask for: an hour.
+const DEADLINE_SECONDS_MAX: f64 = 3600.0;
+/// Longer than any job.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How often a full channel is tried again.
+const FULL_CHANNEL_LOOK: Duration = Duration::from_millis(5);
 /// Input files of one job. RocksDB's largest compactions have some hundreds.
 const INPUT_FILES_MAX: usize = 4096;
 /// Output may exceed twice the input by the overhead of small tables.
@@ -223,6 +229,18 @@ fn event(event: Event) -> std::result::Result<JobEvent, tonic::Status> {
     Ok(JobEvent { event: Some(event) })
 }
 
+/// Tells the owner something that must not be dropped, and waits for room; not for an owner that is gone.
+fn tell(sender: &EventSender, cancel: &CancelFlag, what: Event) {
+    let mut message = event(what);
+    while let Err(mpsc::error::TrySendError::Full(back)) = sender.try_send(message) {
+        if cancel.is_canceled() {
+            return;
+        }
+        message = back;
+        std::thread::sleep(FULL_CHANNEL_LOOK);
+    }
+}
+
 /// Starts the job's thread and the task that keeps its owner informed.
 fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, sender: EventSender) {
     let bytes_read = Arc::new(AtomicU64::new(0));
@@ -234,6 +252,7 @@ fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, send
         sender.clone(),
         bytes_read.clone(),
         ended.clone(),
+        Instant::now() + Duration::from_secs_f64(offer.deadline_seconds.clamp(0.0, DEADLINE_SECONDS_MAX)),
     ));
     let run = move || {
         shared.duties().begin(Duty::Worker);
@@ -259,7 +278,7 @@ fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, send
             }
         };
         // An owner that is gone needs no answer.
-        let _ = sender.blocking_send(event(last));
+        tell(&sender, &job.cancel, last);
         ended.notify_one();
     };
     let spawned = std::thread::Builder::new().name("ecotone-worker".into()).spawn(run);
@@ -276,11 +295,23 @@ async fn keep_informed(
     sender: EventSender,
     bytes_read: Arc<AtomicU64>,
     ended: Arc<tokio::sync::Notify>,
+    deadline: Instant,
 ) {
+    let mut deadline = deadline;
     let mut beat = tokio::time::interval(shared.options.limits.heartbeat_interval);
     loop {
         tokio::select! {
-            () = ended.notified() => return,
+            () = ended.notified() => {
+                // The owner lets go of the stream when it has what it wants, or has given up.
+                let _ = tokio::time::timeout(shared.options.limits.output_kept, sender.closed()).await;
+                shared.worker.jobs.lock().remove(&token);
+                return;
+            }
+            () = tokio::time::sleep_until(deadline.into()) => {
+                // Its owner has given it up by now, or should have.
+                job.cancel.cancel();
+                deadline += FOREVER;
+            }
             () = sender.closed() => {
                 // Before the end, only a failed or cancelled owner hangs up.
                 if job.ended.lock().is_none() {
@@ -363,7 +394,7 @@ impl OutputTap {
         self.job.export.add(name, &self.job.folder.join(name))?;
         self.shared.step(Step::OutputReady);
         // An owner that is gone is seen by the task that keeps it informed.
-        let _ = self.sender.blocking_send(event(Event::OutputReady(OutputReady { file: name.to_owned(), bytes })));
+        tell(&self.sender, &self.job.cancel, Event::OutputReady(OutputReady { file: name.to_owned(), bytes }));
         Ok(())
     }
 }

@@ -215,12 +215,12 @@ fn check_order(job: &RemoteJob, outputs: &[RemoteOutput]) -> Result<(), VerifyEr
     let mut before: Option<(&[u8], u64, &str)> = None;
     for output in outputs {
         let name = output.file_name.as_str();
-        let (first, _) = split_key(&output.smallest_internal_key, name)?;
+        let (first, first_footer) = split_key(&output.smallest_internal_key, name)?;
         let (last, last_footer) = split_key(&output.largest_internal_key, name)?;
-        // The rule of RocksDB's own check (db/version_builder.cc): a table may begin at the user key at which the one before
-        // it ends only where that end is the open end of a range deletion.
+        // The rule of RocksDB's own check (db/version_builder.cc): tables are apart in internal keys. Versions of one user
+        // key that a snapshot keeps may lie in two tables, the newer ones, with the greater footer, in the first.
         if let Some((end, footer, previous)) = before {
-            let apart = end < first || (end == first && footer == RANGE_DELETION_SENTINEL);
+            let apart = end < first || (end == first && footer > first_footer);
             if !apart {
                 return Err(VerifyError::Misordered(format!("{name} does not begin after {previous} ends")));
             }
