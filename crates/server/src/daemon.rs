@@ -15,7 +15,7 @@ use ecotone_engine::{
 };
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
-use ecotone_policy::machine::{ModelReport, Parameters};
+use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
 use ecotone_policy::units::{Bytes, Cores, Tables};
 use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
@@ -99,6 +99,9 @@ impl Daemon {
         let mut policy = Parameters { policy: options.policy, ..Parameters::default() };
         // Until the first flushes tell: a table of L0 holds one memtable.
         policy.rate.prior_input_bytes_per_table = Bytes(options.store.memtable_bytes);
+        // The papers do not say what is done when nobody ends in time. Then a stall comes in any case, and the server that
+        // ends soonest makes it shortest; run at home it would last longest, and the next job would begin in it.
+        policy.when_none_in_time = WhenNoneInTime::FastestIfFaster;
         policy.stall_threshold_tables = Tables(f64::from(options.store.l0_slowdown_trigger));
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
