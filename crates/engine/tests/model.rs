@@ -190,7 +190,13 @@ fn apply(store: &Store, model: &mut Model, op: &Op) {
                 assert_eq!(store.get_at(key, &snapshot).unwrap().as_deref(), expected);
             }
         }
-        Op::Flush(wait) => store.flush(*wait).unwrap(),
+        Op::Flush(wait) => {
+            // A flush is refused while writes are stopped: try again, as the error says.
+            while let Err(error) = store.flush(*wait) {
+                assert!(matches!(error, ecotone_engine::Error::Busy { .. }), "{error}");
+                std::thread::yield_now();
+            }
+        }
         Op::Compact => store.compact(..).unwrap(),
         Op::Reopen | Op::Checkpoint => unreachable!("handled where the store can be replaced"),
     }
