@@ -56,7 +56,7 @@ pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
-pub use offload::verify::{VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
+pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{
     Compression, Durability, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions,

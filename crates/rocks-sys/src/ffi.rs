@@ -36,8 +36,6 @@ impl Bytes {
         Self { data: bytes.as_ptr(), len: bytes.len() }
     }
 
-    pub const NONE: Self = Self { data: std::ptr::null(), len: 0 };
-
     /// # Safety
     ///
     /// The bytes must stay where they are for `'a`.
@@ -104,42 +102,6 @@ pub struct CollectorFactory {
     pub collector_drop: unsafe extern "C" fn(*mut c_void),
 }
 
-pub const EXPECT_FILE_BYTES: u32 = 1 << 0;
-pub const EXPECT_BEGIN: u32 = 1 << 1;
-pub const EXPECT_END: u32 = 1 << 2;
-pub const EXPECT_SMALLEST_KEY: u32 = 1 << 3;
-pub const EXPECT_LARGEST_KEY: u32 = 1 << 4;
-pub const EXPECT_SMALLEST_SEQNO: u32 = 1 << 5;
-pub const EXPECT_LARGEST_SEQNO: u32 = 1 << 6;
-pub const EXPECT_ENTRIES: u32 = 1 << 7;
-pub const EXPECT_DELETIONS: u32 = 1 << 8;
-pub const EXPECT_RANGE_DELETIONS: u32 = 1 << 9;
-pub const EXPECT_RAW_KEY_BYTES: u32 = 1 << 10;
-pub const EXPECT_RAW_VALUE_BYTES: u32 = 1 << 11;
-pub const EXPECT_TAIL_OFFSET: u32 = 1 << 12;
-pub const EXPECT_UNIQUE_ID: u32 = 1 << 13;
-pub const EXPECT_FILE_CHECKSUM: u32 = 1 << 14;
-
-#[repr(C)]
-pub struct ExpectedTable {
-    pub given: u32,
-    pub file_bytes: u64,
-    pub begin: Bytes,
-    pub end: Bytes,
-    pub smallest_internal_key: Bytes,
-    pub largest_internal_key: Bytes,
-    pub smallest_seqno: u64,
-    pub largest_seqno: u64,
-    pub entries: u64,
-    pub deletions: u64,
-    pub range_deletions: u64,
-    pub raw_key_bytes: u64,
-    pub raw_value_bytes: u64,
-    pub tail_offset: u64,
-    pub unique_id: [u64; 2],
-    pub file_checksum: Bytes,
-}
-
 unsafe extern "C" {
     pub fn ecotone_buffer_free(buffer: Buffer);
     pub fn ecotone_reply_append(reply: *mut Reply, data: *const u8, len: usize) -> bool;
@@ -154,7 +116,7 @@ unsafe extern "C" {
     pub fn ecotone_parse_remote_input(input: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_parse_remote_result(result: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_remote_result_with_output_path(result: Bytes, path: Bytes, out: *mut Buffer) -> Code;
-    pub fn ecotone_verify_table(path: Bytes, expected: *const ExpectedTable, out: *mut Buffer) -> Code;
+    pub fn ecotone_read_table(path: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_file_checksum(path: Bytes, crc: *mut u32, out: *mut Buffer) -> Code;
     pub fn ecotone_header_version(major: *mut u32, minor: *mut u32, patch: *mut u32);
     pub fn ecotone_library_version(major: *mut u32, minor: *mut u32, patch: *mut u32);

@@ -1,14 +1,19 @@
 //! A table that came from elsewhere, checked whole before it may enter a store.
 //!
-//! [`verify_table`] reads every block and every entry, in C++, at the speed of the disk and without a call per key. It
+//! [`read_table`] reads every block and every entry, in C++, at the speed of the disk and without a call per key. It
 //! accepts a table only when all of these hold:
 //!
 //! - it is a block-based table in bytewise order, every block has the checksum it was written with;
 //! - its entries are in strictly ascending internal order (user key ascending, then sequence number descending);
+//! - what was counted equals the table's own properties.
+//!
+//! [`TableSummary::check`] compares what was found with a promise, which may come later than the table. It accepts only when:
+//!
 //! - each user key is inside `[begin, end)` and each sequence number inside the range that was promised;
 //! - first and last key are those promised, or a range deletion accounts for the difference;
-//! - what was counted equals both the table's own properties and what was promised;
-//! - size and identity are those promised.
+//! - size, identity and all counts are those promised.
+//!
+//! [`verify_table`] does both, and compares the checksum of the file.
 //!
 //! A worker that forges a consistent table is outside what this can find: see the threat model.
 //!
@@ -79,7 +84,7 @@ impl ExpectedTable {
 }
 
 /// What was found in a sound table. Sizes are in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableSummary {
     /// Size of the file.
     pub file_bytes: u64,
@@ -97,8 +102,30 @@ pub struct TableSummary {
     pub smallest_seqno: u64,
     /// Largest sequence number found, 0 in an empty table.
     pub largest_seqno: u64,
+    /// Where the data blocks end.
+    pub tail_offset: u64,
     /// The identity of the table.
     pub unique_id: [u64; 2],
+    /// The first entry's internal key; empty in a table of range deletions only.
+    pub first_key: Vec<u8>,
+    /// The last entry's internal key; empty in a table of range deletions only.
+    pub last_key: Vec<u8>,
+    /// The least user key that a range deletion covers; empty without range deletions.
+    pub deleted_begin: Vec<u8>,
+    /// The user key behind all that range deletions cover; empty without range deletions.
+    pub deleted_end: Vec<u8>,
+}
+
+impl TableSummary {
+    /// Compares what was found in `file` with what was promised of it. A promised checksum of the file is not compared: it
+    /// is none of the table's content.
+    ///
+    /// # Errors
+    ///
+    /// The first difference: [`VerifyError::Foreign`], [`VerifyError::CountMismatch`] or [`VerifyError::OutOfRange`].
+    pub fn check(&self, file: &Path, expected: &ExpectedTable) -> Result<(), VerifyError> {
+        compare::check(self, file, expected)
+    }
 }
 
 /// Why a table was refused. Every kind means: do not install it, fall back to a local job.
@@ -165,13 +192,33 @@ pub enum VerifyError {
 /// The name RocksDB gives to the checksum of [`file_checksum`].
 pub const FILE_CHECKSUM_FUNCTION: &str = "FileChecksumCrc32c";
 
-/// Reads and checks the whole table at `path` (on the local file system, not through any hook).
+/// Reads the whole table at `path` (on the local file system, not through any hook) and tells what is in it.
+///
+/// # Errors
+///
+/// The first fault found.
+pub fn read_table(path: &Path) -> Result<TableSummary, VerifyError> {
+    read::read_table(path)
+}
+
+/// Reads the whole table at `path` and compares it with what was promised.
 ///
 /// # Errors
 ///
 /// The first fault found.
 pub fn verify_table(path: &Path, expected: &ExpectedTable) -> Result<TableSummary, VerifyError> {
-    check::verify_table(path, expected)
+    let io = |error: std::io::Error| VerifyError::Io { file: path.to_owned(), what: error.to_string() };
+    compare::check_size(std::fs::metadata(path).map_err(io)?.len(), path, expected.file_bytes)?;
+    if let Some(promised) = &expected.file_checksum {
+        let found = file_checksum(path).map_err(io)?;
+        if found[..] != promised[..] {
+            let what = format!("checksum of the file is {found:02X?}, promised was {promised:02X?}");
+            return Err(VerifyError::Corrupt { file: path.to_owned(), what });
+        }
+    }
+    let found = read_table(path)?;
+    found.check(path, expected)?;
+    Ok(found)
 }
 
 /// The crc32c of a whole file as RocksDB's `FileChecksumGenCrc32c` writes it into a MANIFEST: 4 bytes, most significant first.
@@ -180,8 +227,9 @@ pub fn verify_table(path: &Path, expected: &ExpectedTable) -> Result<TableSummar
 ///
 /// When the file cannot be read.
 pub fn file_checksum(path: &Path) -> std::io::Result<[u8; 4]> {
-    check::file_checksum(path)
+    read::file_checksum(path)
 }
 
+mod compare;
 #[allow(unsafe_code)] // passes byte ranges to the shim
-mod check;
+mod read;

@@ -5,14 +5,16 @@
 //! is checked here first, and more. A result is refused unless:
 //!
 //! - it parses, says success, and is for the level of the job;
-//! - each output is a file of its own in the job's output directory, carries a crc32c checksum, and passes
-//!   [`verify_table`]: every block, every entry, order, range, counts, size, identity, checksum;
+//! - each output is a file of its own in the job's output directory, carries the promised crc32c, and holds what was
+//!   promised: every block, every entry, order, range, counts, size, identity ([`ecotone_rocks_sys::verify`]);
 //! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
 //! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
 //! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
 //!   several, only that they are not more: the sum over all parts is compared when all have ended (`siblings`).
 //!
-//! Then every output and its directory are synced. A worker that forges a consistent result is outside the threat model.
+//! Every output is read and synced by itself ([`ReceivedTable::take`]), so that a table that comes early is done with while
+//! the worker still writes the next; then their directory is synced. A worker that forges a consistent result is outside the
+//! threat model.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -20,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
-use ecotone_rocks_sys::verify::{ExpectedTable, FILE_CHECKSUM_FUNCTION, verify_table};
+use ecotone_rocks_sys::verify::{ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, file_checksum, read_table};
 
 use super::RemoteJob;
 
@@ -87,56 +89,69 @@ impl VerifiedResult {
     }
 }
 
+/// An output table that has come, is sound and durable. Whether it is the one promised is seen when the result has come, too.
+#[derive(Debug)]
+pub struct ReceivedTable {
+    crc32c: u32,
+    summary: TableSummary,
+}
+
+impl ReceivedTable {
+    /// Reads the whole table at `path` and syncs it. `crc32c` is that of the whole file as it was received; what was written is
+    /// still checked: every block carries a checksum of its own.
+    pub fn take(path: &Path, crc32c: u32) -> Result<ReceivedTable, VerifyError> {
+        let summary = read_table(path)?;
+        sync(path)?;
+        Ok(ReceivedTable { crc32c, summary })
+    }
+}
+
 /// Checks everything that [`run_remote_compaction`](crate::run_remote_compaction) returned for `job`, whose output files must
 /// lie in [`RemoteJob::output_directory`], and makes them durable.
 ///
 /// Reads every output twice: once for its checksum as a file, once for its entries. Whoever received the files piece by piece
 /// saves the first by [`verify_received_outputs`].
 pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, VerifyError> {
-    verify(job, result, None)
+    let parsed = RemoteResult::parse(result).map_err(malformed)?;
+    let directory = job.output_directory();
+    check_claims(job, &parsed)?;
+    let mut tables = HashMap::new();
+    for output in &parsed.output_files {
+        let path = directory.join(&output.file_name);
+        let crc32c =
+            file_checksum(&path).map_err(|error| VerifyError::Io { action: "read", path: path.clone(), error })?;
+        tables.insert(output.file_name.clone(), ReceivedTable::take(&path, u32::from_be_bytes(crc32c))?);
+    }
+    verify_received_outputs(job, result, &tables)
 }
 
-/// As [`verify_outputs`], for outputs whose crc32c (by name) the receiver computed over the bytes as it wrote them. What was
-/// written is still checked: every block of it carries a checksum of its own.
+/// As [`verify_outputs`], for outputs that were taken one by one as they came; `received` has them by name.
 pub fn verify_received_outputs(
     job: &RemoteJob,
     result: &[u8],
-    received: &HashMap<String, u32>,
-) -> Result<VerifiedResult, VerifyError> {
-    verify(job, result, Some(received))
-}
-
-fn verify(
-    job: &RemoteJob,
-    result: &[u8],
-    received: Option<&HashMap<String, u32>>,
+    received: &HashMap<String, ReceivedTable>,
 ) -> Result<VerifiedResult, VerifyError> {
     let directory = job.output_directory();
-    let malformed = |error: ecotone_rocks_sys::Error| VerifyError::Malformed(error.to_string());
     let parsed = RemoteResult::parse(result).map_err(malformed)?;
     let bytes = RemoteResult::with_output_path(result, &directory).map_err(malformed)?;
     check_claims(job, &parsed)?;
     check_internal_counts(&bytes, parsed.stats.output_records)?;
     for output in &parsed.output_files {
-        let mut expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
-        if let Some(received) = received {
-            check_received(output, received)?;
-            expected.file_checksum = None;
+        let name = &output.file_name;
+        let table = received.get(name).ok_or_else(|| VerifyError::Foreign(format!("{name} did not come")))?;
+        // RocksDB keeps a file's crc32c with the highest byte first.
+        if table.crc32c.to_be_bytes() != output.file_checksum[..] {
+            return Err(VerifyError::Foreign(format!("{name} has another checksum than was promised")));
         }
-        verify_table(&directory.join(&output.file_name), &expected)?;
+        let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
+        table.summary.check(&directory.join(name), &expected)?;
     }
-    make_durable(job, &directory, &parsed.output_files)?;
+    make_directories_durable(job, &directory)?;
     Ok(VerifiedResult { job: job.id, bytes, result: Box::new(parsed) })
 }
 
-/// Compares what came with what was promised. RocksDB keeps a file's crc32c with the highest byte first.
-fn check_received(output: &RemoteOutput, received: &HashMap<String, u32>) -> Result<(), VerifyError> {
-    let name = &output.file_name;
-    match received.get(name) {
-        Some(crc) if crc.to_be_bytes() == output.file_checksum[..] => Ok(()),
-        Some(_) => Err(VerifyError::Foreign(format!("{name} has another checksum than was promised"))),
-        None => Err(VerifyError::Foreign(format!("{name} did not come"))),
-    }
+fn malformed(error: ecotone_rocks_sys::Error) -> VerifyError {
+    VerifyError::Malformed(error.to_string())
 }
 
 /// All that can be checked without reading a table.
@@ -270,11 +285,8 @@ fn check_counts(job: &RemoteJob, result: &RemoteResult) -> Result<(), VerifyErro
     Ok(())
 }
 
-/// Syncs each output, their directory, and the directories that lead to it from the store.
-fn make_durable(job: &RemoteJob, directory: &Path, outputs: &[RemoteOutput]) -> Result<(), VerifyError> {
-    for output in outputs {
-        sync(&directory.join(&output.file_name))?;
-    }
+/// Syncs the outputs' directory and those that lead to it from the store.
+fn make_directories_durable(job: &RemoteJob, directory: &Path) -> Result<(), VerifyError> {
     sync(directory)?;
     if let Some(session) = directory.parent() {
         sync(session)?;
