@@ -22,6 +22,7 @@ mod exports;
 mod federation;
 mod file_client;
 mod file_server;
+mod outputs;
 mod owner;
 mod protocol;
 mod remote_files;

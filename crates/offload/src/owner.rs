@@ -1,8 +1,8 @@
 //! The owner's side of a job: from RocksDB's question to verified, durable tables.
 //!
 //! [`OwnerSide::run`] is called on the compaction's own thread and blocks it until there is a result or the compaction is to
-//! run here. Output tables are fetched while the worker goes on; what RocksDB would check only after it was told of
-//! success is checked before ([`ecotone_engine::verify_received_outputs`]).
+//! run here. Output tables are fetched and checked while the worker goes on (`outputs`); what RocksDB would check only after it
+//! was told of success is checked before ([`ecotone_engine::verify_received_outputs`]).
 //!
 //! # Failure modes
 //!
@@ -11,16 +11,13 @@
 //! Local runs after a failure queue for `fallback_slots`.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, VerifyError,
-    verify_received_outputs,
+    CompactionFinished, CompactionOffload, RemoteJob, RemoteOutcome, VerifiedResult, verify_received_outputs,
 };
 use ecotone_policy::ids::{JobId, ServerId};
 use ecotone_policy::machine::{Command, Event, FailureReason, JobReport, LocalReason, OffloadOutcome, Prediction};
@@ -36,18 +33,13 @@ use crate::error::{Error, Result};
 use crate::exports::{Role, Token};
 use crate::federation::{JobEnded, JobOutcome, Shared};
 use crate::file_client::FileClient;
+use crate::outputs::{Outputs, Received, refused};
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
-use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, OutputReady, ReleaseRequest};
+use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, ReleaseRequest};
 use crate::steps::Step;
 
-/// Ranges of an output table on their way at a time.
-const RANGES_AHEAD: usize = 3;
-/// Output may exceed input by table overhead, never by more.
-const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
-/// Output tables of one job: twice the input tables that a worker takes.
-const OUTPUT_TABLES_MAX: usize = 8192;
 /// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
 const LOCAL_REMEMBERED: usize = 64;
 
@@ -281,7 +273,6 @@ impl Away<'_> {
             let bytes = export.add(&name, &self.job.store_directory.join(&name))?;
             files.push(InputFile { name, bytes });
         }
-        let output_directory = self.job.output_directory();
         let offer = JobOffer {
             protocol_version: PROTOCOL_VERSION,
             owner: shared.options.name.as_str().to_owned(),
@@ -303,33 +294,17 @@ impl Away<'_> {
         let mut client = WorkerClient::new(channel.clone());
         let mut events = self
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
-        let mut outputs = Outputs {
-            directory: output_directory,
-            token,
-            client: None,
-            chunk_bytes: shared.options.limits.chunk_bytes,
-            bytes_allowed: 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES,
-            tables: HashMap::new(),
-            checksums: HashMap::new(),
-        };
-        let finished = match self.follow(&mut events, &mut outputs) {
-            Ok(finished) => finished,
-            Err(error) => {
-                outputs.remove();
-                self.side.release(&self.worker_address, token);
-                return Err(error);
-            }
-        };
-        match self.accept(&finished, &outputs) {
-            Ok(result) => {
-                Ok(Offloaded { result, output_bytes: outputs.tables.values().sum(), joules: finished.joules, token })
-            }
-            Err(error) => {
-                outputs.remove();
-                self.side.release(&self.worker_address, token);
-                Err(error)
-            }
+        let mut outputs = Outputs::new(shared, self.job.output_directory(), self.job.input_bytes)?;
+        let outcome = self.follow(&mut events, &mut outputs, token).and_then(|finished| {
+            let (result, received) = self.accept(&finished, &mut outputs)?;
+            let joules = finished.joules + received.joules;
+            Ok(Offloaded { result, output_bytes: received.bytes, joules, token })
+        });
+        if outcome.is_err() {
+            outputs.remove();
+            self.side.release(&self.worker_address, token);
         }
+        outcome
     }
 
     /// The files the worker needs: the job's tables, and the metadata that says what they are.
@@ -374,7 +349,9 @@ impl Away<'_> {
     }
 
     /// Follows the job's events to its end and fetches tables as they become complete.
-    fn follow(&self, events: &mut Streaming<JobEvent>, outputs: &mut Outputs) -> Result<Finished> {
+    fn follow(&self, events: &mut Streaming<JobEvent>, outputs: &mut Outputs, token: Token) -> Result<Finished> {
+        // Connected with the first table: a job that is declined needs none.
+        let mut client = None;
         loop {
             // A message that is there already is taken without a look at the clock, and a worker can send without end.
             if Instant::now() >= self.until {
@@ -388,9 +365,26 @@ impl Away<'_> {
                     return Err(Error::Declined(convert::decline_from_wire(&declined.reason), declined.detail));
                 }
                 WireEvent::Failed(failed) => return Err(Error::Worker(failed.reason)),
-                WireEvent::OutputReady(table) => self.fetch(&table, outputs)?,
+                WireEvent::OutputReady(table) => {
+                    let client = match &client {
+                        Some(client) => client,
+                        None => client.insert(self.connect(token)?),
+                    };
+                    outputs.fetch(client, &table, || self.may_go_on())?;
+                    self.side.shared.step(Step::Fetched);
+                }
                 WireEvent::Finished(finished) => return Ok(finished),
             }
+        }
+    }
+
+    fn may_go_on(&self) -> Result<()> {
+        if self.side.canceled.load(Ordering::Acquire) {
+            Err(Error::Cancelled)
+        } else if Instant::now() >= self.until {
+            Err(Error::Deadline { seconds: self.deadline.0 })
+        } else {
+            Ok(())
         }
     }
 
@@ -403,40 +397,20 @@ impl Away<'_> {
             .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
     }
 
-    fn fetch(&self, table: &OutputReady, outputs: &mut Outputs) -> Result<()> {
-        if outputs.client.is_none() {
-            outputs.client = Some(self.connect(outputs.token)?);
-        }
-        outputs.fetch(table, || {
-            if self.side.canceled.load(Ordering::Acquire) {
-                Err(Error::Cancelled)
-            } else if Instant::now() >= self.until {
-                Err(Error::Deadline { seconds: self.deadline.0 })
-            } else {
-                Ok(())
-            }
-        })?;
-        self.side.shared.step(Step::Fetched);
-        Ok(())
-    }
-
     /// Checks the result against what was fetched and makes it durable.
-    fn accept(&self, finished: &Finished, outputs: &Outputs) -> Result<VerifiedResult> {
-        let bad = |error: &dyn std::fmt::Display| Error::BadResult(error.to_string());
-        let result = RemoteResult::parse(&finished.result).map_err(|error| bad(&error))?;
+    fn accept(&self, finished: &Finished, outputs: &mut Outputs) -> Result<(VerifiedResult, Received)> {
+        let result = RemoteResult::parse(&finished.result).map_err(|error| Error::BadResult(error.to_string()))?;
         if let Err(status) = result.status {
             return Err(Error::Worker(status));
         }
         let named = |table: &String| result.output_files.iter().any(|file| file.file_name == *table);
-        if let Some(unnamed) = outputs.tables.keys().find(|table| !named(table)) {
-            return Err(bad(&format!("the result does not name {unnamed}, which came")));
+        if let Some(unnamed) = outputs.names().find(|table| !named(table)) {
+            return Err(Error::BadResult(format!("the result does not name {unnamed}, which came")));
         }
+        let received = outputs.finish()?;
         self.side.shared.step(Step::Verifying);
-        verify_received_outputs(self.job, &finished.result, &outputs.checksums).map_err(|error| match error {
-            // This server's disk, not the worker.
-            VerifyError::Io { action, path, error } => Error::io(action, &path, error),
-            other => bad(&other),
-        })
+        let verified = verify_received_outputs(self.job, &finished.result, &received.tables).map_err(refused)?;
+        Ok((verified, received))
     }
 }
 
@@ -444,74 +418,6 @@ fn path_text(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         Error::Configuration(format!("{} is not UTF-8; its store cannot be compacted elsewhere", path.display()))
     })
-}
-
-/// A job's output tables as they arrive at the owner.
-struct Outputs {
-    directory: PathBuf,
-    token: Token,
-    /// Connected with the first table: a job that is declined needs none.
-    client: Option<Arc<FileClient>>,
-    chunk_bytes: usize,
-    bytes_allowed: u64,
-    /// Bytes by name.
-    tables: HashMap<String, u64>,
-    /// crc32c by name, of what was written.
-    checksums: HashMap<String, u32>,
-}
-
-impl Outputs {
-    fn fetch(&mut self, table: &OutputReady, may_go_on: impl Fn() -> Result<()>) -> Result<()> {
-        let number = table.file.strip_suffix(".sst").unwrap_or_default();
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(Error::BadResult(format!("{:?} is no name of a table", table.file)));
-        }
-        let total: u64 = self.tables.values().sum();
-        let full = self.tables.len() >= OUTPUT_TABLES_MAX;
-        if full || self.tables.contains_key(&table.file) || total.saturating_add(table.bytes) > self.bytes_allowed {
-            return Err(Error::BadResult(format!("table {} of {} bytes is one too many", table.file, table.bytes)));
-        }
-        let path = self.directory.join(&table.file);
-        let io = |error| Error::io("write a fetched table to", &path, error);
-        std::fs::create_dir_all(&self.directory).map_err(io)?;
-        let mut file = File::create(&path).map_err(io)?;
-        self.tables.insert(table.file.clone(), table.bytes);
-
-        let Some(client) = &self.client else { return Err(Error::Cancelled) };
-        let mut ranges = std::collections::VecDeque::new();
-        let mut asked = 0;
-        let mut written = 0;
-        let mut checksum = 0;
-        while written < table.bytes {
-            while asked < table.bytes && ranges.len() < RANGES_AHEAD {
-                let length = (table.bytes - asked).min(self.chunk_bytes as u64) as usize;
-                ranges.push_back((client.begin(&table.file, asked, length), length));
-                asked += length as u64;
-            }
-            may_go_on()?;
-            let Some((range, length)) = ranges.pop_front() else { break };
-            let data = client.wait(range).map_err(|error| Error::unreachable("worker", error))?;
-            if data.len() != length {
-                return Err(Error::BadResult(format!("table {} is shorter than {} bytes", table.file, table.bytes)));
-            }
-            // While the bytes are in the processor's cache; later they would have to be read again.
-            checksum = crc32c::crc32c_append(checksum, &data);
-            file.write_all(&data).map_err(io)?;
-            client.recycle(data);
-            written += length as u64;
-        }
-        self.checksums.insert(table.file.clone(), checksum);
-        Ok(())
-    }
-
-    /// Removes what came: the compaction runs here after all.
-    fn remove(&self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.directory)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            warn!(directory = %self.directory.display(), %error, "fetched tables of a failed job could not be removed");
-        }
-    }
 }
 
 impl CompactionOffload for OwnerSide {
