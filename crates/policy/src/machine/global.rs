@@ -96,7 +96,7 @@ impl GlobalSystem {
         let candidates: Vec<Candidate> = self
             .eligible(now, request)
             .filter_map(|(server, ..)| {
-                let prediction = predictor.remote(now, server, &request.owner, request.input_bytes)?;
+                let prediction = predictor.remote(now, server, &request.owner, request.shape())?;
                 Some(Candidate { server: server.clone(), prediction })
             })
             .collect();
@@ -140,10 +140,9 @@ impl GlobalSystem {
         let limits =
             QueueLimits { min_cores: parameters.min_free_cores, min_network: parameters.min_free_network_bytes_per_s };
         let head = queue_order::head(&statuses, limits).ok_or(LocalReason::NoServerEnabled)?;
-        let prediction = predictor
-            .remote(now, &head.server, &request.owner, request.input_bytes)
-            .ok_or(LocalReason::NoPrediction)?;
-        let is_faster = match predictor.edge_code(now, &head.server, &request.owner) {
+        let prediction =
+            predictor.remote(now, &head.server, &request.owner, request.shape()).ok_or(LocalReason::NoPrediction)?;
+        let is_faster = match predictor.edge_code(now, &head.server, &request.owner, request.shape().class) {
             Some(edge_code) => edge_code.offload_is_faster(request.input_bytes),
             // The owner has never reported: its own word for its own time.
             None => prediction.seconds < request.local_time.ok_or(LocalReason::NoPrediction)?,
@@ -154,5 +153,5 @@ impl GlobalSystem {
 
 /// What the job takes on its owner: as the coordinator's models say, or as the owner says where they know nothing.
 fn local_time(request: &PlacementRequest, predictor: &Predictor) -> Option<Seconds> {
-    predictor.local(&request.owner, request.input_bytes).map(|local| local.seconds).or(request.local_time)
+    predictor.local(&request.owner, request.shape()).map(|local| local.seconds).or(request.local_time)
 }

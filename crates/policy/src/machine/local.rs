@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{JobId, ServerId};
-use crate::predictor::Predictor;
+use crate::predictor::{Job, Predictor};
 use crate::rate::InputRate;
 use crate::stall::StallForecast;
 use crate::units::{Bytes, Seconds, Tables, Time};
@@ -92,7 +92,7 @@ impl LocalSystem {
         if self.jobs.get(&job).is_some_and(|open| !matches!(open.phase, Phase::Settled)) {
             return None;
         }
-        let local = predictor.local(&self.own, compaction.input_bytes);
+        let local = predictor.local(&self.own, Job::new(compaction.input_bytes, compaction.input_level));
         Some(match self.decide(now, compaction, local, parameters) {
             Ok(request) => {
                 self.remember(job, Phase::Asking { since: now }, local, parameters);

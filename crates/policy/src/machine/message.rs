@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, ServerId};
+use crate::predictor::Job;
 use crate::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
 
 use super::reason::LocalReason;
@@ -178,6 +179,11 @@ pub struct PlacementRequest {
 }
 
 impl PlacementRequest {
+    /// The job as the models see it.
+    pub fn shape(&self) -> Job {
+        Job::new(self.input_bytes, self.input_level)
+    }
+
     /// What is impossible in this request, if anything. `max_servers` bounds the list of servers to avoid.
     pub fn problem(&self, max_servers: usize) -> Option<&'static str> {
         let checks = [

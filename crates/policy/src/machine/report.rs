@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ServerId;
+use crate::predictor::JobClass;
 use crate::units::BytesPerSecond;
 
 /// What a model predicts.
@@ -22,6 +23,8 @@ pub struct ModelSummary {
     pub server: ServerId,
     /// Whose jobs they are, for the model of a pair; `None` for the server's own jobs.
     pub owner: Option<ServerId>,
+    /// Of which jobs it is.
+    pub class: JobClass,
     /// What it predicts.
     pub kind: ModelKind,
     /// Jobs that it has learned from; 0 means that this is a prior.
@@ -55,7 +58,7 @@ pub struct RateSummary {
 /// What a server's machine knows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelReport {
-    /// Servers' own models, then those of pairs; ordered by server, owner and kind.
+    /// Servers' own models, then those of pairs; ordered by server, owner, class and kind.
     pub models: Vec<ModelSummary>,
     /// The input rate of this server.
     pub rate: RateSummary,

@@ -6,6 +6,8 @@ use crate::prequential::PrequentialError;
 use crate::regression::{Line, Regression, Weights};
 use crate::units::{Bytes, Seconds, Time};
 
+use super::job::JobClass;
+
 /// A model that has learned from jobs.
 #[derive(Clone, Debug)]
 pub(super) struct Learned {
@@ -51,12 +53,14 @@ impl Learned {
         &self,
         server: &ServerId,
         owner: Option<&ServerId>,
+        class: JobClass,
         kind: ModelKind,
         line: Line,
     ) -> ModelSummary {
         ModelSummary {
             server: server.clone(),
             owner: owner.cloned(),
+            class,
             kind,
             samples: self.samples,
             a: line.a,

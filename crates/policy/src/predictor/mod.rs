@@ -1,9 +1,9 @@
 //! What a job will take, and cost, on a server: ECO-KVS's Local and Global Predictor (section VI-B), EdgePilot's models
 //! behind EdgeCode (section III-C).
 //!
-//! Each server has a model of time and one of energy over the input bytes of its own jobs. For a worker and a remote owner
-//! a further pair of models starts from the worker's own and the measured link, and is then corrected by the jobs that
-//! this worker did for this owner. Before any job was seen, a server's model is a prior from its core speed and power, so that a
+//! Each server has a model of time and one of energy over the input bytes of its own jobs, for each class of jobs
+//! ([`JobClass`]). For a worker and a remote owner further models start from the worker's own and the measured link, and are
+//! then corrected by the jobs that this worker did for this owner. Before any job was seen, a server's model is a prior from its core speed and power, so that a
 //! policy can begin in the first minute.
 //!
 //! **Queued work does not count**, here as in the papers: a prediction is for a worker that starts at once. The server table
@@ -11,8 +11,10 @@
 //!
 //! Bounded: `max_servers` servers and `max_pairs` pairs; the one that learned longest ago makes room.
 
+mod job;
 mod learned;
 mod link;
+mod models;
 
 use std::collections::BTreeMap;
 
@@ -21,11 +23,12 @@ use crate::ids::ServerId;
 use crate::machine::{JobReport, Link, LoadSample, ModelKind, ModelParameters, ModelSummary, Prediction};
 use crate::prequential::ema_weight;
 use crate::regression::{Line, Weights};
-use crate::units::{Bytes, BytesPerSecond, Joules, Seconds, Time, Watts};
+use crate::units::{BytesPerSecond, Joules, Seconds, Time, Watts};
 
-use learned::Learned;
 use link::link_line;
+use models::{ClassModels, Models};
 
+pub use job::{Job, JobClass};
 pub use link::LinkEnds;
 
 /// The jobs over which an owner's ratio of output to input bytes is averaged: enough to smooth single jobs, few enough to
@@ -43,8 +46,7 @@ struct ServerModels {
     link: Option<Link>,
     /// Whether it has reported load: without a report and without jobs nothing is known.
     has_reported: bool,
-    time: Learned,
-    energy: Learned,
+    jobs: ClassModels,
     /// Output bytes for each input byte of its own store's jobs.
     output_ratio: Option<f64>,
     last_heard: Time,
@@ -53,8 +55,7 @@ struct ServerModels {
 /// The jobs that a worker did for an owner.
 #[derive(Clone, Debug)]
 struct PairModels {
-    time: Learned,
-    energy: Learned,
+    jobs: ClassModels,
     last_trained: Time,
 }
 
@@ -96,24 +97,21 @@ impl Predictor {
 
     /// Learns from a finished job, and returns what the models said of it just before. The report must be free of problems.
     pub fn train(&mut self, now: Time, report: &JobReport) -> Option<Prediction> {
-        let before = self.predict(now, &report.worker, &report.owner, report.input_bytes);
+        let job = Job::new(report.input_bytes, report.input_level);
+        let before = self.predict(now, &report.worker, &report.owner, job);
         let ratio = (report.output_bytes.as_f64() / report.input_bytes.as_f64()).min(MAX_OUTPUT_RATIO);
         let owner = self.server_mut(now, &report.owner);
         owner.output_ratio =
             Some(owner.output_ratio.map_or(ratio, |mean| mean + ema_weight(OUTPUT_RATIO_WINDOW_JOBS) * (ratio - mean)));
-        let (time, energy) = if report.is_local() {
-            let server = self.server_mut(now, &report.worker);
-            (&mut server.time, &mut server.energy)
+        // The worker must be known too, or its models could not be the base of the pair's.
+        self.server_mut(now, &report.worker);
+        let models = if report.is_local() {
+            &mut self.server_mut(now, &report.worker).jobs
         } else {
-            // The worker must be known too, or its model could not be the base of the pair's.
-            self.server_mut(now, &report.worker);
-            let pair = self.pair_mut(now, &report.worker, &report.owner);
-            (&mut pair.time, &mut pair.energy)
+            &mut self.pair_mut(now, &report.worker, &report.owner).jobs
         };
-        time.learn(now, report.input_bytes, report.seconds.0, before.map(|p| p.seconds.0));
-        if report.joules > Joules::ZERO {
-            energy.learn(now, report.input_bytes, report.joules.0, before.map(|p| p.joules.0));
-        }
+        let predicted = before.map(|before| (before.seconds, before.joules));
+        models.of_mut(job.class).learn(now, job.input_bytes, (report.seconds, report.joules), predicted);
         if report.is_local() {
             self.calibrate();
         }
@@ -122,66 +120,75 @@ impl Predictor {
 
     /// What a job of `owner` takes on `worker`, which may be the owner itself. `None` when the worker has neither reported
     /// load nor finished a job.
-    pub fn predict(&self, now: Time, worker: &ServerId, owner: &ServerId, bytes: Bytes) -> Option<Prediction> {
-        if worker == owner { self.local(worker, bytes) } else { self.remote(now, worker, owner, bytes) }
+    pub fn predict(&self, now: Time, worker: &ServerId, owner: &ServerId, job: Job) -> Option<Prediction> {
+        if worker == owner { self.local(worker, job) } else { self.remote(now, worker, owner, job) }
     }
 
     /// What a job of its own takes on a server.
-    pub fn local(&self, server: &ServerId, bytes: Bytes) -> Option<Prediction> {
+    pub fn local(&self, server: &ServerId, job: Job) -> Option<Prediction> {
         let models = self.known(server)?;
-        Some(Prediction {
-            seconds: Seconds(self.time_line(models).at(bytes)),
-            joules: Joules(self.energy_line(models).at(bytes)),
-            time_error: models.time.errors.recent().unwrap_or(0.0),
-            samples: models.time.samples,
-        })
+        Some(prediction(
+            job,
+            self.time_line(models, job.class),
+            self.energy_line(models, job.class),
+            models.jobs.of(job.class),
+            models.jobs.of(job.class).time.samples,
+        ))
     }
 
     /// What a job of `owner` takes on another server.
-    pub fn remote(&self, now: Time, worker: &ServerId, owner: &ServerId, bytes: Bytes) -> Option<Prediction> {
+    pub fn remote(&self, now: Time, worker: &ServerId, owner: &ServerId, job: Job) -> Option<Prediction> {
         let models = self.known(worker)?;
         let pair = self.pairs.get(&(worker.clone(), owner.clone()));
-        Some(Prediction {
-            seconds: Seconds(self.pair_time_line(now, models, worker, owner).at(bytes)),
-            joules: Joules(self.pair_energy_line(now, models, pair).at(bytes)),
-            time_error: pair.map_or(&models.time, |pair| &pair.time).errors.recent().unwrap_or(0.0),
-            samples: pair.map_or(0, |pair| pair.time.samples),
-        })
+        Some(prediction(
+            job,
+            self.pair_time_line(now, models, worker, owner, job.class),
+            self.pair_energy_line(now, models, pair, job.class),
+            pair.map_or(&models.jobs, |pair| &pair.jobs).of(job.class),
+            pair.map_or(0, |pair| pair.jobs.of(job.class).time.samples),
+        ))
     }
 
     /// The lines that EdgeCode compares. `None` when one of the servers is not known.
-    pub fn edge_code(&self, now: Time, worker: &ServerId, owner: &ServerId) -> Option<EdgeCode> {
+    pub fn edge_code(&self, now: Time, worker: &ServerId, owner: &ServerId, class: JobClass) -> Option<EdgeCode> {
         let models = self.known(worker)?;
         Some(EdgeCode {
-            owner: self.time_line(self.known(owner)?),
-            worker: self.time_line(models),
-            network: self.pair_time_line(now, models, worker, owner),
+            owner: self.time_line(self.known(owner)?, class),
+            worker: self.time_line(models, class),
+            network: self.pair_time_line(now, models, worker, owner, class),
         })
     }
 
-    /// `compaction_perf` of EdgePilot Algorithm 1: input bytes that a server compacts in a second, at the reference size.
+    /// `compaction_perf` of EdgePilot Algorithm 1: input bytes that a server compacts in a second, at the reference size, from
+    /// level 0.
     pub fn compaction_bytes_per_s(&self, server: &ServerId) -> Option<BytesPerSecond> {
         let reference = self.parameters.reference_bytes;
-        let seconds = self.time_line(self.known(server)?).at(reference);
+        let seconds = self.time_line(self.known(server)?, JobClass::LevelZero).at(reference);
         (seconds > 0.0).then(|| reference / Seconds(seconds))
     }
 
-    /// All models, ordered by server, owner and kind; those of servers before those of pairs.
+    /// All models, ordered by server, owner, class and kind; those of servers before those of pairs.
     pub fn summaries(&self, now: Time) -> Vec<ModelSummary> {
         let servers = self.servers.iter().filter(|(_, models)| models.is_known()).flat_map(|(server, models)| {
-            [
-                models.time.summary(server, None, ModelKind::Time, self.time_line(models)),
-                models.energy.summary(server, None, ModelKind::Energy, self.energy_line(models)),
-            ]
+            JobClass::ALL.into_iter().flat_map(move |class| {
+                let learned = models.jobs.of(class);
+                [
+                    learned.time.summary(server, None, class, ModelKind::Time, self.time_line(models, class)),
+                    learned.energy.summary(server, None, class, ModelKind::Energy, self.energy_line(models, class)),
+                ]
+            })
         });
         let pairs = self.pairs.iter().filter_map(|((worker, owner), pair)| {
             let models = self.known(worker)?;
-            let time = self.pair_time_line(now, models, worker, owner);
-            let energy = self.pair_energy_line(now, models, Some(pair));
-            Some([
-                pair.time.summary(worker, Some(owner), ModelKind::Time, time),
-                pair.energy.summary(worker, Some(owner), ModelKind::Energy, energy),
-            ])
+            Some(JobClass::ALL.into_iter().flat_map(move |class| {
+                let learned = pair.jobs.of(class);
+                let time = self.pair_time_line(now, models, worker, owner, class);
+                let energy = self.pair_energy_line(now, models, Some(pair), class);
+                [
+                    learned.time.summary(worker, Some(owner), class, ModelKind::Time, time),
+                    learned.energy.summary(worker, Some(owner), class, ModelKind::Energy, energy),
+                ]
+            }))
         });
         servers.chain(pairs.flatten()).collect()
     }
@@ -196,43 +203,56 @@ impl Predictor {
         Line { a: 1.0 / p.reference_bytes_per_s.0, b: p.reference_job_seconds.0 }.scaled(1.0 / models.core_speed)
     }
 
-    fn time_line(&self, models: &ServerModels) -> Line {
-        models.time.line(self.uncalibrated_prior(models).scaled(self.calibration))
+    fn time_line(&self, models: &ServerModels, class: JobClass) -> Line {
+        models.jobs.line(|models| &models.time, class, self.uncalibrated_prior(models).scaled(self.calibration))
     }
 
     /// The prior of energy is active power x time: a compaction keeps one core busy (ECO-KVS section IV: it is
     /// CPU-intensive, and what network and memory add is negligible).
-    fn energy_line(&self, models: &ServerModels) -> Line {
-        models.energy.line(self.time_line(models).scaled(models.active_watts.0))
+    fn energy_line(&self, models: &ServerModels, class: JobClass) -> Line {
+        let prior = self.time_line(models, class).scaled(models.active_watts.0);
+        models.jobs.line(|models| &models.energy, class, prior)
     }
 
-    fn pair_time_line(&self, now: Time, models: &ServerModels, worker: &ServerId, owner: &ServerId) -> Line {
+    fn pair_time_line(
+        &self,
+        now: Time,
+        models: &ServerModels,
+        worker: &ServerId,
+        owner: &ServerId,
+        class: JobClass,
+    ) -> Line {
         let owner_models = self.servers.get(owner);
         let ends = LinkEnds { worker: models.link, owner: owner_models.and_then(|owner| owner.link) };
         let ratio = owner_models.and_then(|owner| owner.output_ratio).unwrap_or(self.parameters.prior_output_ratio);
-        let base = self.time_line(models).plus(link_line(&self.parameters, ends, ratio));
+        let base = self.time_line(models, class).plus(link_line(&self.parameters, ends, ratio));
         match self.pairs.get(&(worker.clone(), owner.clone())) {
-            Some(pair) => pair.time.aged_line(now, self.parameters.pair_half_life, base),
+            Some(pair) => pair.jobs.of(class).time.aged_line(now, self.parameters.pair_half_life, base),
             None => base,
         }
     }
 
     /// The prior is the worker's own energy: while bytes are under way its core rests.
-    fn pair_energy_line(&self, now: Time, models: &ServerModels, pair: Option<&PairModels>) -> Line {
-        let base = self.energy_line(models);
-        pair.map_or(base, |pair| pair.energy.aged_line(now, self.parameters.pair_half_life, base))
+    fn pair_energy_line(&self, now: Time, models: &ServerModels, pair: Option<&PairModels>, class: JobClass) -> Line {
+        let base = self.energy_line(models, class);
+        let half_life = self.parameters.pair_half_life;
+        pair.map_or(base, |pair| pair.jobs.of(class).energy.aged_line(now, half_life, base))
     }
 
-    /// The geometric mean, over the servers with jobs, of how their models at the reference size compare with their priors.
+    /// The geometric mean, over the servers and classes with jobs, of how their models at the reference size compare with
+    /// their priors.
     fn calibrate(&mut self) {
         let reference = self.parameters.reference_bytes;
         let (mut sum, mut count) = (0.0, 0u32);
-        for models in self.servers.values().filter(|models| models.time.samples > 0) {
+        for models in self.servers.values() {
             let prior = self.uncalibrated_prior(models);
-            let ratio = models.time.line(prior).at(reference) / prior.at(reference);
-            if ratio.is_finite() && ratio > 0.0 {
-                sum += ratio.ln();
-                count += 1;
+            let learned = JobClass::ALL.map(|class| &models.jobs.of(class).time);
+            for learned in learned.into_iter().filter(|learned| learned.samples > 0) {
+                let ratio = learned.line(prior).at(reference) / prior.at(reference);
+                if ratio.is_finite() && ratio > 0.0 {
+                    sum += ratio.ln();
+                    count += 1;
+                }
             }
         }
         self.calibration = if count > 0 { (sum / f64::from(count)).exp() } else { 1.0 };
@@ -267,6 +287,15 @@ impl Predictor {
     }
 }
 
+fn prediction(job: Job, time: Line, energy: Line, learned: &Models, samples: u64) -> Prediction {
+    Prediction {
+        seconds: Seconds(time.at(job.input_bytes)),
+        joules: Joules(energy.at(job.input_bytes)),
+        time_error: learned.time.errors.recent().unwrap_or(0.0),
+        samples,
+    }
+}
+
 fn by_time(one: Time, other: Time) -> std::cmp::Ordering {
     one.0.0.total_cmp(&other.0.0)
 }
@@ -279,25 +308,20 @@ impl ServerModels {
             active_watts: Watts::ZERO,
             link: None,
             has_reported: false,
-            time: Learned::new(weights, parameters.error_window_samples, now),
-            energy: Learned::new(weights, parameters.error_window_samples, now),
+            jobs: ClassModels::new(weights, parameters.error_window_samples, now),
             output_ratio: None,
             last_heard: now,
         }
     }
 
     fn is_known(&self) -> bool {
-        self.has_reported || self.time.samples > 0
+        self.has_reported || self.jobs.samples() > 0
     }
 }
 
 impl PairModels {
     fn new(parameters: &ModelParameters, now: Time) -> Self {
         let weights = Weights::of_pair(parameters);
-        Self {
-            time: Learned::new(weights, parameters.error_window_samples, now),
-            energy: Learned::new(weights, parameters.error_window_samples, now),
-            last_trained: now,
-        }
+        Self { jobs: ClassModels::new(weights, parameters.error_window_samples, now), last_trained: now }
     }
 }
