@@ -177,6 +177,7 @@ fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
         offered: Offered { rate: "saturation".to_owned(), ops_per_s: BTreeMap::new() },
         colocated,
         emulated,
+        stores: "memory (/dev/shm)".to_owned(),
         runs,
         calibration: None,
         warnings: Vec::new(),

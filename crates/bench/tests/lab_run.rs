@@ -86,7 +86,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let guard = tempfile::tempdir().unwrap();
-        for folder in ["cores", "scratch"] {
+        for folder in ["cores", "stores"] {
             fs::create_dir(guard.path().join(folder)).unwrap();
         }
         let bench = Bench::at(guard.path().to_owned());
@@ -101,7 +101,7 @@ impl Bench {
         let profile = Profile::load("three-tier").unwrap();
         let policies = policies.iter().map(|policy| (*policy).to_owned()).collect();
         let mut options = LabOptions::new(workload, profile, policies, 2).unwrap();
-        options.scratch = Some(self.place.join("scratch"));
+        options.stores = Some(self.place.join("stores"));
         options.server_program = self.program();
         options
     }
@@ -124,7 +124,7 @@ impl Bench {
         let host = Host { cores: 2.0, ..Host::default() };
         let result = run_lab_on(options, &self.emulation, host, progress);
         assert_eq!(*self.emulation.orphans.lock().unwrap(), [] as [String; 0], "servers outlived their cores");
-        for folder in ["cores", "scratch"] {
+        for folder in ["cores", "stores"] {
             let left: Vec<_> = fs::read_dir(self.place.join(folder)).unwrap().flatten().collect();
             assert!(left.is_empty(), "left behind: {left:?}");
         }

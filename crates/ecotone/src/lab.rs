@@ -17,7 +17,7 @@ use crate::progress::LabBars;
 pub(crate) struct Arguments {
     /// What the servers run: a workload of `ecotone bench`
     workload: String,
-    /// The servers: three-tier, six, or a TOML file
+    /// The servers: three-tier, six, pair, or a TOML file
     #[arg(long, default_value = "three-tier")]
     profile: String,
     /// Policies to compare, in order: local, local-split, edgepilot, eco, eco-gate, eco-target
@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// Keep logs, records and the report in this folder
     #[arg(long)]
     record: Option<PathBuf>,
+    /// Where the servers' stores lie while they run [default: in memory where they fit, else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    stores: Option<PathBuf>,
     /// The HTML report [default: lab-WORKLOAD-PROFILE.html in --record, else in the current folder]
     #[arg(long)]
     report: Option<PathBuf>,
@@ -65,6 +68,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     options.keys = arguments.keys;
     options.seed = arguments.seed;
     options.record = arguments.record.clone();
+    options.stores = arguments.stores.clone();
     arguments.workload.parse::<ecotone_bench::workload::Workload>()?;
     for policy in &arguments.policies {
         policy.parse::<ecotone_policy::policy::PolicyName>().context("--policies")?;

@@ -14,6 +14,7 @@ mod emulation;
 mod error;
 mod model_errors;
 mod options;
+mod place;
 mod process;
 mod profile;
 mod progress;
@@ -23,11 +24,7 @@ mod scaling;
 mod server_process;
 mod summary;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 pub use cgroups::Cgroups;
 pub use emulation::{EmulatedCores, Emulation};
@@ -41,13 +38,10 @@ pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
 pub use summary::{Host, LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
 
+use place::Place;
 use process::Interruption;
 use run::{Plan, run};
 
-/// Marks a directory as one the lab has recorded into, which it may then record into again.
-const MARK: &str = ".ecotone-lab";
-/// The report in a recorded directory.
-const REPORT_FILE: &str = "lab.json";
 /// The directory of the run that measures what `local` reaches.
 const CALIBRATION: &str = "local-at-saturation";
 
@@ -76,7 +70,7 @@ pub fn run_lab_on(
     let demand = Demand { foreground_threads: options.foreground_threads(), colocated_threads: options.colocated };
     let emulated = options.profile.scaled_to(host.cores, demand)?;
     let interruption = Interruption::listen();
-    let place = Place::make(options)?;
+    let place = Place::make(options, host.cores)?;
 
     let mut lab = Lab { options, emulation, emulated, interruption, place, progress, warnings: Vec::new(), index: 0 };
     let measured_first = matches!(options.rate, Some(OfferedRate::ShareOfLocal(_)));
@@ -119,6 +113,7 @@ pub fn run_lab_on(
         offered,
         colocated: options.colocated,
         emulated,
+        stores: place.stores_text(),
         runs,
         calibration,
         warnings,
@@ -147,100 +142,23 @@ impl Lab<'_> {
         directory: &str,
         ops_per_s: &BTreeMap<String, f64>,
     ) -> Result<(PolicyRecording, PolicyRun), LabError> {
-        let directory = self.place.fresh(directory)?;
+        let logs = self.place.fresh(directory)?;
+        let stores = self.place.fresh_stores(directory)?;
         self.progress.run_begins(self.index, policy);
-        let plan =
-            Plan { options: self.options, emulated: &self.emulated, policy, ops_per_s, directory: directory.clone() };
+        let plan = Plan {
+            options: self.options,
+            emulated: &self.emulated,
+            policy,
+            ops_per_s,
+            logs: logs.clone(),
+            stores: stores.clone(),
+        };
         let outcomes = run(&plan, self.emulation, &self.interruption, self.progress)?;
-        self.place.tidy(&directory, &outcomes.recording)?;
+        self.place.tidy(&logs, &stores, &outcomes.recording)?;
         let summed = PolicyRun::of(&outcomes.recording, &self.emulated)?;
         self.warnings.extend(outcomes.warnings);
         self.progress.run_ends(self.index, &summed);
         self.index += 1;
         Ok((outcomes.recording, summed))
     }
-}
-
-/// Where stores, logs and records are.
-enum Place {
-    /// Removed at the end.
-    Passing(tempfile::TempDir),
-    /// Logs, records and the report stay.
-    Recorded(PathBuf),
-}
-
-impl Place {
-    fn make(options: &LabOptions) -> Result<Place, LabError> {
-        if let Some(directory) = &options.record {
-            fs::create_dir_all(directory).map_err(LabError::io("cannot make directory", directory))?;
-            let mark = directory.join(MARK);
-            let mut entries = fs::read_dir(directory).map_err(LabError::io("cannot read directory", directory))?;
-            if !mark.exists() && entries.next().is_some() {
-                let reason = format!("{} is not empty and was not made by the lab; name another", directory.display());
-                return Err(LabError::option("--record", reason));
-            }
-            fs::write(&mark, "").map_err(LabError::io("cannot write", &mark))?;
-            return Ok(Place::Recorded(absolute(directory)?));
-        }
-        let made = match &options.scratch {
-            Some(directory) => {
-                in_directory(directory).map_err(LabError::io("cannot make a directory in", directory))?
-            }
-            // The system's own choice is often in memory, where stores of gigabytes do not belong.
-            None => in_directory(Path::new("/var/tmp"))
-                .or_else(|_| in_directory(&std::env::temp_dir()))
-                .map_err(LabError::io("cannot make a directory in", std::env::temp_dir()))?,
-        };
-        Ok(Place::Passing(made))
-    }
-
-    fn root(&self) -> &Path {
-        match self {
-            Place::Passing(directory) => directory.path(),
-            Place::Recorded(directory) => directory,
-        }
-    }
-
-    /// An empty directory for a run. What an earlier lab recorded there is removed.
-    fn fresh(&self, name: &str) -> Result<PathBuf, LabError> {
-        let directory = self.root().join(name);
-        if directory.exists() {
-            fs::remove_dir_all(&directory).map_err(LabError::io("cannot remove", &directory))?;
-        }
-        let stores = directory.join("stores");
-        fs::create_dir_all(&stores).map_err(LabError::io("cannot make directory", &stores))?;
-        Ok(directory)
-    }
-
-    /// Removes a run's stores and, if asked for, writes its records.
-    fn tidy(&self, directory: &Path, recording: &PolicyRecording) -> Result<(), LabError> {
-        let stores = directory.join("stores");
-        fs::remove_dir_all(&stores).map_err(LabError::io("cannot remove", &stores))?;
-        if let Place::Recorded(_) = self {
-            for server in &recording.servers {
-                server.write(&directory.join(format!("{}.records.jsonl", server.server)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the report if asked for.
-    fn keep(&self, report: &LabReport) -> Result<(), LabError> {
-        if let Place::Recorded(directory) = self {
-            let path = directory.join(REPORT_FILE);
-            let cannot = LabError::io("cannot write", &path);
-            let text = serde_json::to_string_pretty(report)
-                .map_err(|error| LabError::io("cannot write", &path)(error.into()))?;
-            fs::write(&path, text + "\n").map_err(cannot)?;
-        }
-        Ok(())
-    }
-}
-
-fn in_directory(directory: &Path) -> std::io::Result<tempfile::TempDir> {
-    tempfile::Builder::new().prefix("ecotone-lab-").tempdir_in(directory)
-}
-
-fn absolute(path: &Path) -> Result<PathBuf, LabError> {
-    std::path::absolute(path).map_err(LabError::io("cannot find directory", path))
 }

@@ -30,8 +30,8 @@ pub struct LabOptions {
     pub seed: u64,
     /// Where logs, records and the report stay. Stores are removed after each run in any case.
     pub record: Option<PathBuf>,
-    /// Where stores live when nothing is recorded; none: `/var/tmp`, which by custom is on a disk.
-    pub scratch: Option<PathBuf>,
+    /// Where the servers' stores lie; none: in memory where they fit, else on the disk.
+    pub stores: Option<PathBuf>,
     /// The program that is started as `PROGRAM serve ...`.
     pub server_program: PathBuf,
     /// How long the lab waits for a server before it calls it hung.
@@ -117,7 +117,7 @@ impl LabOptions {
             keys: None,
             seed: 1,
             record: None,
-            scratch: None,
+            stores: None,
             server_program: std::env::current_exe().map_err(LabError::io("cannot find the running program", "."))?,
             patience: Patience::default(),
         })

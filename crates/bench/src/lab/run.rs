@@ -37,8 +37,10 @@ pub(super) struct Plan<'a> {
     pub(super) policy: &'a str,
     /// Operations per second by server; a server that is missing gets no limit.
     pub(super) ops_per_s: &'a BTreeMap<String, f64>,
-    /// Logs and stores go here.
-    pub(super) directory: PathBuf,
+    /// Logs go here.
+    pub(super) logs: PathBuf,
+    /// Stores go here.
+    pub(super) stores: PathBuf,
 }
 
 /// What one run brought.
@@ -132,7 +134,7 @@ impl<'a> Federation<'a> {
 
     fn start(&mut self, index: usize, coordinator: Option<&str>) -> Result<(), LabError> {
         let (plan, name) = (self.plan, &self.plan.emulated.servers[index].name);
-        let log = plan.directory.join(format!("{name}.log"));
+        let log = plan.logs.join(format!("{name}.log"));
         let arguments = self.arguments(index, coordinator);
         let process = ServerProcess::start(&plan.options.server_program, &arguments, log, index, self.sender.clone())?;
         self.servers.push(Server {
@@ -149,11 +151,11 @@ impl<'a> Federation<'a> {
     /// The command line of a server.
     fn arguments(&self, index: usize, coordinator: Option<&str>) -> Vec<OsString> {
         let (options, server) = (self.plan.options, &self.plan.emulated.servers[index]);
-        let workload = &options.profile.workload;
+        let workload = &self.plan.emulated.workload;
         let keys = if options.preloads() { workload.keys_loaded } else { workload.keys_filled };
         let mut arguments: Vec<OsString> = vec!["serve".into()];
         let mut put = |key: &str, value: OsString| arguments.extend([key.into(), value]);
-        put("--dir", self.plan.directory.join("stores").join(&server.name).into());
+        put("--dir", self.plan.stores.join(&server.name).into());
         put("--listen", "127.0.0.1:0".into());
         put("--name", server.name.as_str().into());
         if let Some(address) = coordinator {

@@ -26,6 +26,9 @@ pub struct LabReport {
     pub colocated: u32,
     /// The servers as they were emulated.
     pub emulated: ScaledProfile,
+    /// Where the stores lay: `memory (/dev/shm)` or a directory.
+    #[serde(default)]
+    pub stores: String,
     /// One run for each policy, in the order asked for.
     pub runs: Vec<PolicyRun>,
     /// The saturation run of `local` that `rate: N%` was measured with.

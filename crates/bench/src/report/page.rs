@@ -255,8 +255,9 @@ impl Page {
             &tables::servers(report).html(),
             &format!(
                 "Each core is a cgroup around one busy thread. {scale} If every core that can be busy is busy, they use {:.0} % of \
-                 the host. Each store: {}. Servers exchanged {} in all runs, counted at both ends.",
+                 the host. Each store, in {}: {}. Servers exchanged {} in all runs, counted at both ends.",
                 emulated.host_share * 100.0,
+                escaped(&report.stores),
                 escaped(&tables::store(report)),
                 bytes(network)
             ),

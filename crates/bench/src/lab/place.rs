@@ -1,0 +1,162 @@
+//! Where a lab keeps its files: logs and records in one directory, the servers' stores in another.
+//!
+//! **Stores lie in memory** (`/dev/shm`) where they fit. The servers of a lab stand for machines with a disk each. On one disk
+//! that all share, the kernel's write-back comes in bursts that make every thread of every server up to twice as slow for
+//! seconds: the cost of a compacted byte then varies by a fifth from job to job, which no server could foresee.
+//!
+//! Invariant: stores are gone when the place is, whatever happened.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::statvfs;
+
+use super::{LabError, LabOptions, LabReport, PolicyRecording};
+
+/// Marks a directory as one the lab has recorded into, which it may then record into again.
+const MARK: &str = ".ecotone-lab";
+/// The report in a recorded directory.
+const REPORT_FILE: &str = "lab.json";
+/// The file system in memory.
+const MEMORY: &str = "/dev/shm";
+/// On a disk, by custom.
+const DISK: &str = "/var/tmp";
+/// What all stores of a run take at most, for each second and each host core: twice what saturated servers were seen to.
+const STORE_BYTES_PER_CORE_SECOND: f64 = 45e6;
+/// What must be free beyond that: for the servers' own memory and the rest of the machine.
+const SPARE_BYTES: u64 = 2 << 30;
+
+/// The directories of a lab.
+pub(super) struct Place {
+    /// Logs, records and the report.
+    root: PathBuf,
+    is_recorded: bool,
+    stores: tempfile::TempDir,
+    /// Removes `root` when it is not to stay.
+    _passing: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    /// Makes the directories. `host_cores` is how many cores the stores are written with.
+    pub(super) fn make(options: &LabOptions, host_cores: f64) -> Result<Place, LabError> {
+        let beneath = match &options.stores {
+            Some(directory) => directory.clone(),
+            None => default_stores(options.seconds, host_cores),
+        };
+        let stores = in_directory(&beneath).map_err(LabError::io("cannot make a directory for stores in", &beneath))?;
+        if let Some(directory) = &options.record {
+            let root = recorded(directory)?;
+            return Ok(Place { root, is_recorded: true, stores, _passing: None });
+        }
+        let temporary = std::env::temp_dir();
+        let passing = in_directory(&temporary).map_err(LabError::io("cannot make a directory in", &temporary))?;
+        Ok(Place { root: passing.path().to_owned(), is_recorded: false, stores, _passing: Some(passing) })
+    }
+
+    /// Where the stores lie, for people.
+    pub(super) fn stores_text(&self) -> String {
+        let path = self.stores.path().parent().unwrap_or(Path::new("/")).display().to_string();
+        if path == MEMORY { format!("memory ({MEMORY})") } else { path }
+    }
+
+    /// An empty directory for a run's logs. What an earlier lab recorded there is removed.
+    pub(super) fn fresh(&self, name: &str) -> Result<PathBuf, LabError> {
+        let directory = self.root.join(name);
+        if directory.exists() {
+            fs::remove_dir_all(&directory).map_err(LabError::io("cannot remove", &directory))?;
+        }
+        fs::create_dir_all(&directory).map_err(LabError::io("cannot make directory", &directory))?;
+        Ok(directory)
+    }
+
+    /// An empty directory for a run's stores.
+    pub(super) fn fresh_stores(&self, name: &str) -> Result<PathBuf, LabError> {
+        let directory = self.stores.path().join(name);
+        fs::create_dir_all(&directory).map_err(LabError::io("cannot make directory", &directory))?;
+        Ok(directory)
+    }
+
+    /// Removes a run's stores and, if asked for, writes its records.
+    pub(super) fn tidy(&self, logs: &Path, stores: &Path, recording: &PolicyRecording) -> Result<(), LabError> {
+        fs::remove_dir_all(stores).map_err(LabError::io("cannot remove", stores))?;
+        if self.is_recorded {
+            for server in &recording.servers {
+                server.write(&logs.join(format!("{}.records.jsonl", server.server)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the report if asked for.
+    pub(super) fn keep(&self, report: &LabReport) -> Result<(), LabError> {
+        if self.is_recorded {
+            let path = self.root.join(REPORT_FILE);
+            let text = serde_json::to_string_pretty(report)
+                .map_err(|error| LabError::io("cannot write", &path)(error.into()))?;
+            fs::write(&path, text + "\n").map_err(LabError::io("cannot write", &path))?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory that was asked for: empty, or one of the lab's own.
+fn recorded(directory: &Path) -> Result<PathBuf, LabError> {
+    fs::create_dir_all(directory).map_err(LabError::io("cannot make directory", directory))?;
+    let mark = directory.join(MARK);
+    let mut entries = fs::read_dir(directory).map_err(LabError::io("cannot read directory", directory))?;
+    if !mark.exists() && entries.next().is_some() {
+        let reason = format!("{} is not empty and was not made by the lab; name another", directory.display());
+        return Err(LabError::option("--record", reason));
+    }
+    fs::write(&mark, "").map_err(LabError::io("cannot write", &mark))?;
+    std::path::absolute(directory).map_err(LabError::io("cannot find directory", directory))
+}
+
+/// Memory if there is enough of it, else the disk.
+fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
+    let needed = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64 + SPARE_BYTES;
+    let fits = free_bytes(Path::new(MEMORY)).is_some_and(|free| free >= needed)
+        && fs::read_to_string("/proc/meminfo").is_ok_and(|text| available_bytes(&text) >= needed);
+    if fits {
+        return MEMORY.into();
+    }
+    let disk = PathBuf::from(DISK);
+    if disk.is_dir() { disk } else { std::env::temp_dir() }
+}
+
+fn free_bytes(directory: &Path) -> Option<u64> {
+    let system = statvfs(directory).ok()?;
+    Some(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+/// `MemAvailable` of `/proc/meminfo`; 0 where it is not told.
+fn available_bytes(meminfo: &str) -> u64 {
+    let kibibytes = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kibibytes.unwrap_or(0).saturating_mul(1024)
+}
+
+fn in_directory(directory: &Path) -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("ecotone-lab-").tempdir_in(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_available_is_read_from_the_kernel() {
+        assert_eq!(available_bytes("MemTotal: 10 kB\nMemAvailable:    2048 kB\nBuffers: 1 kB\n"), 2 << 20);
+        assert_eq!(available_bytes("MemTotal: 10 kB\n"), 0);
+        assert_eq!(available_bytes("MemAvailable: much\n"), 0);
+    }
+
+    #[test]
+    fn a_run_too_long_for_memory_goes_to_the_disk() {
+        assert_ne!(default_stores(u64::MAX / 2, 2.0), PathBuf::from(MEMORY));
+    }
+}
