@@ -145,7 +145,7 @@ fn errors_name_file_key_and_reason() {
 fn a_profile_that_is_neither_built_in_nor_a_file_says_so() {
     let error = Profile::load("four-tier").unwrap_err().to_string();
     assert!(error.contains("three-tier") && error.contains("four-tier"), "{error}");
-    assert_eq!(Profile::built_in_names().collect::<Vec<_>>(), ["three-tier", "six"]);
+    assert_eq!(Profile::built_in_names().collect::<Vec<_>>(), ["three-tier", "six", "pair"]);
 }
 
 #[test]

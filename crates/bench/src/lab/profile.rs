@@ -17,8 +17,11 @@ const MAX_CORES: u32 = 64;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The profiles that need no file, as (name, text).
-const BUILT_IN: [(&str, &str); 2] =
-    [("three-tier", include_str!("../../profiles/three-tier.toml")), ("six", include_str!("../../profiles/six.toml"))];
+const BUILT_IN: [(&str, &str); 3] = [
+    ("three-tier", include_str!("../../profiles/three-tier.toml")),
+    ("six", include_str!("../../profiles/six.toml")),
+    ("pair", include_str!("../../profiles/pair.toml")),
+];
 
 /// The servers of a lab and how their stores are set up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,7 +69,7 @@ pub struct ServerProfile {
     pub worker_slots: u32,
 }
 
-/// Keys of each server's store. They are not scaled to the host.
+/// Keys of each server's store, scaled to the host as the sizes are ([`StoreSettings::sizes_at_scale`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkloadSizes {
@@ -78,7 +81,7 @@ pub struct WorkloadSizes {
 
 impl Default for WorkloadSizes {
     fn default() -> Self {
-        WorkloadSizes { keys_filled: 10_000_000, keys_loaded: 200_000 }
+        WorkloadSizes { keys_filled: 1_000_000, keys_loaded: 200_000 }
     }
 }
 
@@ -97,7 +100,7 @@ pub struct StoreSettings {
     pub dynamic_levels: Option<bool>,
     /// Size of a table below level 0.
     pub target_file_bytes: Option<u64>,
-    /// If set, the sizes above stand for a host whose scale (host cores per GHz) is this one; on another host they are
+    /// If set, the sizes above, and the keys of the workload, stand for a host whose scale (host cores per GHz) is this one; on another host they are
     /// multiplied with the quotient of the scales, so that stores behave alike and only the clock differs.
     pub sizes_at_scale: Option<f64>,
     /// Tables in level 0 that begin a compaction.
@@ -150,7 +153,7 @@ impl Profile {
         }
         let path = Path::new(name_or_path);
         let length = fs::metadata(path).map(|metadata| metadata.len()).map_err(LabError::io(
-            "no built-in profile (three-tier, six) has this name, and cannot read a file",
+            "no built-in profile (three-tier, six, pair) has this name, and cannot read a file",
             path,
         ))?;
         if length > MAX_FILE_BYTES {

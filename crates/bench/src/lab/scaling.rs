@@ -1,13 +1,14 @@
 //! How fast each emulated core may be, so that all busy cores of all servers fit the host at once.
 //!
-//! The rule: a server can keep `busy` of its cores busy: one for each foreground thread, flush, own compaction, worker
-//! slot, co-located thread, and one for all the rest (transport, reports), but no more than it has. With a scale k in host
+//! The rule: a server can keep `busy` of its cores busy: one for each foreground thread, flush, own compaction, job of
+//! others, co-located thread, and one for all the rest (transport, reports), but no more than it has. Jobs of others are at
+//! most its worker slots, and at most the compactions that all others run. With a scale k in host
 //! cores per GHz, `speed = ghz * k`; k is the largest for which the busy cores of all servers together use at most
 //! [`HOST_SHARE`] of the host and no core is faster than a host core.
 
 use serde::{Deserialize, Serialize};
 
-use super::{LabError, Profile, StoreSettings};
+use super::{LabError, Profile, StoreSettings, WorkloadSizes};
 
 /// Share of the host that emulated cores may use. The rest is for the lab itself and the kernel.
 pub const HOST_SHARE: f64 = 0.97;
@@ -36,6 +37,9 @@ pub struct ScaledProfile {
     pub servers: Vec<ScaledServer>,
     /// The stores' settings with sizes scaled.
     pub store: StoreSettings,
+    /// The stores' keys, scaled as their sizes.
+    #[serde(default)]
+    pub workload: WorkloadSizes,
 }
 
 /// One server made to fit a host.
@@ -86,7 +90,8 @@ impl Profile {
                 let least = server.least_cores.unwrap_or(server.cores);
                 let cores = least.max((f64::from(server.cores) * share).ceil() as u32);
                 let colocated = if self.colocated_server() == Some(index) { demand.colocated_threads } else { 0 };
-                let compactions = self.store.background_compactions + server.worker_slots;
+                let of_others = self.store.background_compactions * (self.servers.len() as u32 - 1);
+                let compactions = self.store.background_compactions + server.worker_slots.min(of_others);
                 // One for flushes, one for the rest.
                 let wanted = demand.foreground_threads + 1 + compactions + 1 + colocated;
                 ScaledServer {
@@ -145,30 +150,37 @@ impl Profile {
             server.speed = (server.speed * scale).max(LEAST_SPEED);
         }
         let scale = (!absolute).then_some(scale);
+        let growth = scale.zip(self.store.sizes_at_scale).map(|(scale, at)| scale / at);
         Ok(ScaledProfile {
             scale,
             host_share: servers.iter().map(|server| f64::from(server.busy_cores) * server.speed).sum::<f64>()
                 / host_cores,
             servers,
-            store: self.store.scaled_by(scale),
+            store: growth.map_or_else(|| self.store.clone(), |growth| self.store.scaled_by(growth)),
+            workload: growth.map_or_else(|| self.workload.clone(), |growth| self.workload.scaled_by(growth)),
         })
     }
 }
 
+impl WorkloadSizes {
+    fn scaled_by(&self, growth: f64) -> WorkloadSizes {
+        let scaled = |keys: u64| rounded(keys as f64 * growth, 1000);
+        WorkloadSizes { keys_filled: scaled(self.keys_filled), keys_loaded: scaled(self.keys_loaded) }
+    }
+}
+
+/// A whole number of grains, at least one, so that numbers read well.
+fn rounded(number: f64, grain: u64) -> u64 {
+    ((number / grain as f64).round().max(1.0) as u64).saturating_mul(grain)
+}
+
 impl StoreSettings {
-    /// The same settings for a host of another scale; see [`StoreSettings::sizes_at_scale`].
-    fn scaled_by(&self, scale: Option<f64>) -> StoreSettings {
-        /// Sizes are rounded to this, so that they read well.
-        const GRAIN_BYTES: f64 = 65536.0;
+    /// The same settings for a host that is `growth` times as fast as the one they are meant for.
+    fn scaled_by(&self, growth: f64) -> StoreSettings {
         let mut store = self.clone();
-        if let (Some(scale), Some(at)) = (scale, self.sizes_at_scale) {
-            let factor = scale / at;
-            for bytes in [&mut store.memtable_bytes, &mut store.level_base_bytes, &mut store.target_file_bytes]
-                .into_iter()
-                .flatten()
-            {
-                *bytes = (((*bytes as f64 * factor) / GRAIN_BYTES).round().max(1.0) * GRAIN_BYTES) as u64;
-            }
+        let sizes = [&mut store.memtable_bytes, &mut store.level_base_bytes, &mut store.target_file_bytes];
+        for bytes in sizes.into_iter().flatten() {
+            *bytes = rounded(*bytes as f64 * growth, 65536);
         }
         store
     }
