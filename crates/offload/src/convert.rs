@@ -104,6 +104,7 @@ pub(crate) fn request_to_wire(request: &PlacementRequest) -> wire::PlaceRequest 
         local_seconds: request.local_time.map(|seconds| seconds.0),
         latest_seconds: request.latest.map(|seconds| seconds.0),
         avoid: request.avoid.iter().map(|server| server.as_str().to_owned()).collect(),
+        away: request.away,
     }
 }
 
@@ -117,6 +118,7 @@ pub(crate) fn request_from_wire(request: &wire::PlaceRequest) -> Result<Placemen
         local_time: request.local_seconds.map(Seconds),
         latest: request.latest_seconds.map(Seconds),
         avoid: request.avoid.iter().map(|name| server(name)).collect::<Result<_>>()?,
+        away: request.away,
     })
 }
 

@@ -37,17 +37,25 @@ pub enum Disabled {
 struct Entry {
     sample: LoadSample,
     at: Time,
-    /// Jobs that were placed on it since that sample, as long as they are counted.
-    placed: u32,
+    /// Jobs that were placed on it since that sample, as long as they are counted, the oldest first.
+    placed: Vec<Placed>,
+}
+
+/// A job that was placed on a server.
+#[derive(Clone, Debug, PartialEq)]
+struct Placed {
+    owner: ServerId,
+    /// Grows with each placement of the table.
+    number: u64,
 }
 
 impl Entry {
     fn free_cores(&self) -> Cores {
-        (self.sample.free_cores - Cores(f64::from(self.placed))).max(Cores::ZERO)
+        (self.sample.free_cores - Cores(self.placed.len() as f64)).max(Cores::ZERO)
     }
 
     fn free_slots(&self) -> u32 {
-        self.sample.worker_slots_free.saturating_sub(self.placed)
+        self.sample.worker_slots_free.saturating_sub(self.placed.len() as u32)
     }
 }
 
@@ -67,6 +75,7 @@ struct Rules {
 pub struct ServerTable {
     rules: Rules,
     entries: BTreeMap<ServerId, Entry>,
+    placements: u64,
 }
 
 impl ServerTable {
@@ -83,7 +92,7 @@ impl ServerTable {
             count_placements: parameters.count_placements_between_samples,
             max_servers: parameters.max_servers,
         };
-        Self { rules, entries: BTreeMap::new() }
+        Self { rules, entries: BTreeMap::new(), placements: 0 }
     }
 
     /// Takes a server's report. `false` when the table is full of servers that are heard from: the report is ignored.
@@ -96,7 +105,7 @@ impl ServerTable {
                 return false;
             }
         }
-        self.entries.insert(sample.server.clone(), Entry { sample, at: now, placed: 0 });
+        self.entries.insert(sample.server.clone(), Entry { sample, at: now, placed: Vec::new() });
         true
     }
 
@@ -105,12 +114,29 @@ impl ServerTable {
         self.entries.remove(server);
     }
 
-    /// Counts a job that was placed on a server, until the server's next report.
-    pub fn count_placement(&mut self, server: &ServerId) {
+    /// Counts a job of `owner` that was placed on a server, until the server's next report or until the owner says that it is
+    /// over. Bounded: a server without free slots is given nothing more.
+    pub fn count_placement(&mut self, server: &ServerId, owner: &ServerId) {
         if self.rules.count_placements
             && let Some(entry) = self.entries.get_mut(server)
         {
-            entry.placed = entry.placed.saturating_add(1);
+            self.placements += 1;
+            entry.placed.push(Placed { owner: owner.clone(), number: self.placements });
+        }
+    }
+
+    /// An owner says how many of its jobs are away. Of those that are counted, the oldest are over: a chain of small jobs
+    /// would otherwise fill a server's slots until its next report.
+    pub fn observe_away(&mut self, owner: &ServerId, jobs: u32) {
+        let mut numbers: Vec<u64> = (self.entries.values().flat_map(|entry| &entry.placed))
+            .filter(|placed| placed.owner == *owner)
+            .map(|placed| placed.number)
+            .collect();
+        numbers.sort_unstable();
+        let over = numbers.len().saturating_sub(jobs as usize);
+        let Some(last) = over.checked_sub(1).map(|last| numbers[last]) else { return };
+        for entry in self.entries.values_mut() {
+            entry.placed.retain(|placed| placed.owner != *owner || placed.number > last);
         }
     }
 

@@ -242,3 +242,28 @@ fn an_owner_that_the_coordinator_has_not_heard_of_is_taken_at_its_word() {
     assert!(ask_with(&mut core, 60.0).is_some());
     assert!(ask_with(&mut core, 0.01).is_none());
 }
+
+/// Small jobs follow one another faster than servers report: what is over must not fill the worker until its next report.
+#[test]
+fn a_job_that_is_over_gives_its_slot_back_before_the_next_report() {
+    let parameters = Parameters { policy: PolicyName::EcoTarget, ..Parameters::default() };
+    let mut core = PolicyCore::new(id("coordinator"), parameters).unwrap();
+    for sample in [LoadSample { worker_slots_free: 1, ..idle("worker") }, idle("a"), idle("b")] {
+        core.handle(
+            NOW,
+            Event::LoadSampled(LoadSample {
+                core_speed: if sample.server == id("worker") { 2.0 } else { 0.1 },
+                ..sample
+            }),
+        );
+    }
+    let place = |core: &mut PolicyCore, owner: &str, away: u32| {
+        let avoid = vec![id("a"), id("b")];
+        ask(core, PlacementRequest { away, avoid, ..request(owner, BYTES, None) }).is_some()
+    };
+    assert!(place(&mut core, "a", 0));
+    assert!(!place(&mut core, "b", 0), "its only slot is taken");
+    assert!(!place(&mut core, "a", 1), "the first job still runs");
+    assert!(place(&mut core, "a", 0), "the first job is over");
+    assert!(!place(&mut core, "b", 0), "what another owner says frees nothing of a's");
+}

@@ -43,9 +43,10 @@ impl GlobalSystem {
         parameters: &Parameters,
         predictor: &Predictor,
     ) -> PlacementAnswer {
+        self.table.observe_away(&request.owner, request.away);
         match self.choose(now, request, parameters, predictor) {
             Ok(Candidate { server, prediction }) => {
-                self.table.count_placement(&server);
+                self.table.count_placement(&server, &request.owner);
                 PlacementAnswer::Worker { worker: server, prediction }
             }
             Err(reason) => PlacementAnswer::Local { reason },

@@ -139,6 +139,7 @@ impl LocalSystem {
             local_time: local.map(|local| local.seconds),
             latest: if policy.has_energy_target() { forecast.and_then(|forecast| forecast.latest()) } else { None },
             avoid: self.avoid.iter().filter(|(_, until)| now < **until).map(|(worker, _)| worker.clone()).collect(),
+            away: self.away() as u32,
         };
         match request.problem(parameters.max_servers) {
             None => Ok(request),
@@ -156,10 +157,16 @@ impl LocalSystem {
     }
 
     fn has_room(&self, parameters: &Parameters) -> bool {
-        let asking = self.jobs.values().filter(|open| matches!(open.phase, Phase::Asking { .. })).count();
-        let offloaded = self.jobs.values().filter(|open| matches!(open.phase, Phase::Offloaded { .. })).count();
-        // A question counts as an offload already, since each may be answered with a worker.
-        asking < parameters.max_placements_outstanding && asking + offloaded < parameters.max_offloads_outstanding
+        self.asking() < parameters.max_placements_outstanding && self.away() < parameters.max_offloads_outstanding
+    }
+
+    fn asking(&self) -> usize {
+        self.jobs.values().filter(|open| matches!(open.phase, Phase::Asking { .. })).count()
+    }
+
+    /// A question counts as an offload already, since each may be answered with a worker.
+    fn away(&self) -> usize {
+        self.asking() + self.jobs.values().filter(|open| matches!(open.phase, Phase::Offloaded { .. })).count()
     }
 
     /// Keeps a job in mind; of settled ones, whose reports may never come, the oldest makes room.

@@ -176,6 +176,8 @@ pub struct PlacementRequest {
     pub latest: Option<Seconds>,
     /// Workers that declined or failed a job of this owner a short while ago.
     pub avoid: Vec<ServerId>,
+    /// Other jobs of this owner that are on workers, or may be: their answers are awaited.
+    pub away: u32,
 }
 
 impl PlacementRequest {

@@ -63,6 +63,7 @@ pub fn request(owner: &str, bytes: u64, latest: Option<f64>) -> PlacementRequest
         local_time: None,
         latest: latest.map(Seconds),
         avoid: Vec::new(),
+        away: 0,
     }
 }
 
