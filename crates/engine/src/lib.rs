@@ -25,6 +25,7 @@
 
 pub mod header;
 
+mod choices;
 mod duties;
 mod error;
 mod events;
@@ -47,6 +48,7 @@ mod wal_sync;
 mod worker;
 mod write;
 
+pub use choices::{Compression, Durability};
 pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};
@@ -58,9 +60,7 @@ pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
-pub use options::{
-    Compression, Durability, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions,
-};
+pub use options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions};
 pub use properties::{Counters, LevelProperties, StoreProperties};
 pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};

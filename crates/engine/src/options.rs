@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ecotone_policy::duty::DutyObserver;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
 
+use crate::choices::{Compression, Durability};
 use crate::offload::slots::LocalSlots;
 use crate::{CompactionOffload, Error, MemoryLimit, Result, StoreEvents};
 
@@ -17,33 +18,6 @@ pub const MAX_VALUE_BYTES: usize = 512 * 1024 * 1024;
 
 /// The largest batch, in bytes of keys, values and a few bytes for each: below the 4 GiB that RocksDB can frame.
 pub const MAX_BATCH_BYTES: usize = 1024 * 1024 * 1024;
-
-/// When a write is acknowledged. In all three every write goes to the write-ahead log (WAL) and from there to the
-/// operating system before it is acknowledged, so a killed process loses nothing; they differ in what a crash of the
-/// machine may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Durability {
-    /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not yet written back.
-    None,
-    /// The WAL is synced in the background every [`SYNC_INTERVAL`](crate::SYNC_INTERVAL). A crash of the machine loses
-    /// at most what was written since the last sync. A failed sync fails every later write.
-    #[default]
-    EverySecond,
-    /// The WAL is synced before the write is acknowledged; writers that wait together share one sync.
-    Always,
-}
-
-/// How tables are compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Compression {
-    /// Not at all.
-    None,
-    /// LZ4: little CPU.
-    #[default]
-    Lz4,
-    /// Zstandard: smaller tables, more CPU.
-    Zstd,
-}
 
 /// What may be in the directory, and what may be done there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -132,6 +132,10 @@ impl Store {
     }
 
     /// Writes all memtables to tables. With `wait`, returns when they are durable; without, when it has begun.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] without `wait` while writes are stopped: RocksDB begins no flush then that nobody waits for. Try again.
     pub fn flush(&self, wait: bool) -> Result<()> {
         self.check_writable()?;
         let mut options = FlushOptions::default();

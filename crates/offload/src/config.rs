@@ -42,6 +42,11 @@ pub struct Limits {
     pub read_timeout: Duration,
     /// How long a worker keeps a finished job's output for its owner. Default 60 s.
     pub output_kept: Duration,
+    /// Connections of other servers at a time, those for files not counted; more are closed at once. Default 512: two for
+    /// each server of a federation as large as a coordinator takes.
+    pub connections: usize,
+    /// Calls of one connection at a time; more wait. Default 256: the jobs, requests and reports of one server.
+    pub calls_per_connection: u32,
     /// Bytes of one range. Default 256 KiB: larger ones fall out of the processor's caches. At most 8 MiB.
     pub chunk_bytes: usize,
 }
@@ -63,6 +68,8 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(1),
             read_timeout: Duration::from_secs(3),
             output_kept: Duration::from_secs(60),
+            connections: 512,
+            calls_per_connection: 256,
             chunk_bytes: 256 << 10,
         }
     }
@@ -73,6 +80,9 @@ impl Limits {
         let refuse = |what: &str| Err(Error::Configuration(format!("federation limits: {what}")));
         if !(4096..=8 << 20).contains(&self.chunk_bytes) {
             return refuse("chunk_bytes must be 4 KiB to 8 MiB");
+        }
+        if self.connections == 0 || self.calls_per_connection == 0 {
+            return refuse("connections and calls_per_connection must be at least 1");
         }
         if self.heartbeat_timeout < 2 * self.heartbeat_interval {
             return refuse(

@@ -19,8 +19,9 @@ use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelRe
 use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::ThreadDuties;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{debug, info, warn};
@@ -28,6 +29,7 @@ use tracing::{debug, info, warn};
 use crate::config::Options;
 use crate::connections::{CONNECTION_WINDOW_BYTES, Connections, FRAME_BYTES, STREAM_WINDOW_BYTES};
 use crate::coordinator::{self, Queue};
+use crate::counted_stream::CountedStream;
 use crate::error::{Error, Result};
 use crate::exports::Exports;
 use crate::file_server::{self, FileServer, MAGIC};
@@ -403,6 +405,7 @@ impl Federation {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
+            .max_concurrent_streams(limits.calls_per_connection)
             .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
@@ -482,8 +485,9 @@ impl Drop for Federation {
 async fn accept(
     shared: Arc<Shared>,
     listener: TcpListener,
-    for_calls: tokio::sync::mpsc::Sender<std::io::Result<TcpStream>>,
+    for_calls: tokio::sync::mpsc::Sender<std::io::Result<CountedStream>>,
 ) {
+    let places = Arc::new(Semaphore::new(shared.options.limits.connections));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -493,6 +497,10 @@ async fn accept(
                 tokio::time::sleep(TICK).await;
                 continue;
             }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            debug!("too many connections; one is refused");
+            continue;
         };
         let (shared, for_calls) = (shared.clone(), for_calls.clone());
         tokio::spawn(async move {
@@ -510,7 +518,7 @@ async fn accept(
                     Err(error) => debug!(%error, "a connection for files was lost"),
                 },
                 Ok(Ok(())) => {
-                    let _ = for_calls.send(Ok(stream)).await;
+                    let _ = for_calls.send(Ok(CountedStream::new(stream, place))).await;
                 }
                 Ok(Err(_)) | Err(_) => debug!("a connection ended before it said anything"),
             }

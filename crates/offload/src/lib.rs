@@ -17,6 +17,7 @@ pub mod config;
 mod connections;
 mod convert;
 mod coordinator;
+mod counted_stream;
 pub mod error;
 mod exports;
 mod federation;

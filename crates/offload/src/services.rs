@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
+use tracing::warn;
 
 use crate::coordinator;
 use crate::error::Error;
@@ -30,7 +31,6 @@ pub(crate) struct Services {
 fn status(error: Error) -> Status {
     match error {
         Error::Unauthorised(_) => Status::permission_denied(error.to_string()),
-        Error::Version { .. } => Status::failed_precondition(error.to_string()),
         _ => Status::unavailable(error.to_string()),
     }
 }
@@ -40,11 +40,8 @@ impl Peer for Services {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let hello = request.into_inner();
         if hello.protocol_version != PROTOCOL_VERSION {
-            return Err(status(Error::Version {
-                peer: hello.server,
-                theirs: hello.protocol_version,
-                ours: PROTOCOL_VERSION,
-            }));
+            // The other side compares, too, and knows by this answer what to tell its operator.
+            warn!(server = hello.server, theirs = hello.protocol_version, ours = PROTOCOL_VERSION, "another protocol");
         }
         Ok(Response::new(HelloReply {
             protocol_version: PROTOCOL_VERSION,

@@ -1,6 +1,6 @@
 //! The store's options by name, as the command line and profiles give them.
 
-use ecotone_engine::{Compression, Durability, MemoryLimit, StoreOptions};
+use ecotone_engine::{MemoryLimit, StoreOptions};
 
 use crate::error::{Error, Result};
 
@@ -9,21 +9,11 @@ type Setter = fn(&mut StoreOptions, &str) -> std::result::Result<(), String>;
 /// Name, meaning and setter of every option.
 pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
     ("durability", "none, everysec or always", |options, value| {
-        options.durability = match value {
-            "none" => Durability::None,
-            "everysec" => Durability::EverySecond,
-            "always" => Durability::Always,
-            _ => return Err("must be none, everysec or always".into()),
-        };
+        options.durability = value.parse().map_err(|_| "must be none, everysec or always".to_owned())?;
         Ok(())
     }),
     ("compression", "none, lz4 or zstd", |options, value| {
-        options.compression = match value {
-            "none" => Compression::None,
-            "lz4" => Compression::Lz4,
-            "zstd" => Compression::Zstd,
-            _ => return Err("must be none, lz4 or zstd".into()),
-        };
+        options.compression = value.parse().map_err(|_| "must be none, lz4 or zstd".to_owned())?;
         Ok(())
     }),
     ("memory_limit_bytes", "block cache and memtables of the whole process", |options, value| {
@@ -105,7 +95,7 @@ mod tests {
         set_store_option(&mut options, "memtable_bytes=8388608").unwrap();
         set_store_option(&mut options, "compression=zstd").unwrap();
         assert_eq!(options.memtable_bytes, 8 << 20);
-        assert_eq!(options.compression, Compression::Zstd);
+        assert_eq!(options.compression, ecotone_engine::Compression::Zstd);
         for (wrong, says) in [
             ("memtable_bytes", "name=value"),
             ("memtable_bytes=much", "whole number"),

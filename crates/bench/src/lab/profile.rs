@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use ecotone_engine::{Compression, Durability};
 use serde::{Deserialize, Serialize};
 
 use super::LabError;
@@ -292,8 +293,8 @@ impl StoreSettings {
             return Err(wrong("l0_stop_trigger", "must not be below l0_slowdown_trigger".to_owned()));
         }
         for (key, value, known) in [
-            ("compression", &self.compression, ["none", "lz4", "zstd"]),
-            ("durability", &self.durability, ["none", "everysec", "always"]),
+            ("compression", &self.compression, Compression::ALL.map(Compression::name)),
+            ("durability", &self.durability, Durability::ALL.map(Durability::name)),
         ] {
             if let Some(value) = value.as_deref().filter(|value| !known.contains(value)) {
                 return Err(wrong(key, format!("`{value}` is none of {}", known.join(", "))));

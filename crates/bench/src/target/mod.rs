@@ -10,9 +10,10 @@ mod rocksdb;
 mod settings;
 mod settle;
 
+pub use ecotone_engine::{Compression, Durability};
 pub use engine::EngineTarget;
 pub use rocksdb::RocksdbTarget;
-pub use settings::{Compression, Durability, StoreSettings, TargetKind};
+pub use settings::{StoreSettings, TargetKind};
 
 use std::path::Path;
 use std::sync::Arc;

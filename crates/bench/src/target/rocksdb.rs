@@ -57,7 +57,7 @@ impl RocksdbTarget {
         let family = Family::of(&db).ok_or_else(|| Error::target(NAME, "open", "it has no data column family"))?;
         let mut write_options = WriteOptions::default();
         write_options.set_sync(settings.durability == Durability::Always);
-        let syncs = (settings.durability == Durability::Everysec).then(|| WalSyncs::start(&db)).transpose()?;
+        let syncs = (settings.durability == Durability::EverySecond).then(|| WalSyncs::start(&db)).transpose()?;
         Ok(Self {
             _syncs: syncs,
             family,
