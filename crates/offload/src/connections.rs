@@ -72,6 +72,7 @@ impl Connections {
             let channel = endpoint.connect().await.map_err(|error| Error::unreachable(address, root_cause(&error)))?;
             let request = HelloRequest { protocol_version: PROTOCOL_VERSION, server: self.own.as_str().to_owned() };
             let reply = PeerClient::new(channel.clone())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .hello(request)
                 .await
                 .map_err(|status| Error::unreachable(address, format!("handshake: {}", status.message())))?

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
+use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
 use crate::protocol::wire::{PlaceReply, PlaceRequest};
 use crate::steps::Step;
@@ -96,6 +97,7 @@ async fn ask_remote(shared: &Arc<Shared>, request: PlacementRequest) -> Result<P
         .if_open(&address)
         .ok_or_else(|| Error::unreachable(format!("coordinator {address}"), "not connected"))?;
     let reply = CoordinatorClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .place(convert::request_to_wire(&request))
         .await
         .map_err(|status| Error::unreachable(format!("coordinator {address}"), status.message()))?

@@ -17,7 +17,7 @@ use ecotone_policy::duty::{Duty, DutyObserver};
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelReport, PolicyCore, Prediction};
 use ecotone_policy::units::{Seconds, Time};
-use ecotone_power::ThreadDuties;
+use ecotone_power::{DutyScope, ThreadDuties};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
@@ -278,8 +278,9 @@ impl Shared {
         self.free_network.store(bytes_per_s.to_bits(), Ordering::Relaxed);
     }
 
-    pub(crate) fn duties(&self) -> &dyn DutyObserver {
-        &*self.duties
+    /// A duty of the calling thread that ends with the value, also by a panic.
+    pub(crate) fn duty(&self, duty: Duty) -> DutyScope<'_> {
+        DutyScope::begin(&*self.duties, duty)
     }
 
     /// CPU and energy of the calling thread so far, where the meter knows it.
@@ -475,6 +476,7 @@ impl Drop for Federation {
     fn drop(&mut self) {
         self.owner.cancel_all();
         self.shared.worker.cancel_all();
+        self.shared.worker.wait_for_threads(STOP_TIMEOUT);
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(STOP_TIMEOUT);
         }

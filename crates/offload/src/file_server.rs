@@ -24,7 +24,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_policy::duty::Duty;
 use tracing::debug;
@@ -48,6 +48,8 @@ pub(crate) const RANGE_BYTES_MAX: u32 = 8 << 20;
 const CONNECTIONS_MAX: usize = 64;
 /// Silence after which a peer is cut off. Longer than any pause of a compaction between two reads.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for the rest of a message that has begun.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a thread that waits for a request looks whether its token is still good.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -67,11 +69,11 @@ pub(crate) fn serve(shared: &Arc<Shared>, stream: TcpStream) {
     }
     let inside = shared.clone();
     let spawned = std::thread::Builder::new().name("ecotone-files".into()).spawn(move || {
-        inside.duties().begin(Duty::Transport);
+        let duty = inside.duty(Duty::Transport);
         if let Err(error) = talk(&inside, stream) {
             debug!(%error, "a connection for files ended");
         }
-        inside.duties().end();
+        drop(duty);
         inside.file_server.connections.fetch_sub(1, Ordering::AcqRel);
     });
     if let Err(error) = spawned {
@@ -86,7 +88,7 @@ fn talk(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
     stream.set_read_timeout(Some(LOOK_INTERVAL))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
     let mut hello = [0; 8 + TOKEN_BYTES];
-    stream.read_exact(&mut hello)?;
+    read_rest(&mut stream, &mut hello)?;
     let version = u32::from_le_bytes([hello[4], hello[5], hello[6], hello[7]]);
     let token = &hello[8..];
     if version != PROTOCOL_VERSION || shared.exports.find(token).is_err() {
@@ -125,12 +127,31 @@ fn next_request(stream: &mut TcpStream, is_wanted: impl Fn() -> bool) -> io::Res
         }
     }
     let mut rest = vec![0; usize::from(name_length[0]) + 12];
-    stream.read_exact(&mut rest)?;
+    read_rest(stream, &mut rest)?;
     let (name, numbers) = rest.split_at(usize::from(name_length[0]));
     let (offset, length) = numbers.split_at(8);
     let offset = u64::from_le_bytes(offset.try_into().unwrap_or_default());
     let length = u32::from_le_bytes(length.try_into().unwrap_or_default());
     Ok(Some((String::from_utf8_lossy(name).into_owned(), offset, length)))
+}
+
+/// The rest of a message that has begun. One lost packet delays it for longer than a look.
+fn read_rest(stream: &mut TcpStream, mut rest: &mut [u8]) -> io::Result<()> {
+    let until = Instant::now() + MESSAGE_TIMEOUT;
+    while !rest.is_empty() {
+        match stream.read(rest) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => rest = &mut rest[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if Instant::now() >= until {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn send(

@@ -44,6 +44,7 @@ pub(crate) struct Outputs {
     bytes: u64,
     names: HashSet<String>,
     checker: Checker,
+    is_kept: bool,
 }
 
 /// All output tables of a job: here, sound and durable.
@@ -68,6 +69,7 @@ impl Outputs {
             bytes: 0,
             names: HashSet::new(),
             checker,
+            is_kept: false,
         })
     }
 
@@ -117,19 +119,24 @@ impl Outputs {
         self.checker.check(Arrived { name: table.file.clone(), path, crc32c })
     }
 
-    /// Names of all tables that came.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
-        self.names.iter()
-    }
-
     /// Waits until every table is checked.
     pub(crate) fn finish(&mut self) -> Result<Received> {
         let (tables, joules) = self.checker.end()?;
         Ok(Received { tables, bytes: self.bytes, joules })
     }
 
-    /// Removes what came: the compaction runs here after all.
-    pub(crate) fn remove(mut self) {
+    /// RocksDB takes the tables over.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Outputs {
+    /// Removes what came, unless it is kept: the compaction runs here after all.
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         self.checker.give_up.store(true, Ordering::Release);
         // What it found no longer matters.
         let _ = self.checker.end();
@@ -164,11 +171,11 @@ impl Checker {
         let give_up = Arc::new(AtomicBool::new(false));
         let inside = give_up.clone();
         let thread = std::thread::Builder::new().name("ecotone-check".into()).spawn(move || {
-            shared.duties().begin(Duty::Compaction);
+            let duty = shared.duty(Duty::Compaction);
             let before = shared.thread_use();
             let tables = check_all(&receiver, &inside);
             let joules = shared.thread_use().since(before).joules;
-            shared.duties().end();
+            drop(duty);
             tables.map(|tables| (tables, joules))
         })?;
         Ok(Checker { arrived: Some(sender), give_up, thread: Some(thread) })

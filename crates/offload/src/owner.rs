@@ -34,10 +34,10 @@ use crate::exports::{Role, Token};
 use crate::federation::{JobEnded, JobOutcome, Shared};
 use crate::file_client::FileClient;
 use crate::outputs::{Outputs, Received, refused};
-use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
 use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, ReleaseRequest};
+use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 use crate::steps::Step;
 
 /// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
@@ -201,7 +201,7 @@ impl OwnerSide {
                     owner: self.shared.options.name.clone(),
                     worker: worker.clone(),
                     job: JobId(job.id),
-                    input_bytes: Bytes(job.input_bytes),
+                    input_bytes: Bytes(job.estimated_bytes),
                     output_bytes: Bytes(offloaded.output_bytes),
                     seconds: Seconds(began.elapsed().as_secs_f64()),
                     joules: Joules(offloaded.joules + own_joules),
@@ -238,6 +238,32 @@ impl OwnerSide {
                 }
                 Err(outcome)
             }
+        }
+    }
+}
+
+/// A job that counts as away. A panic below ends it too, or it would count for ever.
+struct UnderWay<'a> {
+    side: &'a OwnerSide,
+    job: JobId,
+    worker: &'a ServerId,
+    has_outcome: bool,
+}
+
+impl UnderWay<'_> {
+    /// The outcome is known, and whoever knows it tells the machine.
+    fn end(mut self) {
+        self.has_outcome = true;
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.side.away.fetch_sub(1, Ordering::AcqRel);
+        if !self.has_outcome {
+            let outcome = OffloadOutcome::Failed { worker: self.worker.clone(), reason: FailureReason::OwnerFailed };
+            self.side.shared.decide(Event::OffloadEnded { job: self.job, outcome });
+            self.side.shared.statistics.count_fallback("panicked");
         }
     }
 }
@@ -290,8 +316,8 @@ impl Away<'_> {
             deadline_seconds: self.deadline.0,
         };
         shared.step(Step::Offering);
-        let channel = shared.runtime.block_on(shared.connections.to(&self.worker_address))?;
-        let mut client = WorkerClient::new(channel.clone());
+        let channel = self.bounded(shared.connections.to(&self.worker_address))?;
+        let mut client = WorkerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut events = self
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
         let mut outputs = Outputs::new(shared, self.job.output_directory(), self.job.input_bytes)?;
@@ -300,9 +326,9 @@ impl Away<'_> {
             let joules = finished.joules + received.joules;
             Ok(Offloaded { result, output_bytes: received.bytes, joules, token })
         });
-        if outcome.is_err() {
-            outputs.remove();
-            self.side.release(&self.worker_address, token);
+        match &outcome {
+            Ok(_) => outputs.keep(),
+            Err(_) => self.side.release(&self.worker_address, token),
         }
         outcome
     }
@@ -332,6 +358,9 @@ impl Away<'_> {
         let silence = self.side.shared.options.limits.heartbeat_timeout;
         let left = self.until.saturating_duration_since(Instant::now());
         self.side.shared.runtime.block_on(async {
+            let mut cancel = std::pin::pin!(self.side.cancel.notified());
+            // Before the flag is read: a cancellation in between must not be missed.
+            cancel.as_mut().enable();
             if self.side.canceled.load(Ordering::Acquire) {
                 return Err(Error::Cancelled);
             }
@@ -343,7 +372,7 @@ impl Away<'_> {
                         Err(Error::Silent { seconds: silence.as_secs_f64() })
                     }
                 }),
-                () = self.side.cancel.notified() => Err(Error::Cancelled),
+                () = cancel => Err(Error::Cancelled),
             }
         })
     }
@@ -399,15 +428,20 @@ impl Away<'_> {
 
     /// Checks the result against what was fetched and makes it durable.
     fn accept(&self, finished: &Finished, outputs: &mut Outputs) -> Result<(VerifiedResult, Received)> {
+        if crc32c::crc32c(&finished.result) != finished.result_crc32c {
+            return Err(Error::BadResult("its description was damaged on the way".into()));
+        }
         let result = RemoteResult::parse(&finished.result).map_err(|error| Error::BadResult(error.to_string()))?;
         if let Err(status) = result.status {
             return Err(Error::Worker(status));
         }
-        let named = |table: &String| result.output_files.iter().any(|file| file.file_name == *table);
-        if let Some(unnamed) = outputs.names().find(|table| !named(table)) {
+        let received = outputs.finish()?;
+        // An empty table is one that the worker's compaction finished and then dropped.
+        let unnamed = |name: &String| !result.output_files.iter().any(|file| file.file_name == *name);
+        let full = received.tables.iter().filter(|(_, table)| !table.is_empty());
+        if let Some((unnamed, _)) = full.into_iter().find(|(name, _)| unnamed(name)) {
             return Err(Error::BadResult(format!("the result does not name {unnamed}, which came")));
         }
-        let received = outputs.finish()?;
         self.side.shared.step(Step::Verifying);
         let verified = verify_received_outputs(self.job, &finished.result, &received.tables).map_err(refused)?;
         Ok((verified, received))
@@ -432,15 +466,16 @@ impl CompactionOffload for OwnerSide {
                 self.run_here(&job, reason)
             }
             Decision::Away { worker, prediction, deadline } => {
+                let under_way = UnderWay { side: self, job: id, worker: &worker, has_outcome: false };
                 let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
                 {
                     self.offload(&job, &worker, prediction, deadline)
                 } else {
                     debug!(job = job.id, "as many jobs are away as may be; compacting locally");
                     self.shared.statistics.count_fallback(LocalReason::TooManyOutstanding.name());
-                    Err(OffloadOutcome::Failed { worker, reason: FailureReason::OwnerFailed })
+                    Err(OffloadOutcome::Failed { worker: worker.clone(), reason: FailureReason::OwnerFailed })
                 };
-                self.away.fetch_sub(1, Ordering::AcqRel);
+                under_way.end();
                 match outcome {
                     // The machine hears of the end when RocksDB has taken the tables.
                     Ok(result) => RemoteOutcome::Installed { result },
@@ -467,6 +502,7 @@ impl CompactionOffload for OwnerSide {
         let outcome = if ok {
             OffloadOutcome::Installed
         } else {
+            self.shared.statistics.count_fallback("not-installed");
             OffloadOutcome::Failed { worker: done.report.worker.clone(), reason: FailureReason::OwnerFailed }
         };
         self.shared.decide(Event::OffloadEnded { job: JobId(job), outcome });
@@ -489,10 +525,14 @@ impl OwnerSide {
         let shared = self.shared.clone();
         let address = address.to_owned();
         self.shared.runtime.spawn(async move {
-            if let Ok(channel) = shared.connections.to(&address).await {
-                let request = ReleaseRequest { token: token.to_wire() };
-                let _ = WorkerClient::new(channel).release(request).await;
-            }
+            let request = ReleaseRequest { token: token.to_wire() };
+            let told = async {
+                if let Ok(channel) = shared.connections.to(&address).await {
+                    let _ = WorkerClient::new(channel).release(request).await;
+                }
+            };
+            // Were there no limit, a worker that never answers would use up the connection's calls.
+            let _ = tokio::time::timeout(shared.options.limits.heartbeat_timeout, told).await;
         });
     }
 }

@@ -11,6 +11,8 @@
 //! - The disk is full, a range does not come, RocksDB refuses: the owner is told why and compacts locally.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +22,8 @@ use ecotone_engine::{CancelFlag, TableFormat, WorkerError, WorkerOptions, Worker
 use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::DeclineReason;
 use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::FlockOperation;
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
@@ -43,6 +46,12 @@ const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a full channel is tried again.
 const FULL_CHANNEL_LOOK: Duration = Duration::from_millis(5);
+/// Marks the folder as one process's.
+const LOCK_FILE: &str = "LOCK";
+/// How the names of jobs' folders begin.
+const JOB_FOLDER: &str = "job-";
+/// How many bytes a job writes between two looks at what is free on the disk.
+const DISK_LOOK_BYTES: u64 = 8 << 20;
 /// Input files of one job. RocksDB's largest compactions have some hundreds.
 const INPUT_FILES_MAX: usize = 4096;
 /// Output may exceed twice the input by the overhead of small tables.
@@ -58,6 +67,11 @@ pub(crate) type EventReceiver = mpsc::Receiver<std::result::Result<JobEvent, ton
 /// All jobs that this server runs or keeps outputs of.
 pub(crate) struct WorkerSide {
     directory: PathBuf,
+    /// Locked while this process lives: another one must not empty the folder.
+    _lock: File,
+    /// Threads that run jobs, and who waits for their end.
+    threads: Mutex<usize>,
+    thread_ended: Condvar,
     jobs: Mutex<HashMap<Token, Arc<Job>>>,
     next_folder: AtomicU64,
 }
@@ -72,6 +86,17 @@ struct Job {
     ended: Mutex<Option<Instant>>,
 }
 
+impl Job {
+    fn most_output_bytes(&self) -> u64 {
+        most_output_bytes(self.input_bytes)
+    }
+}
+
+/// No compaction doubles its input.
+fn most_output_bytes(input_bytes: u64) -> u64 {
+    input_bytes.saturating_mul(2).saturating_add(OUTPUT_SLACK_BYTES)
+}
+
 impl Drop for Job {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.folder)
@@ -83,16 +108,62 @@ impl Drop for Job {
 }
 
 impl WorkerSide {
-    /// Takes the folder over and removes what a dead process left there.
+    /// Takes the folder over and removes what a dead process left there: the folders of jobs, and nothing else.
     pub(crate) fn new(directory: &Path) -> Result<WorkerSide> {
-        let prepare = || {
-            if directory.exists() {
-                std::fs::remove_dir_all(directory)?;
+        let io = |error| Error::io("take over the worker's folder", directory, error);
+        std::fs::create_dir_all(directory).map_err(io)?;
+        let lock = File::create(directory.join(LOCK_FILE)).map_err(io)?;
+        if let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            return Err(match error {
+                rustix::io::Errno::WOULDBLOCK => Error::Configuration(format!(
+                    "{} is in use by another server; give each server a folder of its own (--dir)",
+                    directory.display()
+                )),
+                other => io(other.into()),
+            });
+        }
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            if entry.file_name().to_string_lossy().starts_with(JOB_FOLDER) {
+                std::fs::remove_dir_all(entry.path()).map_err(io)?;
             }
-            std::fs::create_dir_all(directory)
-        };
-        prepare().map_err(|error| Error::io("empty the worker's folder", directory, error))?;
-        Ok(WorkerSide { directory: directory.to_owned(), jobs: Mutex::default(), next_folder: AtomicU64::new(0) })
+        }
+        Ok(WorkerSide {
+            directory: directory.to_owned(),
+            _lock: lock,
+            threads: Mutex::new(0),
+            thread_ended: Condvar::new(),
+            jobs: Mutex::default(),
+            next_folder: AtomicU64::new(0),
+        })
+    }
+
+    fn thread_begins(&self) {
+        *self.threads.lock() += 1;
+    }
+
+    fn thread_ended(&self) {
+        *self.threads.lock() -= 1;
+        self.thread_ended.notify_all();
+    }
+
+    /// Waits until no thread runs a job, but not beyond `longest`. They were cancelled before.
+    pub(crate) fn wait_for_threads(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        let mut threads = self.threads.lock();
+        while *threads > 0 {
+            if self.thread_ended.wait_until(&mut threads, until).timed_out() {
+                warn!(threads = *threads, "jobs for other servers are still running while this one ends");
+                return;
+            }
+        }
+    }
+
+    /// Forgets a job. Its folder goes when nobody uses it any more.
+    fn forget(&self, token: Token) {
+        // Dropped after the lock: removing the folder takes time.
+        let job = self.jobs.lock().remove(&token);
+        drop(job);
     }
 
     /// Jobs that run now.
@@ -165,16 +236,17 @@ impl WorkerSide {
         }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
         let free = free_bytes(&self.directory)?;
-        let needed = offer.input_bytes.saturating_add(limits.worker_disk_reserve_bytes);
-        if free < needed {
-            return declined(
-                DeclineReason::NoDisk,
-                format!("{free} bytes are free on the disk, the job needs {needed}"),
-            );
-        }
 
         let token = Token::from_wire(&offer.token)?;
         let mut jobs = self.jobs.lock();
+        // What running jobs have written already is counted twice, on the safe side.
+        let promised = jobs.values().filter(|job| job.ended.lock().is_none()).map(|job| job.most_output_bytes());
+        let needed = promised.fold(most_output_bytes(offer.input_bytes), u64::saturating_add);
+        let needed = needed.saturating_add(limits.worker_disk_reserve_bytes);
+        if free < needed {
+            let detail = format!("{free} bytes are free on the disk, this job and those that run may need {needed}");
+            return declined(DeclineReason::NoDisk, detail);
+        }
         let running = jobs.values().filter(|job| job.ended.lock().is_none());
         let (count, memory) = running.fold((0, 0), |(count, memory), job| (count + 1, memory + job.memory_bytes));
         if count >= limits.worker_slots {
@@ -186,7 +258,7 @@ impl WorkerSide {
         if jobs.contains_key(&token) {
             return declined(DeclineReason::NoFreeSlot, "a job with this token is here already".into());
         }
-        let folder = self.directory.join(format!("job-{}", self.next_folder.fetch_add(1, Ordering::Relaxed)));
+        let folder = self.directory.join(format!("{JOB_FOLDER}{}", self.next_folder.fetch_add(1, Ordering::Relaxed)));
         std::fs::create_dir(&folder).map_err(|error| Error::io("create a job's folder", &folder, error))?;
         let job = Arc::new(Job {
             folder,
@@ -243,6 +315,7 @@ fn tell(sender: &EventSender, cancel: &CancelFlag, what: Event) {
 
 /// Starts the job's thread and the task that keeps its owner informed.
 fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, sender: EventSender) {
+    shared.worker.thread_begins();
     let bytes_read = Arc::new(AtomicU64::new(0));
     let ended = Arc::new(tokio::sync::Notify::new());
     shared.runtime.spawn(keep_informed(
@@ -254,23 +327,46 @@ fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, send
         ended.clone(),
         Instant::now() + Duration::from_secs_f64(offer.deadline_seconds.clamp(0.0, DEADLINE_SECONDS_MAX)),
     ));
+    let thread = JobThread { shared: shared.clone(), token, job: job.clone(), sender: sender.clone(), ended };
     let run = move || {
-        shared.duties().begin(Duty::Worker);
-        let outcome = run(&shared, &offer, &job, &sender, &bytes_read);
-        shared.duties().end();
-        *job.ended.lock() = Some(Instant::now());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let _duty = shared.duty(Duty::Worker);
+            run(&shared, &offer, &thread.job, &thread.sender, &bytes_read)
+        }));
+        thread.end(outcome.unwrap_or_else(|_| Err(Error::Worker("it panicked".into()))), &offer);
+    };
+    // Without a thread everything that it was given is dropped, and with it the job.
+    if let Err(error) = std::thread::Builder::new().name("ecotone-worker".into()).spawn(run) {
+        warn!(%error, "no thread for a job; it is dropped and its owner compacts locally");
+        job.cancel.cancel();
+        tell(&sender, &job.cancel, Event::Failed(Failed { reason: format!("no thread: {error}") }));
+    }
+}
+
+/// What the end of a job's thread has to see to. Dropped without an end, it takes the job for ended all the same.
+struct JobThread {
+    shared: Arc<Shared>,
+    token: Token,
+    job: Arc<Job>,
+    sender: EventSender,
+    ended: Arc<tokio::sync::Notify>,
+}
+
+impl JobThread {
+    fn end(self, outcome: Result<Finished>, offer: &JobOffer) {
+        *self.job.ended.lock() = Some(Instant::now());
         let last = match outcome {
             Ok(finished) => {
-                shared.statistics.count_taken();
-                shared.step(Step::Compacted);
+                self.shared.statistics.count_taken();
+                self.shared.step(Step::Compacted);
                 Event::Finished(finished)
             }
             Err(error) => {
                 debug!(owner = offer.owner, job = offer.job, %error, "a job for another server failed");
-                shared.worker.jobs.lock().remove(&token);
+                self.shared.worker.forget(self.token);
                 match error {
                     Error::Declined(reason, detail) => {
-                        shared.statistics.count_declined(reason.name());
+                        self.shared.statistics.count_declined(reason.name());
                         Event::Declined(Declined { reason: reason.name().to_owned(), detail })
                     }
                     other => Event::Failed(Failed { reason: other.to_string() }),
@@ -278,12 +374,17 @@ fn begin(shared: Arc<Shared>, offer: JobOffer, token: Token, job: Arc<Job>, send
             }
         };
         // An owner that is gone needs no answer.
-        tell(&sender, &job.cancel, last);
-        ended.notify_one();
-    };
-    let spawned = std::thread::Builder::new().name("ecotone-worker".into()).spawn(run);
-    if let Err(error) = spawned {
-        warn!(%error, "no thread for a job; it is dropped and its owner compacts locally");
+        tell(&self.sender, &self.job.cancel, last);
+    }
+}
+
+impl Drop for JobThread {
+    fn drop(&mut self) {
+        if self.job.ended.lock().replace(Instant::now()).is_none() {
+            self.shared.worker.forget(self.token);
+        }
+        self.ended.notify_one();
+        self.shared.worker.thread_ended();
     }
 }
 
@@ -304,7 +405,7 @@ async fn keep_informed(
             () = ended.notified() => {
                 // The owner lets go of the stream when it has what it wants, or has given up.
                 let _ = tokio::time::timeout(shared.options.limits.output_kept, sender.closed()).await;
-                shared.worker.jobs.lock().remove(&token);
+                shared.worker.forget(token);
                 return;
             }
             () = tokio::time::sleep_until(deadline.into()) => {
@@ -316,7 +417,7 @@ async fn keep_informed(
                 // Before the end, only a failed or cancelled owner hangs up.
                 if job.ended.lock().is_none() {
                     job.cancel.cancel();
-                    shared.worker.jobs.lock().remove(&token);
+                    shared.worker.forget(token);
                     debug!(folder = %job.folder.display(), "the owner hung up; its job is cancelled");
                 }
                 return;
@@ -372,6 +473,7 @@ fn run(
     })?;
     let used = shared.thread_use().since(before);
     Ok(Finished {
+        result_crc32c: crc32c::crc32c(&result),
         result,
         compaction_seconds: began.elapsed().as_secs_f64(),
         cpu_seconds: used.cpu_seconds,
@@ -406,10 +508,17 @@ impl WriteTap for OutputTap {
                 self.complete(path, len).map_err(std::io::Error::other)
             }
             TapEvent::Appended { bytes, .. } => {
-                let written = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                // No compaction doubles its input; one that seems to would fill the disk.
-                if written > 2 * self.job.input_bytes + OUTPUT_SLACK_BYTES {
+                let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                let written = before + bytes.len() as u64;
+                if written > self.job.most_output_bytes() {
                     return Err(std::io::Error::other("the job's output is larger than twice its input"));
+                }
+                // This server's own store may lie on the same disk.
+                let reserve = self.shared.options.limits.worker_disk_reserve_bytes;
+                if before / DISK_LOOK_BYTES != written / DISK_LOOK_BYTES
+                    && free_bytes(&self.job.folder).map_err(std::io::Error::other)? < reserve
+                {
+                    return Err(std::io::ErrorKind::StorageFull.into());
                 }
                 Ok(())
             }
@@ -423,4 +532,26 @@ fn free_bytes(directory: &Path) -> Result<u64> {
     let disk = rustix::fs::statvfs(directory)
         .map_err(|error| Error::io("ask for the free space of", directory, error.into()))?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_folders_of_jobs_are_emptied_and_only_by_one_process() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("worker");
+        std::fs::create_dir_all(directory.join("job-7")).unwrap();
+        std::fs::create_dir_all(directory.join("photos")).unwrap();
+        std::fs::write(directory.join("job-7/000001.sst"), "left behind").unwrap();
+        std::fs::write(directory.join("photos/cat"), "not ours").unwrap();
+        let first = WorkerSide::new(&directory).unwrap();
+        assert!(!directory.join("job-7").exists());
+        assert!(directory.join("photos/cat").exists());
+        let second = WorkerSide::new(&directory).map(|_| ()).unwrap_err();
+        assert!(matches!(second, Error::Configuration(_)), "{second}");
+        drop(first);
+        WorkerSide::new(&directory).map(|_| ()).unwrap();
+    }
 }

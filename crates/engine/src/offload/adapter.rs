@@ -197,6 +197,7 @@ impl OffloadState {
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
         let (id, rocks_job, is_part, input_records) = (job.id, job.rocks_job, job.is_part(), job.input_records);
+        let is_urgent = job.input_level == 0;
         let outcome = {
             let _duty = self.duties.enter(Duty::Compaction);
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
@@ -209,7 +210,7 @@ impl OffloadState {
                 if is_part && !self.siblings_agree(rocks_job, input_records, &result) {
                     tracing::warn!(job = id, "the parts did not read what the inputs hold: this one runs locally");
                     self.tell_installed(id, false);
-                    self.wait_for_slot(id);
+                    self.wait_for_slot(id, is_urgent);
                     return None;
                 }
                 self.running.part_is_remote(compaction_of(rocks_job));
@@ -217,11 +218,11 @@ impl OffloadState {
             }
             RemoteOutcome::Installed { result } => {
                 tracing::error!(job = id, of = result.job(), "a result of another job: the compaction runs locally");
-                self.wait_for_slot(id);
+                self.wait_for_slot(id, is_urgent);
                 None
             }
             RemoteOutcome::Fallback => {
-                self.wait_for_slot(id);
+                self.wait_for_slot(id, is_urgent);
                 None
             }
             RemoteOutcome::Local => {
@@ -244,8 +245,11 @@ impl OffloadState {
         }
     }
 
-    fn wait_for_slot(&self, job: u64) {
-        hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
+    /// A compaction of level 0 waits for nobody: writers may be waiting for it, and RocksDB runs one at a time.
+    fn wait_for_slot(&self, job: u64, is_urgent: bool) {
+        if !is_urgent {
+            hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
+        }
         self.running.part_is_local(job);
     }
 

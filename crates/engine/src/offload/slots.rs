@@ -3,8 +3,12 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+/// Longest wait for a slot. A compaction that has waited for so long is needed more than the bound.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A number of slots for compactions that run here after an offload failed. Shared by clones of the `Arc`, so that
 /// several stores of a process can have one bound.
@@ -32,16 +36,20 @@ impl LocalSlots {
         Arc::new(Self { capacity: capacity.max(1), state: Mutex::default(), freed: Condvar::new() })
     }
 
-    /// Waits for a slot. `give_up` is asked before each wait; when it says true, nothing is waited for and nothing
-    /// taken. Whoever makes it true calls [`wake_all`](Self::wake_all).
+    /// Waits for a slot, at most [`LONGEST_WAIT`]; then there is none, and the compaction runs without. `give_up` is asked
+    /// before each wait; when it says true, nothing is waited for and nothing taken. Whoever makes it true calls
+    /// [`wake_all`](Self::wake_all).
     pub fn acquire(self: &Arc<Self>, give_up: impl Fn() -> bool) -> Option<LocalPermit> {
+        let until = Instant::now() + LONGEST_WAIT;
         let mut state = self.state.lock();
         state.waiting += 1;
         while state.used >= self.capacity && !give_up() {
-            self.freed.wait(&mut state);
+            if self.freed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
         }
         state.waiting -= 1;
-        if give_up() {
+        if give_up() || state.used >= self.capacity {
             return None;
         }
         state.used += 1;

@@ -103,11 +103,12 @@ impl Behaviour {
         })
     }
 
-    /// Spoils the result.
+    /// Spoils the result, and vouches for it.
     pub fn on_result(change: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Behaviour {
         Behaviour::on_event(move |event| match event {
             Event::Finished(mut finished) => {
                 change(&mut finished.result);
+                finished.result_crc32c = crc32c::crc32c(&finished.result);
                 vec![Act::Send(Event::Finished(finished))]
             }
             other => vec![Act::Send(other)],
@@ -129,7 +130,8 @@ impl Behaviour {
 
     pub fn finish_with(result: &'static [u8]) -> Behaviour {
         Behaviour::on_offer(|_| {
-            let finished = Finished { result: result.to_vec(), ..Default::default() };
+            let result_crc32c = crc32c::crc32c(result);
+            let finished = Finished { result: result.to_vec(), result_crc32c, ..Default::default() };
             vec![Act::Send(Event::Finished(finished)), Act::Close]
         })
     }
