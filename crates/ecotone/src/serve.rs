@@ -222,21 +222,10 @@ impl Arguments {
     }
 }
 
-/// Fills the store before workloads that read what they did not write.
+/// Fills the store before workloads that read what they did not write: with the keys that they read.
 fn load(daemon: &Daemon, workload: &WorkloadOptions) -> Result<()> {
-    if !workload.preloads() {
-        return Ok(());
-    }
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
-    let fill = WorkloadOptions {
-        workload: Workload::FillSeq,
-        ops: Some(workload.keys),
-        seconds: None,
-        rate_ops_per_s: None,
-        write_rate_ops_per_s: None,
-        ..workload.clone()
-    };
-    Driver::start(target, fill, Some(daemon.duties()))?.join().context("filling the store")?;
+    Driver::fill(target, workload.clone(), Some(daemon.duties())).context("filling the store")?;
     Ok(())
 }
 
@@ -364,6 +353,7 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         ops: done.counts.total(),
         reads: done.counts.reads(),
         writes: done.counts.writes(),
+        missed: done.missed,
         seconds: done.seconds,
         stall_ms: sums.stall_ms,
         stalls: sums.stalls_ms,

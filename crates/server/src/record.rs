@@ -145,6 +145,9 @@ pub struct Final {
     pub reads: u64,
     /// Puts and deletes among them.
     pub writes: u64,
+    /// Gets that found nothing. Workloads read only what was loaded or written, so any is a fault.
+    #[serde(default)]
+    pub missed: u64,
     /// Seconds the workload ran.
     pub seconds: f64,
     /// Milliseconds in which writes were slowed or stopped.

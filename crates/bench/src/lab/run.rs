@@ -259,9 +259,16 @@ impl<'a> Federation<'a> {
             self.take_event()?;
         }
         for server in &self.servers {
-            let failures = server.recording.sums.as_ref().map_or(0, |sums| sums.core_failures);
+            let (name, policy) = (&server.recording.server, self.plan.policy);
+            let (failures, missed) =
+                server.recording.sums.as_ref().map_or((0, 0), |sums| (sums.core_failures, sums.missed));
+            if missed > 0 {
+                self.warnings.push(format!(
+                    "server {name} under policy {policy}: {missed} reads found no key; its store did not hold what its \
+                     workload reads, and this run is not valid"
+                ));
+            }
             if failures > 0 {
-                let (name, policy) = (&server.recording.server, self.plan.policy);
                 self.warnings.push(format!(
                     "server {name} under policy {policy}: {failures} times a thread did not get its emulated core; \
                      this run is not valid"
