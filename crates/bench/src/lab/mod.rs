@@ -10,8 +10,10 @@
 //! Threads: the lab runs on the caller's thread; one thread for each server reads its output.
 
 mod cgroups;
+mod colocated;
 mod emulation;
 mod error;
+mod host;
 mod model_errors;
 mod options;
 mod place;
@@ -29,6 +31,7 @@ use std::collections::BTreeMap;
 pub use cgroups::Cgroups;
 pub use emulation::{EmulatedCores, Emulation};
 pub use error::LabError;
+pub use host::Host;
 pub(crate) use model_errors::job_errors;
 pub use model_errors::{COUNTED_FROM_TRAININGS, ModelErrors};
 pub use options::{LabOptions, OfferedRate, Patience};
@@ -36,7 +39,7 @@ pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
-pub use summary::{Host, LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
+pub use summary::{LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
 
 use place::Place;
 use process::Interruption;

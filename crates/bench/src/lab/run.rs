@@ -14,9 +14,10 @@ use std::{
 
 use super::{
     EmulatedCores, Emulation, LabError, LabOptions, PolicyRecording, Progress, ScaledProfile, ServerRecording, Tick,
+    colocated::colocated_steps,
     process::Interruption,
     server_process::{Event, ServerProcess},
-    summary::colocated_steps,
+    summary::energy_sources,
 };
 use crate::record::{Outcome, Ready, Record};
 
@@ -274,6 +275,14 @@ impl<'a> Federation<'a> {
                      this run is not valid"
                 ));
             }
+        }
+        let sums = self.servers.iter().filter_map(|server| server.recording.sums.as_ref());
+        let sources = energy_sources(sums.map(|sums| sums.energy_source.as_str()));
+        if sources.contains(',') {
+            self.warnings.push(format!(
+                "policy {}: servers take their joules from different sources ({sources}); do not compare or add them",
+                self.plan.policy
+            ));
         }
         for server in &mut self.servers {
             let what = match (server.closed, server.process.end()) {
