@@ -16,6 +16,7 @@ mod error;
 mod host;
 mod model_errors;
 mod options;
+mod own_directory;
 mod place;
 mod process;
 mod profile;
