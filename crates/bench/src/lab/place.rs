@@ -118,7 +118,8 @@ fn recorded(directory: &Path) -> Result<PathBuf, LabError> {
 
 /// Memory if there is enough of it, else the disk.
 fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
-    let needed = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64 + SPARE_BYTES;
+    let written = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64;
+    let needed = written.saturating_add(SPARE_BYTES);
     let fits = free_bytes(Path::new(MEMORY)).is_some_and(|free| free >= needed)
         && fs::read_to_string("/proc/meminfo").is_ok_and(|text| available_bytes(&text) >= needed);
     if fits {
