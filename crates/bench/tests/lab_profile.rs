@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 use ecotone_bench::lab::{Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, OfferedRate, Profile, ScaledProfile};
+use ecotone_bench::workload::Workload;
+use ecotone_policy::policy::PolicyName;
 
 const ALONE: Demand = Demand { foreground_threads: 1, colocated_threads: 0 };
 
@@ -161,18 +163,17 @@ fn offered_rates_are_operations_or_shares() {
 #[test]
 fn impossible_options_are_refused_before_anything_starts() {
     let options = |change: fn(&mut LabOptions)| {
-        let policies = vec!["local".to_owned(), "eco".to_owned()];
-        let mut options = LabOptions::new("fillrandom", Profile::load("three-tier").unwrap(), policies, 90).unwrap();
+        let policies = vec![PolicyName::Local, PolicyName::Eco];
+        let mut options =
+            LabOptions::new(Workload::FillRandom, Profile::load("three-tier").unwrap(), policies, 90).unwrap();
         change(&mut options);
         options.check().map_err(|error| error.to_string())
     };
     assert_eq!(options(|_| {}), Ok(()));
     type Change = fn(&mut LabOptions);
-    let cases: [(Change, &str); 8] = [
+    let cases: [(Change, &str); 6] = [
         (|options| options.policies.clear(), "--policies"),
-        (|options| options.policies.push("eco".to_owned()), "--policies"),
-        (|options| options.policies.push("../eco".to_owned()), "--policies"),
-        (|options| options.workload = "fill random".to_owned(), "WORKLOAD"),
+        (|options| options.policies.push(PolicyName::Eco), "--policies"),
         (|options| options.seconds = 0, "--seconds"),
         (|options| options.threads = 0, "--threads"),
         (|options| options.colocated = 100, "--colocated"),

@@ -42,6 +42,8 @@ pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
 pub use summary::{LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
 
+use ecotone_policy::policy::PolicyName;
+
 use place::Place;
 use process::Interruption;
 use run::{Plan, run};
@@ -89,7 +91,7 @@ pub fn run_lab_on(
             offered.ops_per_s = lab.emulated.servers.iter().map(|server| (server.name.clone(), rate)).collect();
         }
         Some(OfferedRate::ShareOfLocal(share)) => {
-            let (_, local) = lab.run("local", CALIBRATION, &BTreeMap::new())?;
+            let (_, local) = lab.run(PolicyName::Local, CALIBRATION, &BTreeMap::new())?;
             offered.rate = format!("{:.0}% of local", share * 100.0);
             // A limit of zero would mean none.
             let limit = |server: &ServerRun| (server.ops_per_s * share).max(1.0);
@@ -100,8 +102,8 @@ pub fn run_lab_on(
 
     let mut recording = Recording::default();
     let mut runs = Vec::with_capacity(options.policies.len());
-    for policy in &options.policies {
-        let (records, run) = lab.run(policy, policy, &offered.ops_per_s)?;
+    for &policy in &options.policies {
+        let (records, run) = lab.run(policy, policy.name(), &offered.ops_per_s)?;
         recording.runs.push(records);
         runs.push(run);
     }
@@ -112,7 +114,7 @@ pub fn run_lab_on(
         profile: options.profile.name.clone(),
         about: options.profile.about.clone(),
         host,
-        workload: options.workload.clone(),
+        workload: options.workload.name().to_owned(),
         seconds: options.seconds,
         offered,
         colocated: options.colocated,
@@ -142,13 +144,13 @@ struct Lab<'a> {
 impl Lab<'_> {
     fn run(
         &mut self,
-        policy: &str,
+        policy: PolicyName,
         directory: &str,
         ops_per_s: &BTreeMap<String, f64>,
     ) -> Result<(PolicyRecording, PolicyRun), LabError> {
         let logs = self.place.fresh(directory)?;
         let stores = self.place.fresh_stores(directory)?;
-        self.progress.run_begins(self.index, policy);
+        self.progress.run_begins(self.index, policy.name());
         let plan = Plan {
             options: self.options,
             emulated: &self.emulated,
