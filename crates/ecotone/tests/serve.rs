@@ -16,12 +16,17 @@ struct Server {
 
 impl Server {
     fn start(directory: &Path, name: &str, workload: &str, coordinator: Option<&str>) -> Server {
+        let mut arguments = vec!["--workload", workload, "--keys", "2000", "--seconds", "2"];
+        if let Some(address) = coordinator {
+            arguments.extend(["--join", address]);
+        }
+        Server::with(directory, name, &arguments)
+    }
+
+    fn with(directory: &Path, name: &str, arguments: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
         command.arg("serve").arg("--dir").arg(directory.join(name)).args(["--listen", "127.0.0.1:0", "--name", name]);
-        command.args(["--workload", workload, "--keys", "2000", "--seconds", "2", "--records", "-"]);
-        if let Some(address) = coordinator {
-            command.args(["--join", address]);
-        }
+        command.args(["--records", "-"]).args(arguments);
         let mut child = command.env("RUST_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Server { child, output }
@@ -105,6 +110,27 @@ fn a_federation_reads_what_it_loaded() {
     for sums in two_servers_run("ycsb-a") {
         assert!(sums.reads > 0 && sums.writes > 0, "{sums:?}");
     }
+}
+
+/// What RocksDB was opened with, as it writes it down itself.
+fn subcompactions(arguments: &[&str]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Server::with(directory.path(), "only", arguments);
+    server.address();
+    server.terminate();
+    let files = std::fs::read_dir(directory.path().join("only/store")).unwrap().map(|file| file.unwrap().path());
+    let options = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("OPTIONS-")).max();
+    let text = std::fs::read_to_string(options.unwrap()).unwrap();
+    text.lines().find_map(|line| line.trim().strip_prefix("max_subcompactions=")).unwrap().to_owned()
+}
+
+#[test]
+fn a_split_that_is_asked_for_wins_over_the_policy() {
+    assert_eq!(subcompactions(&["--policy", "local"]), "1");
+    assert_eq!(subcompactions(&["--policy", "local", "--store-option", "max_subcompactions=3"]), "3");
+    let split = ["--policy", "local-split", "--cores", "8"];
+    assert_ne!(subcompactions(&split), "1");
+    assert_eq!(subcompactions(&[&split[..], &["--store-option", "max_subcompactions=1"]].concat()), "1");
 }
 
 #[test]
