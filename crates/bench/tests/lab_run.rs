@@ -284,6 +284,8 @@ impl Server {
             energy_joules: 2.0,
             offloaded: 1,
             core_failures: u64::from(self.fault == "unbound"),
+            missed: u64::from(self.fault == "misses"),
+            energy_source: if self.fault == "metered" { "rapl" } else { "model" }.to_owned(),
             ..Final::default()
         }));
         // Work for others goes on, but is no part of the measurement.
@@ -519,6 +521,11 @@ fn what_goes_wrong_after_the_numbers_are_complete_is_a_warning() {
     assert!(report.warnings[0].contains("exit status: 3"), "{:?}", report.warnings);
     let report = bench.run(&bench.options("unbound", &["eco"]), &mut Quiet).unwrap();
     assert!(report.warnings[0].contains("this run is not valid"), "{:?}", report.warnings);
+    let report = bench.run(&bench.options("misses", &["eco"]), &mut Quiet).unwrap();
+    assert!(report.warnings[0].contains("medium-1 under policy eco: 1 reads found no key"), "{:?}", report.warnings);
+    let report = bench.run(&bench.options("metered", &["eco"]), &mut Quiet).unwrap();
+    assert!(report.warnings[0].contains("different sources (model, rapl)"), "{:?}", report.warnings);
+    assert_eq!(report.runs[0].servers[1].energy_source, "rapl");
 }
 
 #[test]
