@@ -322,7 +322,13 @@ fn six_servers_that_read_and_write_have_all_their_plots_and_both_rates() {
         page.contains("Reads per second relative to local") && page.contains("Tables in level 0 of low-2 over time")
     );
     let text = results_text(&report);
-    assert!(text.lines().next().unwrap().contains("reads/s"), "{text}");
+    let head: Vec<&str> =
+        text.lines().next().unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    for rate in ["reads/s", "writes/s"] {
+        let at = head.iter().position(|cell| *cell == rate).unwrap();
+        assert_eq!(head[at + 1], "vs local", "{text}");
+    }
+    assert!(head.contains(&"µJ/op (model)"), "{text}");
     assert!(papers_text(&report).unwrap().contains("+61 %"));
 }
 
@@ -339,6 +345,21 @@ fn tables_compare_with_local_and_with_the_papers() {
     assert!(papers.contains("ECO-KVS, Fig. 7(a)") && papers.contains("EdgePilot, Fig. 8(a)"), "{papers}");
     assert!(!papers.contains("eco-gate"), "not run:\n{papers}");
     assert!(models_text(&report).contains("declined"));
+}
+
+#[test]
+fn a_stall_that_local_did_not_have_is_said_to_be_new() {
+    let mut report = report(&["local", "eco"], 0);
+    for sums in report.recording.runs[0].servers.iter_mut().map(|server| server.sums.as_mut().unwrap()) {
+        sums.stall_ms = 0.0;
+    }
+    report.recording.runs[1].servers[0].sums.as_mut().unwrap().stall_ms = 1500.0;
+    report.runs = report.recording.runs.iter().map(|run| PolicyRun::of(run, &report.emulated).unwrap()).collect();
+    relate_to_local(&mut report.runs);
+    let (text, page) = (results_text(&report), html(&report, &HEADER));
+    assert!(text.contains("more than none"), "{text}");
+    assert!(page.contains("<em class=\"worse\">more than none</em>"));
+    assert!(page.contains("µJ per operation (model)") && page.contains("µJ/op (model)"));
 }
 
 #[test]
@@ -362,7 +383,18 @@ fn the_json_has_the_promised_shape() {
     for key in ["policy", "servers", "total", "models"] {
         assert!(run.get(key).is_some(), "{key}");
     }
-    for key in ["name", "tier", "ops", "ops_per_s", "stall_ms", "energy_joules", "epo_uj", "offloaded", "taken"] {
+    for key in [
+        "name",
+        "tier",
+        "ops",
+        "ops_per_s",
+        "stall_ms",
+        "energy_joules",
+        "energy_source",
+        "epo_uj",
+        "offloaded",
+        "taken",
+    ] {
         assert!(run["servers"][2].get(key).is_some(), "servers: {key}");
     }
     for key in ["ops_per_s", "stall_ms", "energy_joules", "epo_uj"] {

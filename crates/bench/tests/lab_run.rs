@@ -1,6 +1,6 @@
 //! The lab against a server that speaks the protocol of records but stores nothing: this program itself, started again.
 //!
-//! What the server does is said by its workload's name: `calm`, `dies`, `hangs` and so on. Emulated cores are folders, so
+//! What the server does is said by the lab's script: `calm`, `dies`, `hangs` and so on. Emulated cores are folders, so
 //! that these tests need no rights and see whether they were removed.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
@@ -23,10 +23,13 @@ use ecotone_bench::{
         Quiet, Tick, run_lab, run_lab_on,
     },
     record::{Final, Job, Outcome, Ready, Record, Sample},
+    workload::Workload,
 };
 
 /// Runs of this program as a server find it set. `main` of a test program is not ours, so it is a test that serves.
 const SERVE: &str = "ECOTONE_LAB_TEST_SERVER";
+/// What a server finds set to what it is to do.
+const CONDUCT: &str = "ECOTONE_LAB_TEST_CONDUCT";
 /// Runs of this program as a lab find it set to the place of the lab.
 const LAB: &str = "ECOTONE_LAB_TEST_LAB";
 
@@ -97,22 +100,22 @@ impl Bench {
         Bench { emulation: Folders { root: place.join("cores"), orphans: Arc::default() }, place, _guard: None }
     }
 
-    fn options(&self, workload: &str, policies: &[&str]) -> LabOptions {
+    fn options(&self, conduct: &str, policies: &[&str]) -> LabOptions {
         let profile = Profile::load("three-tier").unwrap();
-        let policies = policies.iter().map(|policy| (*policy).to_owned()).collect();
-        let mut options = LabOptions::new(workload, profile, policies, 2).unwrap();
+        let policies = policies.iter().map(|policy| policy.parse().unwrap()).collect();
+        let mut options = LabOptions::new(Workload::FillRandom, profile, policies, 2).unwrap();
         options.stores = Some(self.place.join("stores"));
-        options.server_program = self.program();
+        options.server_program = self.program(conduct);
         options
     }
 
     /// A script that starts this program again as a server. What the test's frame prints is kept from the lab: records go
     /// to the third descriptor.
-    fn program(&self) -> PathBuf {
+    fn program(&self, conduct: &str) -> PathBuf {
         let path = self.place.join("server.sh");
         let own = std::env::current_exe().unwrap();
         let script = format!(
-            "#!/bin/sh\nexport {SERVE}=\"$*\"\nexec '{}' --exact serves --nocapture 3>&1 >/dev/null\n",
+            "#!/bin/sh\nexport {SERVE}=\"$*\" {CONDUCT}={conduct}\nexec '{}' --exact serves --nocapture 3>&1 >/dev/null\n",
             own.display()
         );
         fs::write(&path, script).unwrap();
@@ -155,15 +158,23 @@ struct Server {
     name: String,
     /// What the one server that misbehaves does.
     fault: String,
+    /// What all do.
+    conduct: String,
     records: File,
 }
 
 impl Server {
     fn new(arguments: Vec<String>) -> Server {
         let records = OpenOptions::new().write(true).open("/proc/self/fd/3").unwrap();
-        let mut server = Server { arguments, name: String::new(), fault: String::new(), records };
+        let mut server = Server {
+            arguments,
+            name: String::new(),
+            fault: String::new(),
+            conduct: std::env::var(CONDUCT).unwrap(),
+            records,
+        };
         server.name = server.value("--name");
-        server.fault = if server.name == "medium-1" { server.value("--workload") } else { String::new() };
+        server.fault = if server.name == "medium-1" { server.conduct.clone() } else { String::new() };
         server
     }
 
@@ -233,7 +244,7 @@ impl Server {
                 _ => {}
             }
             // A tenth of real time is enough, unless the lab has something to say on the way.
-            let real = self.value("--workload") == "loaded";
+            let real = self.conduct == "loaded";
             thread::sleep(Duration::from_millis(if real { 1000 } else { 100 }));
             let said = lines.try_iter().filter_map(|line| line.strip_prefix("colocated ")?.parse().ok());
             colocated_threads = said.last().unwrap_or(colocated_threads);
@@ -260,7 +271,7 @@ impl Server {
         if self.fault == "forgets" {
             self.hang();
         }
-        if self.value("--workload") == "leaves" && self.fault.is_empty() {
+        if self.conduct == "leaves" && self.fault.is_empty() {
             // The one that leaves must be missed before all are told to stop.
             thread::sleep(Duration::from_millis(800));
         }
@@ -273,6 +284,8 @@ impl Server {
             energy_joules: 2.0,
             offloaded: 1,
             core_failures: u64::from(self.fault == "unbound"),
+            missed: u64::from(self.fault == "misses"),
+            energy_source: if self.fault == "metered" { "rapl" } else { "model" }.to_owned(),
             ..Final::default()
         }));
         // Work for others goes on, but is no part of the measurement.
@@ -367,10 +380,10 @@ fn servers_are_told_what_the_profile_says() {
         "serve --dir ",
         "--listen 127.0.0.1:0 --name low-1 --join 127.0.0.1:4000 --policy local-split --cores 4 --core-speed 0.054",
         "--active-watts 2 --idle-watts 0.7 --worker-slots 1",
-        "--store-option memtable_bytes=8388608",
+        "--store-option memtable_bytes=10485760",
         "--store-option l0_slowdown_trigger=20",
         "--store-option max_subcompactions=2",
-        "--workload calm --keys 200000 --key-bytes 16 --value-bytes 1000 --threads 1 --rate 250.0 --seconds 2 --seed 3",
+        "--workload fillrandom --keys 600000 --key-bytes 16 --value-bytes 1000 --threads 1 --rate 250.0 --seconds 2 --seed 3",
         "--wait-for-start --records -",
     ] {
         assert!(log.contains(argument), "no {argument} in {log}");
@@ -464,7 +477,7 @@ fn a_server_that_hangs_is_killed_with_all_its_children() {
 fn a_server_that_is_never_ready_is_an_error() {
     let bench = Bench::new();
     let mut options = bench.options("never-ready", &["eco"]);
-    options.patience.load = Duration::from_millis(800);
+    options.patience.ready = Duration::from_millis(800);
     assert!(bench.fails(&options).contains("server medium-1 under policy eco: is not ready in time"));
 }
 
@@ -508,6 +521,11 @@ fn what_goes_wrong_after_the_numbers_are_complete_is_a_warning() {
     assert!(report.warnings[0].contains("exit status: 3"), "{:?}", report.warnings);
     let report = bench.run(&bench.options("unbound", &["eco"]), &mut Quiet).unwrap();
     assert!(report.warnings[0].contains("this run is not valid"), "{:?}", report.warnings);
+    let report = bench.run(&bench.options("misses", &["eco"]), &mut Quiet).unwrap();
+    assert!(report.warnings[0].contains("medium-1 under policy eco: 1 reads found no key"), "{:?}", report.warnings);
+    let report = bench.run(&bench.options("metered", &["eco"]), &mut Quiet).unwrap();
+    assert!(report.warnings[0].contains("different sources (model, rapl)"), "{:?}", report.warnings);
+    assert_eq!(report.runs[0].servers[1].energy_source, "rapl");
 }
 
 #[test]

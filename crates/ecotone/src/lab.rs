@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ecotone_bench::lab::{LabOptions, LabReport, OfferedRate, Profile, run_lab};
 use ecotone_bench::report::{PageHeader, html, models_text, papers_text, results_text};
+use ecotone_bench::workload::Workload;
+use ecotone_policy::policy::PolicyName;
 
 use crate::progress::LabBars;
 
@@ -61,7 +63,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let profile = Profile::load(&arguments.profile)?;
-    let mut options = LabOptions::new(&arguments.workload, profile, arguments.policies.clone(), arguments.seconds)?;
+    let workload = arguments.workload.parse::<Workload>()?;
+    let policies = arguments.policies.iter().map(|policy| policy.parse::<PolicyName>());
+    let policies = policies.collect::<Result<Vec<_>, _>>().context("--policies")?;
+    let mut options = LabOptions::new(workload, profile, policies, arguments.seconds)?;
     options.rate = arguments.rate.as_deref().map(str::parse::<OfferedRate>).transpose()?;
     options.colocated = arguments.colocated;
     options.threads = arguments.threads;
@@ -69,10 +74,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     options.seed = arguments.seed;
     options.record = arguments.record.clone();
     options.stores = arguments.stores.clone();
-    arguments.workload.parse::<ecotone_bench::workload::Workload>()?;
-    for policy in &arguments.policies {
-        policy.parse::<ecotone_policy::policy::PolicyName>().context("--policies")?;
-    }
     let report = {
         let mut bars = LabBars::new();
         run_lab(&options, &mut bars)?

@@ -66,11 +66,12 @@ impl Progress for LabBars {
 
     fn run_ends(&mut self, _index: usize, run: &PolicyRun) {
         self.bar.println(format!(
-            "{} {:.0} op/s, {:.1} s stalled, {} uJ/op",
+            "{} {:.0} op/s, {:.1} s stalled, {} uJ/op ({})",
             self.policy,
             run.total.ops_per_s,
             run.total.stall_ms / 1e3,
-            run.total.epo_uj.map_or_else(|| "-".into(), |epo_uj| format!("{epo_uj:.0}"))
+            run.total.epo_uj.map_or_else(|| "-".into(), |epo_uj| format!("{epo_uj:.0}")),
+            run.energy_source()
         ));
     }
 

@@ -189,6 +189,9 @@ impl Arguments {
         for assignment in &self.store_options {
             set_store_option(&mut store, assignment)?;
         }
+        let asked = |name: &str| self.store_options.iter().any(|one| one.split('=').next() == Some(name));
+        // What was asked for wins over the policy, also where it is RocksDB's default.
+        let max_subcompactions = asked("max_subcompactions").then_some(store.max_subcompactions);
         if let Some(durability) = &self.durability {
             set_store_option(&mut store, &format!("durability={durability}"))?;
         }
@@ -217,26 +220,16 @@ impl Arguments {
             idle_watts: self.idle_watts,
             worker_slots: self.worker_slots,
             network_bytes_per_s: self.network_bytes_per_s,
+            max_subcompactions,
             store,
         })
     }
 }
 
-/// Fills the store before workloads that read what they did not write.
+/// Fills the store before workloads that read what they did not write: with the keys that they read.
 fn load(daemon: &Daemon, workload: &WorkloadOptions) -> Result<()> {
-    if !workload.preloads() {
-        return Ok(());
-    }
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
-    let fill = WorkloadOptions {
-        workload: Workload::FillSeq,
-        ops: Some(workload.keys),
-        seconds: None,
-        rate_ops_per_s: None,
-        write_rate_ops_per_s: None,
-        ..workload.clone()
-    };
-    Driver::start(target, fill, Some(daemon.duties()))?.join().context("filling the store")?;
+    Driver::fill(target, workload.clone(), Some(daemon.duties())).context("filling the store")?;
     Ok(())
 }
 
@@ -358,12 +351,12 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         let latency = Latency { p50: summary.p50, p99: summary.p99, p999: summary.p999, max: summary.max };
         Some((kind.name().to_owned(), latency))
     });
-    let written = |usage: ProcessUsage| usage.bytes_device.unwrap_or_default();
     Final {
         server,
         ops: done.counts.total(),
         reads: done.counts.reads(),
         writes: done.counts.writes(),
+        missed: done.missed,
         seconds: done.seconds,
         stall_ms: sums.stall_ms,
         stalls: sums.stalls_ms,
@@ -379,7 +372,7 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         network_bytes_received: sums.network_bytes_received,
         latency_us: latency_us.collect(),
         bytes_user: done.bytes_user,
-        bytes_device: written(ProcessUsage::now()).saturating_sub(written(done.usage_at_begin.clone())),
+        bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
         l0_max: sums.l0_tables_max,
         core_failures: sums.core_failures,
     }

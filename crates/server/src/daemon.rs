@@ -26,6 +26,7 @@ use crate::colocated::Colocated;
 use crate::error::{Error, Result};
 use crate::monitor::{Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
+use crate::sample_base::{SampleBase, counting_from};
 
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,6 +41,7 @@ pub struct Daemon {
     colocated: Arc<Mutex<Colocated>>,
     sampler: Option<Sampler>,
     begin: Mutex<Begin>,
+    sample_base: Arc<Mutex<SampleBase>>,
 }
 
 /// Counters when the workload began.
@@ -94,7 +96,8 @@ impl Daemon {
         };
         let meter = EnergyMeter::start(model)?;
         let duties = Arc::new(ThreadDuties::new(meter.clone(), binder.clone()));
-        let watch = Arc::new(Watch::new(&options, sink));
+        let sample_base = Arc::new(Mutex::new(SampleBase::default()));
+        let watch = Arc::new(Watch::new(&options, sink.map(|sink| counting_from(sample_base.clone(), sink))));
 
         let mut policy = Parameters { policy: options.policy, ..Parameters::default() };
         // Until the first flushes tell: a table of L0 holds one memtable.
@@ -121,10 +124,7 @@ impl Daemon {
             watch.clone(),
         )?);
 
-        // A number that was asked for holds; RocksDB's default of one is the policy's to change.
-        if options.store.max_subcompactions == 1 || subcompactions == 1 {
-            options.store.max_subcompactions = subcompactions;
-        }
+        options.store.max_subcompactions = options.max_subcompactions.unwrap_or(subcompactions);
         options.store.local_slots = Some(LocalSlots::new(Limits::default().fallback_slots));
         options.store.offload = Some(federation.offload());
         options.store.duties = Some(duties.clone());
@@ -154,7 +154,17 @@ impl Daemon {
         });
         let sampler = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), "the store is open");
-        Ok(Daemon { store: Some(store), federation, duties, watch, progress, colocated, sampler: Some(sampler), begin })
+        Ok(Daemon {
+            store: Some(store),
+            federation,
+            duties,
+            watch,
+            progress,
+            colocated,
+            sampler: Some(sampler),
+            begin,
+            sample_base,
+        })
     }
 
     /// The store.
@@ -174,11 +184,13 @@ impl Daemon {
 
     /// A workload begins: records are timed from here, and its progress is taken from `source`.
     pub fn begin_workload(&self, source: impl Fn() -> Progress + Send + Sync + 'static) {
-        *self.begin.lock() = Begin {
-            energy: self.duties.meter().reading(),
-            counters: self.store().counters(),
-            federation: self.federation.statistics(),
+        let (energy, counters) = (self.duties.meter().reading(), self.store().counters());
+        *self.sample_base.lock() = SampleBase {
+            stall_ms: counters.stall_us() as f64 / 1e3,
+            delayed_ms: counters.writer_stall_us as f64 / 1e3,
+            energy_joules: energy.total_joules,
         };
+        *self.begin.lock() = Begin { energy, counters, federation: self.federation.statistics() };
         *self.progress.lock() = Some(Arc::new(source));
         self.watch.begin();
         if let Some(sampler) = &self.sampler {

@@ -13,6 +13,7 @@ mod host_load;
 mod monitor;
 mod options;
 pub mod record;
+mod sample_base;
 mod store_options;
 
 pub use daemon::{Daemon, Sums};

@@ -43,7 +43,9 @@ pub struct ServeOptions {
     pub worker_slots: Option<u32>,
     /// Bandwidth each way, in bytes/s.
     pub network_bytes_per_s: f64,
-    /// The store.
+    /// Parts of one compaction of L0; `None`: the policy's choice.
+    pub max_subcompactions: Option<u32>,
+    /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
     pub store: StoreOptions,
 }
 

@@ -47,9 +47,9 @@ pub struct Sample {
     pub writes: u64,
     /// Tables in level 0 at the end of the second.
     pub l0_tables: u64,
-    /// Milliseconds in which writes were slowed or stopped, since the start.
+    /// Milliseconds in which writes were slowed or stopped, since the workload began.
     pub stall_ms: f64,
-    /// Milliseconds by which single writes were delayed, summed over writers, since the start.
+    /// Milliseconds by which single writes were delayed, summed over writers, since the workload began.
     pub delayed_ms: f64,
     /// Bytes written by the workload in this second.
     pub input_rate_bytes_per_s: f64,
@@ -62,7 +62,7 @@ pub struct Sample {
     pub free_cores: f64,
     /// Co-located busy threads that share this server's cores.
     pub colocated_threads: u64,
-    /// Energy used since the start, idle share included.
+    /// Energy used since the workload began, idle share included.
     pub energy_joules: f64,
     /// Jobs of other servers that this one runs at the end of the second.
     pub running_worker_jobs: u64,
@@ -145,6 +145,9 @@ pub struct Final {
     pub reads: u64,
     /// Puts and deletes among them.
     pub writes: u64,
+    /// Gets that found nothing. Workloads read only what was loaded or written, so any is a fault.
+    #[serde(default)]
+    pub missed: u64,
     /// Seconds the workload ran.
     pub seconds: f64,
     /// Milliseconds in which writes were slowed or stopped.
@@ -179,8 +182,9 @@ pub struct Final {
     pub latency_us: BTreeMap<String, Latency>,
     /// Bytes of keys and values that the workload wrote.
     pub bytes_user: u64,
-    /// Bytes the process wrote to the device, by the kernel's count.
-    pub bytes_device: u64,
+    /// Bytes the process wrote to the device, by the kernel's count; none where the kernel tells none, as of a store in memory.
+    #[serde(default)]
+    pub bytes_device: Option<u64>,
     /// Most tables seen in level 0.
     pub l0_max: u64,
     /// How often a thread could not be put on its emulated core. A run with any is not valid.

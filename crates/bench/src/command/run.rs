@@ -78,7 +78,7 @@ fn report(
     let mut reasons = Reasons::default();
     let begin = &outcome.usage_at_begin;
     let ops = outcome.counts.total();
-    let bytes_device = reasons.keep("bytes_device", bytes_device(begin, end, outcome.bytes_user));
+    let bytes_device = reasons.keep("bytes_device", begin.bytes_device_until(end, outcome.bytes_user));
     let war = reasons.keep("war", war(bytes_device, outcome.bytes_user));
     let sar = reasons.keep("sar", sar(target.directory(), outcome));
     let rss_max_bytes = reasons.keep("rss_max_bytes", end.rss_max_bytes.clone());
@@ -128,16 +128,6 @@ impl Reasons {
     }
 }
 
-fn bytes_device(begin: &ProcessUsage, end: &ProcessUsage, bytes_user: u64) -> Measured<u64> {
-    let written = end.bytes_device.clone()?.saturating_sub(begin.bytes_device.clone()?);
-    if written == 0 && bytes_user > 0 {
-        return Err(
-            "the kernel counted no byte to a device: the directory seems to be on a file system in memory".into()
-        );
-    }
-    Ok(written)
-}
-
 fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
     let written = bytes_device.ok_or("there is no bytes_device")?;
     if bytes_user == 0 {
@@ -159,18 +149,6 @@ fn sar(directory: Option<&Path>, outcome: &Outcome) -> Measured<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn usage(bytes_device: Measured<u64>) -> ProcessUsage {
-        ProcessUsage { cpu_seconds: 0.0, bytes_device, rss_max_bytes: Ok(0) }
-    }
-
-    #[test]
-    fn a_counter_that_stands_still_is_no_zero() {
-        assert_eq!(bytes_device(&usage(Ok(100)), &usage(Ok(350)), 50), Ok(250));
-        assert_eq!(bytes_device(&usage(Ok(100)), &usage(Ok(100)), 0), Ok(0));
-        assert!(bytes_device(&usage(Ok(100)), &usage(Ok(100)), 50).unwrap_err().contains("in memory"));
-        assert_eq!(bytes_device(&usage(Ok(1)), &usage(Err("no /proc".into())), 50), Err("no /proc".into()));
-    }
 
     #[test]
     fn write_amplification_needs_both_sides() {

@@ -87,24 +87,40 @@ impl Conductor {
 
     /// Runs all phases.
     pub(super) fn run(&self) -> Result<Outcome> {
-        let values = ValuePool::new(self.options.seed, self.options.longest_value_bytes());
+        let values = self.values();
         let mut load = Sum::default();
         let mut settled = false;
         if self.options.preloads() {
-            load = self.load(&values)?;
-            self.enter(Phase::Settling);
-            settled = self.stopped() || self.target.settle(SETTLE_LIMIT)?;
-            if !settled {
-                tracing::warn!(
-                    "the store still compacts its load after {} s; the numbers include some of that work",
-                    SETTLE_LIMIT.as_secs()
-                );
-            }
+            (load, settled) = self.fill_with(&values)?;
         }
         self.enter(Phase::Measuring);
         let outcome = self.measure(&values, load.thread, settled);
         self.enter(Phase::Finished);
         outcome
+    }
+
+    /// Runs only the phases before the measured part. Returns whether the store settled.
+    pub(super) fn fill(&self) -> Result<bool> {
+        let (_, settled) = self.fill_with(&self.values())?;
+        self.enter(Phase::Finished);
+        Ok(settled)
+    }
+
+    fn values(&self) -> ValuePool {
+        ValuePool::new(self.options.seed, self.options.longest_value_bytes())
+    }
+
+    fn fill_with(&self, values: &ValuePool) -> Result<(Sum, bool)> {
+        let load = self.load(values)?;
+        self.enter(Phase::Settling);
+        let settled = self.stopped() || self.target.settle(SETTLE_LIMIT)?;
+        if !settled {
+            tracing::warn!(
+                "the store still compacts its load after {} s; the numbers include some of that work",
+                SETTLE_LIMIT.as_secs()
+            );
+        }
+        Ok((load, settled))
     }
 
     fn stopped(&self) -> bool {

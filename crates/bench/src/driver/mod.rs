@@ -97,6 +97,25 @@ impl Driver {
             .map_err(|error| Error::options(format!("cannot start a thread: {error}")))?;
         Ok(Running { conductor, thread: Some(thread), ended })
     }
+
+    /// Fills the store with the keys and values that the workload expects, lets it settle, and returns when that is done: a
+    /// later run with [`Preload::Existing`](crate::workload::Preload::Existing) then finds every key. Returns whether the
+    /// store settled within the driver's limit. Of a workload that starts from an empty store nothing is loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if the options are refused, and the first error of the target.
+    pub fn fill(
+        target: Arc<dyn Target>,
+        options: WorkloadOptions,
+        observer: Option<Arc<dyn DutyObserver>>,
+    ) -> Result<bool> {
+        options.validate()?;
+        if !options.preloads() {
+            return Ok(true);
+        }
+        Conductor::new(target, options, observer).fill()
+    }
 }
 
 /// A run that was started. Dropping it stops the run and waits for its threads.

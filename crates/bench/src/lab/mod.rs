@@ -10,10 +10,13 @@
 //! Threads: the lab runs on the caller's thread; one thread for each server reads its output.
 
 mod cgroups;
+mod colocated;
 mod emulation;
 mod error;
+mod host;
 mod model_errors;
 mod options;
+mod own_directory;
 mod place;
 mod process;
 mod profile;
@@ -29,6 +32,7 @@ use std::collections::BTreeMap;
 pub use cgroups::Cgroups;
 pub use emulation::{EmulatedCores, Emulation};
 pub use error::LabError;
+pub use host::Host;
 pub(crate) use model_errors::job_errors;
 pub use model_errors::{COUNTED_FROM_TRAININGS, ModelErrors};
 pub use options::{LabOptions, OfferedRate, Patience};
@@ -36,7 +40,9 @@ pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
 pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
-pub use summary::{Host, LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
+pub use summary::{LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
+
+use ecotone_policy::policy::PolicyName;
 
 use place::Place;
 use process::Interruption;
@@ -85,7 +91,7 @@ pub fn run_lab_on(
             offered.ops_per_s = lab.emulated.servers.iter().map(|server| (server.name.clone(), rate)).collect();
         }
         Some(OfferedRate::ShareOfLocal(share)) => {
-            let (_, local) = lab.run("local", CALIBRATION, &BTreeMap::new())?;
+            let (_, local) = lab.run(PolicyName::Local, CALIBRATION, &BTreeMap::new())?;
             offered.rate = format!("{:.0}% of local", share * 100.0);
             // A limit of zero would mean none.
             let limit = |server: &ServerRun| (server.ops_per_s * share).max(1.0);
@@ -96,8 +102,8 @@ pub fn run_lab_on(
 
     let mut recording = Recording::default();
     let mut runs = Vec::with_capacity(options.policies.len());
-    for policy in &options.policies {
-        let (records, run) = lab.run(policy, policy, &offered.ops_per_s)?;
+    for &policy in &options.policies {
+        let (records, run) = lab.run(policy, policy.name(), &offered.ops_per_s)?;
         recording.runs.push(records);
         runs.push(run);
     }
@@ -108,7 +114,7 @@ pub fn run_lab_on(
         profile: options.profile.name.clone(),
         about: options.profile.about.clone(),
         host,
-        workload: options.workload.clone(),
+        workload: options.workload.name().to_owned(),
         seconds: options.seconds,
         offered,
         colocated: options.colocated,
@@ -138,13 +144,13 @@ struct Lab<'a> {
 impl Lab<'_> {
     fn run(
         &mut self,
-        policy: &str,
+        policy: PolicyName,
         directory: &str,
         ops_per_s: &BTreeMap<String, f64>,
     ) -> Result<(PolicyRecording, PolicyRun), LabError> {
         let logs = self.place.fresh(directory)?;
         let stores = self.place.fresh_stores(directory)?;
-        self.progress.run_begins(self.index, policy);
+        self.progress.run_begins(self.index, policy.name());
         let plan = Plan {
             options: self.options,
             emulated: &self.emulated,

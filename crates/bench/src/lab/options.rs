@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, path::PathBuf, str::FromStr, time::Duration};
 
+use ecotone_policy::policy::PolicyName;
+
 use super::{LabError, Profile};
+use crate::workload::Workload;
 
 /// Most co-located threads: twice the cores of the papers' largest server.
 const MAX_COLOCATED_THREADS: u32 = 16;
@@ -10,12 +13,12 @@ const MAX_COLOCATED_THREADS: u32 = 16;
 /// A lab: which workload, on which servers, under which policies.
 #[derive(Clone, Debug)]
 pub struct LabOptions {
-    /// Name of the workload, as `ecotone bench` knows it, such as `fillrandom`.
-    pub workload: String,
+    /// What the servers run.
+    pub workload: Workload,
     /// The servers.
     pub profile: Profile,
     /// Policies to run, one after the other, in this order. `local` is the one others are compared with.
-    pub policies: Vec<String>,
+    pub policies: Vec<PolicyName>,
     /// Length of each run.
     pub seconds: u64,
     /// Operations offered to each server; none: as many as it takes.
@@ -105,9 +108,14 @@ impl LabOptions {
     ///
     /// # Errors
     /// [`LabError::Io`] if the running program's path cannot be found.
-    pub fn new(workload: &str, profile: Profile, policies: Vec<String>, seconds: u64) -> Result<Self, LabError> {
+    pub fn new(
+        workload: Workload,
+        profile: Profile,
+        policies: Vec<PolicyName>,
+        seconds: u64,
+    ) -> Result<Self, LabError> {
         Ok(LabOptions {
-            workload: workload.to_owned(),
+            workload,
             profile,
             policies,
             seconds,
@@ -125,13 +133,12 @@ impl LabOptions {
 
     /// Whether servers load their stores before they are ready.
     pub fn preloads(&self) -> bool {
-        !matches!(self.workload.as_str(), "fillrandom" | "fillseq")
+        !self.workload.fills()
     }
 
-    /// Client threads that are busy at once on each server. `readwhilewriting` adds one writer to its readers, as
-    /// db_bench does.
+    /// Client threads that are busy at once on each server.
     pub fn foreground_threads(&self) -> u32 {
-        self.threads + u32::from(self.workload == "readwhilewriting")
+        self.workload.driver_threads(self.threads)
     }
 
     /// Checks what can be known before anything is started.
@@ -139,24 +146,13 @@ impl LabOptions {
     /// # Errors
     /// [`LabError::Option`] that names the option.
     pub fn check(&self) -> Result<(), LabError> {
-        let is_name = |text: &str| {
-            !text.is_empty()
-                && text.len() <= 64
-                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        };
-        if !is_name(&self.workload) {
-            return Err(LabError::option("WORKLOAD", format!("`{}` is not a workload's name", self.workload)));
-        }
         if self.policies.is_empty() {
             return Err(LabError::option("--policies", "name at least one policy, such as local,eco"));
         }
         let mut seen = BTreeSet::new();
         for policy in &self.policies {
-            if !is_name(policy) {
-                return Err(LabError::option("--policies", format!("`{policy}` is not a policy's name")));
-            }
             if !seen.insert(policy) {
-                return Err(LabError::option("--policies", format!("`{policy}` is named twice")));
+                return Err(LabError::option("--policies", format!("`{}` is named twice", policy.name())));
             }
         }
         if self.seconds == 0 {

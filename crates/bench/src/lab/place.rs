@@ -4,7 +4,7 @@
 //! that all share, the kernel's write-back comes in bursts that make every thread of every server up to twice as slow for
 //! seconds: the cost of a compacted byte then varies by a fifth from job to job, which no server could foresee.
 //!
-//! Invariant: stores are gone when the place is, whatever happened.
+//! Invariant: stores are gone when the place is; those of a lab that was killed go when the next one begins.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
 
 use rustix::fs::statvfs;
 
-use super::{LabError, LabOptions, LabReport, PolicyRecording};
+use super::{LabError, LabOptions, LabReport, PolicyRecording, own_directory::OwnDirectory};
 
 /// Marks a directory as one the lab has recorded into, which it may then record into again.
 const MARK: &str = ".ecotone-lab";
@@ -33,9 +33,9 @@ pub(super) struct Place {
     /// Logs, records and the report.
     root: PathBuf,
     is_recorded: bool,
-    stores: tempfile::TempDir,
+    stores: OwnDirectory,
     /// Removes `root` when it is not to stay.
-    _passing: Option<tempfile::TempDir>,
+    _passing: Option<OwnDirectory>,
 }
 
 impl Place {
@@ -45,13 +45,15 @@ impl Place {
             Some(directory) => directory.clone(),
             None => default_stores(options.seconds, host_cores),
         };
-        let stores = in_directory(&beneath).map_err(LabError::io("cannot make a directory for stores in", &beneath))?;
+        let stores =
+            OwnDirectory::make_in(&beneath).map_err(LabError::io("cannot make a directory for stores in", &beneath))?;
         if let Some(directory) = &options.record {
             let root = recorded(directory)?;
             return Ok(Place { root, is_recorded: true, stores, _passing: None });
         }
         let temporary = std::env::temp_dir();
-        let passing = in_directory(&temporary).map_err(LabError::io("cannot make a directory in", &temporary))?;
+        let passing =
+            OwnDirectory::make_in(&temporary).map_err(LabError::io("cannot make a directory in", &temporary))?;
         Ok(Place { root: passing.path().to_owned(), is_recorded: false, stores, _passing: Some(passing) })
     }
 
@@ -116,7 +118,8 @@ fn recorded(directory: &Path) -> Result<PathBuf, LabError> {
 
 /// Memory if there is enough of it, else the disk.
 fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
-    let needed = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64 + SPARE_BYTES;
+    let written = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64;
+    let needed = written.saturating_add(SPARE_BYTES);
     let fits = free_bytes(Path::new(MEMORY)).is_some_and(|free| free >= needed)
         && fs::read_to_string("/proc/meminfo").is_ok_and(|text| available_bytes(&text) >= needed);
     if fits {
@@ -138,10 +141,6 @@ fn available_bytes(meminfo: &str) -> u64 {
         .find_map(|line| line.strip_prefix("MemAvailable:"))
         .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kibibytes.unwrap_or(0).saturating_mul(1024)
-}
-
-fn in_directory(directory: &Path) -> std::io::Result<tempfile::TempDir> {
-    tempfile::Builder::new().prefix("ecotone-lab-").tempdir_in(directory)
 }
 
 #[cfg(test)]

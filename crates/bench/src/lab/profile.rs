@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use ecotone_engine::{Compression, Durability};
 use serde::{Deserialize, Serialize};
 
-use super::LabError;
+use super::{LabError, colocated::colocated_server};
 
 /// Most servers of a profile. Each is a process with a store; the lab is for one machine.
 const MAX_SERVERS: usize = 32;
@@ -182,7 +182,7 @@ impl Profile {
 
     /// The server that gets the co-located threads: the first of tier `high`.
     pub fn colocated_server(&self) -> Option<usize> {
-        self.servers.iter().position(|server| server.tier == "high")
+        colocated_server(self.servers.iter().map(|server| server.tier.as_str()))
     }
 
     fn check(&self, file: &str) -> Result<(), LabError> {

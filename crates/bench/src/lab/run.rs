@@ -12,11 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ecotone_policy::policy::PolicyName;
+
 use super::{
     EmulatedCores, Emulation, LabError, LabOptions, PolicyRecording, Progress, ScaledProfile, ServerRecording, Tick,
+    colocated::colocated_steps,
     process::Interruption,
     server_process::{Event, ServerProcess},
-    summary::colocated_steps,
+    summary::energy_sources,
 };
 use crate::record::{Outcome, Ready, Record};
 
@@ -34,7 +37,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) struct Plan<'a> {
     pub(super) options: &'a LabOptions,
     pub(super) emulated: &'a ScaledProfile,
-    pub(super) policy: &'a str,
+    pub(super) policy: PolicyName,
     /// Operations per second by server; a server that is missing gets no limit.
     pub(super) ops_per_s: &'a BTreeMap<String, f64>,
     /// Logs go here.
@@ -58,14 +61,14 @@ pub(super) fn run(
 ) -> Result<Outcomes, LabError> {
     let mut federation = Federation::new(plan, interruption);
     federation.begin(emulation)?;
-    progress.workload_begins(plan.policy);
+    progress.workload_begins(plan.policy.name());
     federation.work(progress)?;
     federation.stop()?;
     for warning in &federation.warnings {
         progress.warning(warning);
     }
     let servers = std::mem::take(&mut federation.servers).into_iter().map(|server| server.recording).collect();
-    let recording = PolicyRecording { policy: plan.policy.to_owned(), servers };
+    let recording = PolicyRecording { policy: plan.policy.name().to_owned(), servers };
     Ok(Outcomes { recording, warnings: std::mem::take(&mut federation.warnings) })
 }
 
@@ -161,7 +164,7 @@ impl<'a> Federation<'a> {
         if let Some(address) = coordinator {
             put("--join", address.into());
         }
-        put("--policy", self.plan.policy.into());
+        put("--policy", self.plan.policy.name().into());
         put("--cores", server.cores.to_string().into());
         put("--core-speed", format!("{:.6}", server.speed).into());
         put("--cgroup", self.cores[index].path.clone().into());
@@ -171,10 +174,10 @@ impl<'a> Federation<'a> {
         for option in self.plan.emulated.store.options() {
             put("--store-option", option.into());
         }
-        if self.plan.policy == "local-split" {
+        if self.plan.policy == PolicyName::LocalSplit {
             put("--store-option", format!("max_subcompactions={}", server.subcompactions).into());
         }
-        put("--workload", options.workload.as_str().into());
+        put("--workload", options.workload.name().into());
         put("--keys", options.keys.unwrap_or(keys).to_string().into());
         put("--key-bytes", "16".into());
         put("--value-bytes", "1000".into());
@@ -259,14 +262,29 @@ impl<'a> Federation<'a> {
             self.take_event()?;
         }
         for server in &self.servers {
-            let failures = server.recording.sums.as_ref().map_or(0, |sums| sums.core_failures);
+            let (name, policy) = (&server.recording.server, self.plan.policy.name());
+            let (failures, missed) =
+                server.recording.sums.as_ref().map_or((0, 0), |sums| (sums.core_failures, sums.missed));
+            if missed > 0 {
+                self.warnings.push(format!(
+                    "server {name} under policy {policy}: {missed} reads found no key; its store did not hold what its \
+                     workload reads, and this run is not valid"
+                ));
+            }
             if failures > 0 {
-                let (name, policy) = (&server.recording.server, self.plan.policy);
                 self.warnings.push(format!(
                     "server {name} under policy {policy}: {failures} times a thread did not get its emulated core; \
                      this run is not valid"
                 ));
             }
+        }
+        let sums = self.servers.iter().filter_map(|server| server.recording.sums.as_ref());
+        let sources = energy_sources(sums.map(|sums| sums.energy_source.as_str()));
+        if sources.contains(',') {
+            self.warnings.push(format!(
+                "policy {}: servers take their joules from different sources ({sources}); do not compare or add them",
+                self.plan.policy.name()
+            ));
         }
         for server in &mut self.servers {
             let what = match (server.closed, server.process.end()) {
@@ -275,7 +293,7 @@ impl<'a> Federation<'a> {
                 (_, None) => "did not end after `stop` and was killed".to_owned(),
             };
             let (name, log) = (&server.recording.server, server.process.log_tail());
-            self.warnings.push(format!("server {name} under policy {}: {what}; {log}", self.plan.policy));
+            self.warnings.push(format!("server {name} under policy {}: {what}; {log}", self.plan.policy.name()));
         }
         Ok(())
     }
@@ -307,7 +325,7 @@ impl<'a> Federation<'a> {
                 server.strange_lines += 1;
                 let (count, name) = (server.strange_lines, &server.recording.server);
                 if count == 1 {
-                    let policy = self.plan.policy;
+                    let policy = self.plan.policy.name();
                     self.warnings
                         .push(format!("server {name} under policy {policy} printed a line that is no record: {line}"));
                 } else if count > MAX_STRANGE_LINES {
@@ -339,7 +357,7 @@ impl<'a> Federation<'a> {
         let server = &self.servers[index];
         LabError::Server {
             server: server.recording.server.clone(),
-            policy: self.plan.policy.to_owned(),
+            policy: self.plan.policy.name().to_owned(),
             what: what.to_owned(),
             log: server.process.log_tail(),
         }

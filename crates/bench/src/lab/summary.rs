@@ -1,10 +1,11 @@
 //! The report's numbers, computed from what servers recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LabError, ModelErrors, PolicyRecording, Recording, ScaledProfile, ScaledServer};
+use super::colocated::{colocated_server, colocated_steps};
+use super::{Host, LabError, ModelErrors, PolicyRecording, Recording, ScaledProfile, ScaledServer};
 use crate::record::Final;
 
 /// What a lab found. Its JSON is the output of `ecotone lab --json`.
@@ -39,17 +40,6 @@ pub struct LabReport {
     /// All that the servers recorded, for plots; not part of the JSON.
     #[serde(skip)]
     pub recording: Recording,
-}
-
-/// The machine a lab ran on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Host {
-    /// Cores this process may use.
-    pub cores: f64,
-    /// The processor's name, if the system tells it.
-    pub cpu: String,
-    /// Operating system and architecture.
-    pub system: String,
 }
 
 /// What was offered to each server.
@@ -93,6 +83,9 @@ pub struct ServerRun {
     pub stall_ms: f64,
     /// Energy, idle share included.
     pub energy_joules: f64,
+    /// Where the joules come from, in the server's word: `model` in the lab.
+    #[serde(default)]
+    pub energy_source: String,
     /// Energy per operation (EpO) in microjoules; none without operations.
     pub epo_uj: Option<f64>,
     /// Its compactions that a worker ran.
@@ -178,6 +171,7 @@ impl ServerRun {
             writes_per_s: per_s(sums.writes),
             stall_ms: sums.stall_ms,
             energy_joules: sums.energy_joules,
+            energy_source: sums.energy_source.clone(),
             epo_uj: epo_uj(sums.energy_joules, sums.ops),
             offloaded: sums.offloaded,
             taken: sums.taken,
@@ -237,7 +231,18 @@ impl Total {
     }
 }
 
+/// The different names among `names`, in alphabetical order, joined with `, `.
+pub(super) fn energy_sources<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: BTreeSet<&str> = names.filter(|name| !name.is_empty()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
 impl PolicyRun {
+    /// Where the joules of this run come from; several names, joined with `, `, should the servers disagree.
+    pub fn energy_source(&self) -> String {
+        energy_sources(self.servers.iter().map(|server| server.energy_source.as_str()))
+    }
+
     /// Sums up a run.
     ///
     /// # Errors
@@ -276,38 +281,21 @@ impl LabReport {
         self.runs.iter().any(|run| run.policy == "local")
     }
 
+    /// Where the joules come from; several names, joined with `, `, should the servers disagree.
+    pub fn energy_source(&self) -> String {
+        let names = self.runs.iter().flat_map(|run| &run.servers).map(|server| server.energy_source.as_str());
+        energy_sources(names)
+    }
+
     /// The server that gets the co-located threads, if there are any.
     pub fn colocated_server(&self) -> Option<&str> {
-        let server = self.emulated.servers.iter().find(|server| server.tier == "high" && self.colocated > 0);
-        server.map(|server| server.name.as_str())
+        let tiers = self.emulated.servers.iter().map(|server| server.tier.as_str());
+        let index = colocated_server(tiers).filter(|_| self.colocated > 0)?;
+        Some(&self.emulated.servers[index].name)
     }
 
     /// The steps of the co-located load: at which second from the start how many threads run.
     pub fn colocated_steps(&self) -> Vec<(f64, u32)> {
         colocated_steps(self.seconds, self.colocated)
-    }
-}
-
-/// From 0 to `threads` in equal steps, each level for an equal time.
-pub(crate) fn colocated_steps(seconds: u64, threads: u32) -> Vec<(f64, u32)> {
-    (0..=threads).map(|level| (seconds as f64 * f64::from(level) / f64::from(threads + 1), level)).collect()
-}
-
-impl Host {
-    /// The machine this process runs on.
-    pub fn here() -> Host {
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        });
-        let cores = ecotone_power::host_cores().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot tell how many cores this process may use; counting processors");
-            std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
-        });
-        Host {
-            cores,
-            cpu: cpu.unwrap_or_else(|| "unknown processor".to_owned()),
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-        }
     }
 }

@@ -32,6 +32,18 @@ impl ProcessUsage {
             rss_max_bytes: field("/proc/self/status", "VmHWM:").map(|kib| kib * 1024),
         }
     }
+
+    /// The bytes that went to storage from this moment to `end`, while the user wrote `bytes_user`. A counter that stands
+    /// still meanwhile says nothing: then there is a reason and no zero.
+    pub fn bytes_device_until(&self, end: &ProcessUsage, bytes_user: u64) -> Measured<u64> {
+        let written = end.bytes_device.clone()?.saturating_sub(self.bytes_device.clone()?);
+        if written == 0 && bytes_user > 0 {
+            return Err(
+                "the kernel counted no byte to a device: the directory seems to be on a file system in memory".into()
+            );
+        }
+        Ok(written)
+    }
 }
 
 /// Makes the memory peak begin anew, so that it does not show what was used before. Where the kernel does not let a process do
@@ -99,5 +111,17 @@ mod tests {
         let peak = ProcessUsage::now().rss_max_bytes.unwrap();
         assert!(peak >= TOUCHED as u64, "{peak}");
         drop(memory);
+    }
+
+    fn usage(bytes_device: Measured<u64>) -> ProcessUsage {
+        ProcessUsage { cpu_seconds: 0.0, bytes_device, rss_max_bytes: Ok(0) }
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_is_no_zero() {
+        assert_eq!(usage(Ok(100)).bytes_device_until(&usage(Ok(350)), 50), Ok(250));
+        assert_eq!(usage(Ok(100)).bytes_device_until(&usage(Ok(100)), 0), Ok(0));
+        assert!(usage(Ok(100)).bytes_device_until(&usage(Ok(100)), 50).unwrap_err().contains("in memory"));
+        assert_eq!(usage(Ok(1)).bytes_device_until(&usage(Err("no /proc".into())), 50), Err("no /proc".into()));
     }
 }

@@ -1,8 +1,9 @@
 //! How long a store was stalled, from samples.
 //!
-//! Both targets are asked the same question in the same way (is the write controller slowing or stopping writers?), so
-//! that their figures can be compared: RocksDB's own sum of delays needs its statistics switched on, which costs time in every
-//! operation, and counts the delays of each writer instead of the time the store was in that condition.
+//! For the bare target, which has no listener for RocksDB's stall conditions: it is asked now and then whether the write
+//! controller slows or stops writers. Our store hears of the same conditions as they change, so both figures mean the same,
+//! but this one is only as fine as its samples. RocksDB's own sum of delays would not do: it counts the wait of each writer
+//! instead of the time the store was in that condition.
 
 use std::time::Duration;
 

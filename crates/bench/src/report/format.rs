@@ -26,6 +26,16 @@ pub(super) fn change(quotient: Option<f64>) -> String {
     }
 }
 
+/// The change of a stall time, which is often zero for the baseline: a stall that the baseline did not have is `more than none`.
+pub(super) fn stall_change(stall_ms: f64, quotient: Option<f64>) -> String {
+    if quotient.is_none() && stall_ms > 0.0 { "more than none".to_owned() } else { change(quotient) }
+}
+
+/// A quantity with the source of its joules: `µJ/op (model)`.
+pub(super) fn of_source(quantity: &str, source: &str) -> String {
+    if source.is_empty() { quantity.to_owned() } else { format!("{quantity} ({source})") }
+}
+
 /// A relative error: `0.039` as `3.9 %`.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    format::{bytes, change, grouped, microjoules, seconds},
+    format::{bytes, change, grouped, microjoules, of_source, seconds, stall_change},
     html::escaped,
     matrix, palette, papers, plots, tables,
 };
@@ -45,14 +45,25 @@ pub fn html(report: &LabReport, header: &PageHeader<'_>) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>Ecotone lab: {}</title><style>{}</style></head>\n<body>{}{}<main>{}</main>\
-         <footer>Ecotone lab. Joules come from a model (busy core-seconds times watts, plus idle watts), not from a meter. \
-         Servers were emulated on one machine.</footer></body></html>\n",
+         <footer>Ecotone lab. {} Servers were emulated on one machine.</footer></body></html>\n",
         escaped(&title),
         include_str!("style.css"),
         head(report, header, &title),
         page.contents(),
-        page.body
+        page.body,
+        about_joules(&report.energy_source())
     )
+}
+
+/// Where the joules of a report come from, as a sentence.
+fn about_joules(source: &str) -> String {
+    match source {
+        "model" => {
+            "Joules come from a model (busy core-seconds times watts, plus idle watts), not from a meter.".to_owned()
+        }
+        "" => "The servers did not say where their joules come from.".to_owned(),
+        source => format!("Source of joules: {}.", escaped(source)),
+    }
 }
 
 fn head(report: &LabReport, header: &PageHeader<'_>, title: &str) -> String {
@@ -186,7 +197,7 @@ impl Page {
             &plots::energy(report),
             "Joules of each server over the run by what its threads did, with energy per operation at the end of each bar. \
              <i>worker</i> is work for others: offloading moves joules from <i>compaction</i> of weak servers to <i>worker</i> of \
-             strong ones. As in ECO-KVS, Fig. 4(b) and 7(c). Source of all joules: model.",
+             strong ones. As in ECO-KVS, Fig. 4(b) and 7(c).",
         );
     }
 
@@ -273,30 +284,36 @@ fn cards(report: &LabReport) -> String {
 
 fn card(run: &PolicyRun, place: usize) -> String {
     let total = &run.total;
-    let line = |name: &str, value: String, quotient: Option<f64>, more_is_better: bool| {
-        let text = change(quotient);
-        let verdict = match quotient {
-            // A percent either way is nothing one should colour.
-            Some(quotient) if (quotient - 1.0).abs() >= 0.01 => {
-                if (quotient > 1.0) == more_is_better {
-                    "better"
-                } else {
-                    "worse"
-                }
-            }
-            _ => "equal",
+    let row = |name: &str, value: String, against: Option<(&str, String)>| {
+        let against = against.map(|(verdict, text)| format!("<em class=\"{verdict}\">{text}</em>")).unwrap_or_default();
+        format!("<div><dt>{}</dt><dd>{value}{against}</dd></div>", escaped(name))
+    };
+    let compared = |quotient: Option<f64>, more_is_better: bool| {
+        let quotient = quotient?;
+        // A percent either way is nothing one should colour.
+        let verdict = match (quotient - 1.0).abs() >= 0.01 {
+            true if (quotient > 1.0) == more_is_better => "better",
+            true => "worse",
+            false => "equal",
         };
-        let against = if quotient.is_some() { format!("<em class=\"{verdict}\">{text}</em>") } else { String::new() };
-        format!("<div><dt>{name}</dt><dd>{value}{against}</dd></div>")
+        Some((verdict, change(Some(quotient))))
     };
     let relative = total.relative.unwrap_or_default();
+    let new_stall = || {
+        let is_new = total.relative.is_some() && relative.stall_ms.is_none() && total.stall_ms > 0.0;
+        is_new.then(|| ("worse", stall_change(total.stall_ms, None)))
+    };
     format!(
         "<div class=\"card\" style=\"border-top-color:{}\"><h3>{}</h3><dl>{}{}{}{}</dl></div>",
         palette::policy(&run.policy, place).css(),
         escaped(&run.policy),
-        line("operations per second", grouped(total.ops_per_s), relative.ops_per_s, true),
-        line("stalled, s", seconds(total.stall_ms), relative.stall_ms, false),
-        line("µJ per operation", microjoules(total.epo_uj), relative.epo_uj, false),
-        line("jobs offloaded", total.offloaded.to_string(), None, true),
+        row("operations per second", grouped(total.ops_per_s), compared(relative.ops_per_s, true)),
+        row("stalled, s", seconds(total.stall_ms), compared(relative.stall_ms, false).or_else(new_stall)),
+        row(
+            &of_source("µJ per operation", &run.energy_source()),
+            microjoules(total.epo_uj),
+            compared(relative.epo_uj, false)
+        ),
+        row("jobs offloaded", total.offloaded.to_string(), None),
     )
 }

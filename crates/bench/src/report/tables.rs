@@ -1,7 +1,7 @@
 //! The tables of a report.
 
 use super::{
-    format::{bytes, change, grouped, microjoules, percent, seconds},
+    format::{bytes, change, grouped, microjoules, of_source, percent, seconds, stall_change},
     table::Table,
 };
 use crate::lab::{LabReport, PolicyRun, Relative};
@@ -15,13 +15,18 @@ pub(super) fn results(report: &LabReport) -> Table {
         table = table.numbers("vs local");
     }
     if mixed {
-        table = table.numbers("reads/s").numbers("writes/s");
+        for head in ["reads/s", "writes/s"] {
+            table = table.numbers(head);
+            if compared {
+                table = table.numbers("vs local");
+            }
+        }
     }
     table = table.numbers("stall s");
     if compared {
         table = table.numbers("vs local");
     }
-    table = table.numbers("µJ/op");
+    table = table.numbers(&of_source("µJ/op", &report.energy_source()));
     if compared {
         table = table.numbers("vs local");
     }
@@ -33,19 +38,19 @@ pub(super) fn results(report: &LabReport) -> Table {
             // Only the first row of a policy names it, so that the eye finds the groups.
             let first = run.servers.first().is_some_and(|server| server.name == name);
             let mut cells = vec![if first { run.policy.clone() } else { String::new() }, name.to_owned()];
-            let mut put = |own: String, quotient: Option<f64>, relative: bool| {
+            let mut put = |own: String, change: String| {
                 cells.push(own);
-                if relative && compared {
-                    cells.push(if numbers.relative.is_some() { change(quotient) } else { String::new() });
+                if compared {
+                    cells.push(if numbers.relative.is_some() { change } else { String::new() });
                 }
             };
-            put(grouped(numbers.ops_per_s), relative.ops_per_s, true);
+            put(grouped(numbers.ops_per_s), change(relative.ops_per_s));
             if mixed {
-                put(grouped(numbers.reads_per_s), None, false);
-                put(grouped(numbers.writes_per_s), None, false);
+                put(grouped(numbers.reads_per_s), change(relative.reads_per_s));
+                put(grouped(numbers.writes_per_s), change(relative.writes_per_s));
             }
-            put(seconds(numbers.stall_ms), relative.stall_ms, true);
-            put(microjoules(numbers.epo_uj), relative.epo_uj, true);
+            put(seconds(numbers.stall_ms), stall_change(numbers.stall_ms, relative.stall_ms));
+            put(microjoules(numbers.epo_uj), change(relative.epo_uj));
             cells.push(numbers.offloaded.to_string());
             cells.push(taken.to_string());
             if sum { table.sum(cells) } else { table.row(cells) }
