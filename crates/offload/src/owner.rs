@@ -103,7 +103,7 @@ impl OwnerSide {
             input_bytes: Bytes(job.estimated_bytes),
             input_level: job.input_level,
             output_level: job.output_level,
-            l0_tables: self.shared.local_load().map(|load| load.l0_tables),
+            l0_tables: job.l0_tables,
         };
         // The machine answers with one command a step; three steps lead to a place.
         for _ in 0..3 {
