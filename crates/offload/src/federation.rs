@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use ecotone_engine::{CompactionFinished, CompactionOffload};
 use ecotone_policy::duty::{Duty, DutyObserver};
 use ecotone_policy::ids::ServerId;
-use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelReport, PolicyCore, Prediction};
+use ecotone_policy::machine::{
+    Command, Event, JobObservation, JobReport, LoadSample, ModelReport, PolicyCore, Prediction,
+};
 use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::ThreadDuties;
 use parking_lot::Mutex;
@@ -215,6 +217,7 @@ pub(crate) struct Shared {
     /// Bits of an `f64`.
     free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
+    last_sample: Mutex<Option<LoadSample>>,
     observer: Arc<dyn JobObserver>,
 }
 
@@ -235,6 +238,15 @@ impl Shared {
             }
         }
         commands
+    }
+
+    /// The own load as last measured.
+    pub(crate) fn last_sample(&self) -> Option<LoadSample> {
+        self.last_sample.lock().clone()
+    }
+
+    pub(crate) fn set_last_sample(&self, sample: LoadSample) {
+        *self.last_sample.lock() = Some(sample);
     }
 
     pub(crate) fn local_load(&self) -> Option<LocalLoad> {
@@ -391,6 +403,7 @@ impl Federation {
             address,
             free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
+            last_sample: Mutex::default(),
             observer,
             options,
         });
@@ -415,7 +428,9 @@ impl Federation {
                 warn!(%error, "the federation's services ended");
             }
         });
-        runtime.spawn(reports::run(shared.clone()));
+        if shared.queue.is_none() {
+            runtime.spawn(reports::run(shared.clone()));
+        }
         runtime.spawn(tick(shared.clone()));
         if let Some(end) = queue_end {
             runtime.spawn(coordinator::serve(shared.clone(), end));
@@ -441,9 +456,15 @@ impl Federation {
         self.owner.clone()
     }
 
-    /// From now on the server's load is reported. Called once, when its store is open; later calls change nothing.
+    /// Where the server's load is read from now on. Called once, when its store is open; later calls change nothing.
     pub fn set_load_source(&self, source: Arc<dyn LoadSource>) {
         let _ = self.shared.load.set(source);
+    }
+
+    /// The load source has a new measurement, which is taken now: once a second, as the forecast of the input rate counts in
+    /// seconds. Without a load source it does nothing. Never waits for the network.
+    pub fn load_measured(&self) {
+        reports::measured(&self.shared);
     }
 
     /// To be called with every compaction that the store reports: the models learn from those that ran here.
@@ -530,6 +551,7 @@ async fn tick(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(TICK);
     loop {
         tick.tick().await;
+        shared.worker.forget_orphans(&shared.options.limits);
         shared.decide(Event::Tick);
     }
 }

@@ -1,5 +1,8 @@
 //! Load reports: once a second every server tells the coordinator how it fares and which jobs have ended.
 //!
+//! The own policy is told by whoever measures, once for each measurement ([`measured`]); what is sent is the last of them. A
+//! slow coordinator delays reports and nothing else.
+//!
 //! A coordinator that does not answer is tried again at the next report; until then every compaction is local.
 
 use std::sync::Arc;
@@ -29,22 +32,17 @@ const PROBE_BYTES_MAX: usize = 1 << 20;
 /// Reports between two measurements of the link: what it carries changes with what runs on both ends.
 const REPORTS_PER_PROBE: u32 = 5;
 
-/// Reports until the server stops.
+/// Reports to the coordinator until the server stops. Not for the coordinator itself.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(shared.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut link = None;
     let mut reports_sent = 0;
     let mut reachable = true;
-    let mut last = (Instant::now(), 0);
     loop {
         tick.tick().await;
-        shared.worker.forget_orphans(&shared.options.limits);
-        let Some(sample) = sample(&shared, link, &mut last) else { continue };
-        shared.decide(Event::LoadSampled(sample.clone()));
-        if shared.queue.is_some() {
-            continue;
-        }
+        let Some(mut sample) = shared.last_sample() else { continue };
+        sample.link = link;
         match report(&shared, &sample, &mut link, &mut reports_sent).await {
             Ok(()) if !reachable => {
                 reachable = true;
@@ -61,14 +59,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
+/// The load has been measured: the own policy learns it now, the coordinator with the next report.
+pub(crate) fn measured(shared: &Shared) {
+    let Some(sample) = sample(shared) else { return };
+    shared.set_last_sample(sample.clone());
+    shared.decide(Event::LoadSampled(sample));
+}
+
 /// What this server is like now; `None` until its store is open.
-fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Option<LoadSample> {
+fn sample(shared: &Shared) -> Option<LoadSample> {
     let load = shared.local_load()?;
-    let moved = shared.traffic.sent() + shared.traffic.received();
-    let seconds = last.0.elapsed().as_secs_f64().max(1e-3);
-    let used = (moved - last.1) as f64 / seconds;
-    *last = (Instant::now(), moved);
-    let free_network = (shared.options.network_bytes_per_s - used).max(0.0);
+    let free_network = (shared.options.network_bytes_per_s - shared.traffic.bytes_per_s_since_last()).max(0.0);
     shared.set_free_network(free_network);
     let slots = shared.options.limits.worker_slots as usize;
     Some(LoadSample {
@@ -83,7 +84,7 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
         cores: Cores(load.cores),
         core_speed: load.core_speed,
         free_network_bytes_per_s: BytesPerSecond(free_network),
-        link,
+        link: None,
         worker_slots_free: slots.saturating_sub(shared.worker.running()) as u32,
         stalled: load.stalled,
         active_watts: Watts(load.active_watts),

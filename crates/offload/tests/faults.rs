@@ -287,3 +287,21 @@ fn a_full_disk_at_the_worker_ends_the_job_and_not_the_worker() {
     drop(worker);
     drop(tmpfs);
 }
+
+#[test]
+fn each_measurement_is_learned_once_whether_or_not_the_coordinator_answers() {
+    // It takes connections and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let server = Helper::start("server", |options| options.join = Some(address));
+    // A report is under way, and hangs until its connection is lost.
+    let report = silent.accept().unwrap();
+    for _ in 0..4 {
+        server.federation.load_measured();
+    }
+    assert_eq!(server.federation.models().rate.samples, 5, "the first was measured at the start");
+    drop(report);
+    // Further reports say again what was measured last, and measure nothing.
+    drop((silent.accept().unwrap(), silent.accept().unwrap()));
+    assert_eq!(server.federation.models().rate.samples, 5);
+}

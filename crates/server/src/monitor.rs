@@ -1,6 +1,7 @@
 //! Watches the server once a second: what the policy and the coordinator are told, and what goes into the records.
 //!
-//! One thread samples the store, the meter and the federation; everybody else reads its last sample.
+//! One thread samples the store, the meter and the federation. The policy is given each sample once, in step with that
+//! thread's seconds; everybody else reads the last one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -247,6 +248,7 @@ impl Monitor {
             self.watch.note_stall(load.stalled);
             load.joules_total = reading.total_joules;
         }
+        self.federation.load_measured();
         self.watch.emit(|at_s| {
             Record::Sample(Sample {
                 at_s,

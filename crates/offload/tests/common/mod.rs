@@ -62,6 +62,8 @@ pub fn policy() -> Parameters {
             shape_prior_samples: certain,
             ..ModelParameters::default()
         },
+        // The load of these servers is measured once.
+        stale_after: Seconds(3600.0),
         ..Parameters::default()
     }
 }
@@ -168,6 +170,7 @@ impl Helper {
         let ended = Arc::new(Ended::default());
         let federation = Federation::start(options, duties(), ended.clone()).unwrap();
         federation.set_load_source(Arc::new(FixedLoad(FAST)));
+        federation.load_measured();
         Helper { federation, directory, ended }
     }
 
@@ -230,6 +233,7 @@ pub fn open(
     store_options.events = Some(events);
     let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
     federation.set_load_source(Arc::new(FixedLoad(SLOW)));
+    federation.load_measured();
     (store, federation)
 }
 
