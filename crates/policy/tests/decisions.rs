@@ -264,6 +264,10 @@ fn a_job_that_is_over_gives_its_slot_back_before_the_next_report() {
     assert!(place(&mut core, "a", 0));
     assert!(!place(&mut core, "b", 0), "its only slot is taken");
     assert!(!place(&mut core, "a", 1), "the first job still runs");
+    let impossible = PlacementRequest { local_time: Some(Seconds(f64::NAN)), ..request("a", BYTES, None) };
+    assert!(ask(&mut core, PlacementRequest { away: 0, ..impossible }).is_none());
+    assert_eq!(core.models().ignored_messages_total, 1);
+    assert!(!place(&mut core, "b", 0), "a message with an impossible number frees nothing");
     assert!(place(&mut core, "a", 0), "the first job is over");
     assert!(!place(&mut core, "b", 0), "what another owner says frees nothing of a's");
 }
