@@ -64,7 +64,7 @@ pub(crate) fn load_from_wire(load: &wire::Load) -> Result<LoadSample> {
     })
 }
 
-pub(crate) fn report_to_wire(job: &JobReport) -> wire::FinishedJob {
+pub(crate) fn report_to_wire(number: u64, job: &JobReport) -> wire::FinishedJob {
     wire::FinishedJob {
         owner: job.owner.as_str().to_owned(),
         worker: job.worker.as_str().to_owned(),
@@ -76,6 +76,7 @@ pub(crate) fn report_to_wire(job: &JobReport) -> wire::FinishedJob {
         transfer_seconds: job.transfer_seconds.map(|seconds| seconds.0),
         input_level: job.input_level,
         output_level: job.output_level,
+        number,
     }
 }
 

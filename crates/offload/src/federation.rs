@@ -5,7 +5,7 @@
 //! A run time with few threads carries all messages; they have the duty `transport`. A job of another server has a thread
 //! of its own, a job of this server holds its compaction's thread.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -40,7 +40,7 @@ use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
 use crate::protocol::wire::peer_server::PeerServer;
 use crate::protocol::wire::worker_server::WorkerServer;
-use crate::reports;
+use crate::reports::{self, Heard, Unreported};
 use crate::services::Services;
 use crate::steps::Step;
 use crate::traffic::Traffic;
@@ -208,7 +208,10 @@ pub(crate) struct Shared {
     pub(crate) worker: WorkerSide,
     pub(crate) queue: Option<Queue>,
     pub(crate) statistics: Statistics,
-    pub(crate) reports_waiting: Mutex<VecDeque<JobReport>>,
+    /// Jobs that the coordinator has not heard of yet.
+    pub(crate) unreported: Mutex<Unreported>,
+    /// What the coordinator has heard.
+    pub(crate) heard: Mutex<Heard>,
     duties: Arc<ThreadDuties>,
     core: Mutex<PolicyCore>,
     started: Instant,
@@ -272,10 +275,14 @@ impl Shared {
         self.addresses.lock().get(server).cloned()
     }
 
+    pub(crate) fn max_servers(&self) -> usize {
+        self.options.policy.max_servers
+    }
+
     pub(crate) fn learn_address(&self, server: &ServerId, address: &str) {
         let mut addresses = self.addresses.lock();
         let known = addresses.get(server).is_some_and(|known| known == address);
-        let room = addresses.len() < self.core.lock().parameters().max_servers || addresses.contains_key(server);
+        let room = addresses.len() < self.max_servers() || addresses.contains_key(server);
         if !known && room && !address.is_empty() {
             addresses.insert(server.clone(), address.to_owned());
         }
@@ -317,11 +324,7 @@ impl Shared {
             }
         }
         if self.queue.is_none() {
-            let mut waiting = self.reports_waiting.lock();
-            if waiting.len() >= self.options.limits.reports_waiting {
-                waiting.pop_front();
-            }
-            waiting.push_back(report);
+            self.unreported.lock().push(report, self.options.limits.reports_waiting);
         }
         self.observer.job_ended(&ended);
     }
@@ -395,7 +398,8 @@ impl Federation {
             worker: WorkerSide::new(&options.worker_directory)?,
             queue,
             statistics: Statistics::default(),
-            reports_waiting: Mutex::default(),
+            unreported: Mutex::default(),
+            heard: Mutex::default(),
             duties,
             core: Mutex::new(core),
             started: Instant::now(),

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::files::{Files, Range};
-use common::spoiler::{Act, Behaviour, Spoiler};
+use common::spoiler::{Act, Behaviour, Spoiler, tempting};
+use common::wire::coordinator_client::CoordinatorClient;
 use common::wire::job_event::Event;
 use common::wire::worker_client::WorkerClient;
-use common::wire::{InputFile, JobEvent, JobOffer};
+use common::wire::{FinishedJob, InputFile, JobEvent, JobOffer, ReportRequest};
 use common::{Helper, Owner, at, limits, wait_for, wait_until};
 use ecotone_offload::JobOutcome;
 use ecotone_offload::steps::Step;
@@ -304,4 +305,44 @@ fn each_measurement_is_learned_once_whether_or_not_the_coordinator_answers() {
     // Further reports say again what was measured last, and measure nothing.
     drop((silent.accept().unwrap(), silent.accept().unwrap()));
     assert_eq!(server.federation.models().rate.samples, 5);
+}
+
+#[test]
+fn a_finished_job_that_is_reported_again_trains_once() {
+    let coordinator = Helper::start("coordinator", |_| ());
+    let address = format!("http://{}", coordinator.federation.address());
+    let learned = || {
+        let models = coordinator.federation.models().models;
+        models.iter().filter(|model| model.server.as_str() == "stranger").map(|model| model.samples).max()
+    };
+    let job = |number| FinishedJob {
+        owner: "stranger".into(),
+        worker: "stranger".into(),
+        job: number,
+        input_bytes: 1 << 20,
+        output_bytes: 1 << 20,
+        seconds: 1.0,
+        joules: 1.0,
+        input_level: 0,
+        output_level: 1,
+        number,
+        ..Default::default()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut client = CoordinatorClient::connect(address).await.unwrap();
+        for (session, numbers, expected) in [
+            (7, vec![1, 2], 2),
+            // The reply was lost: two come again, with one that ended since.
+            (7, vec![1, 2, 3], 3),
+            (7, vec![2], 3),
+            // The stranger was started anew and counts from the beginning.
+            (8, vec![1], 4),
+        ] {
+            let finished = numbers.into_iter().map(job).collect();
+            let request = ReportRequest { load: Some(tempting("stranger")), finished, session, ..Default::default() };
+            client.report(request).await.unwrap();
+            assert_eq!(learned(), Some(expected));
+        }
+    });
 }
