@@ -56,7 +56,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECTIONS_WAITING: usize = 64;
 /// How long to wait for the rest of a greeting that came in parts.
 const GREETING_LOOK: Duration = Duration::from_millis(5);
-/// How often the policy hears that time has passed; at least twice in its placement timeout.
+/// How often what was left behind is looked for.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a server knows of itself; once a second it goes into the report to the coordinator.
@@ -72,8 +72,6 @@ pub struct LocalLoad {
     pub memtable_bytes: u64,
     /// Tables made by flushes since the start.
     pub flushed_tables_total: u64,
-    /// Bytes of those tables.
-    pub flushed_bytes_total: u64,
     /// Cores of the server.
     pub cores: f64,
     /// Cores that were idle in the last second.
@@ -273,6 +271,10 @@ impl Shared {
 
     pub(crate) fn address_of(&self, server: &ServerId) -> Option<String> {
         self.addresses.lock().get(server).cloned()
+    }
+
+    pub(crate) fn placement_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.options.policy.placement_timeout.0).unwrap_or(Duration::MAX)
     }
 
     pub(crate) fn max_servers(&self) -> usize {
@@ -556,6 +558,5 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         tick.tick().await;
         shared.worker.forget_orphans(&shared.options.limits);
-        shared.decide(Event::Tick);
     }
 }

@@ -132,7 +132,6 @@ fn sample(shared: &Shared) -> Option<LoadSample> {
         input_bytes_total: Bytes(load.input_bytes_total),
         memtable_bytes: Bytes(load.memtable_bytes),
         flushed_tables_total: load.flushed_tables_total,
-        flushed_bytes_total: Bytes(load.flushed_bytes_total),
         free_cores: Cores(load.free_cores),
         cores: Cores(load.cores),
         core_speed: load.core_speed,

@@ -33,7 +33,6 @@ enum Step {
     Failed { which: prop::sample::Index },
     Finished { which: prop::sample::Index, worker: u8, seconds: f64 },
     Load { server: u8, rate: f64, cores: f64, l0_tables: u32 },
-    Lost { server: u8 },
     Request { owner: u8, latest: Option<f64> },
     Wait { seconds: f64 },
 }
@@ -50,7 +49,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (which(), 0u8..4, 0.01f64..50.0).prop_map(|(which, worker, seconds)| Step::Finished { which, worker, seconds }),
         2 => (0u8..4, 0.0f64..1e9, 0.0f64..8.0, 0u32..30)
             .prop_map(|(server, rate, cores, l0_tables)| Step::Load { server, rate, cores, l0_tables }),
-        1 => (0u8..4).prop_map(|server| Step::Lost { server }),
         1 => (0u8..4, prop::option::of(0.0f64..10.0)).prop_map(|(owner, latest)| Step::Request { owner, latest }),
         2 => (0.0f64..2.0).prop_map(|seconds| Step::Wait { seconds }),
     ]
@@ -181,7 +179,6 @@ impl Driver {
                 l0_tables,
                 ..idle(&name(server))
             })),
-            Step::Lost { server } => self.tell(Event::ServerLost { server: id(&name(server)) }),
             Step::Request { owner, latest } => {
                 self.tell(Event::PlacementRequested { request: common::request(&name(owner), 64 * MIB, latest) })
             }
@@ -280,7 +277,6 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
         }),
         1 => Event::JobFinished(JobReport {
             output_bytes: Bytes(bytes.rotate_left(13)),
-            transfer_seconds: Some(Seconds(n[3])),
             ..report(one, other, bytes, n[1], n[2])
         }),
         2 => Event::PlacementRequested {

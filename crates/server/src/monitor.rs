@@ -59,7 +59,6 @@ impl Watch {
             input_bytes_total: 0,
             memtable_bytes: 0,
             flushed_tables_total: 0,
-            flushed_bytes_total: 0,
             cores: f64::from(options.cores),
             free_cores: f64::from(options.cores),
             core_speed: options.core_speed(),
@@ -241,7 +240,6 @@ impl Monitor {
             load.input_bytes_total = counters.bytes_written;
             load.memtable_bytes = properties.memtable_bytes;
             load.flushed_tables_total = counters.flushes;
-            load.flushed_bytes_total = counters.flush_bytes;
             load.free_cores = free_cores;
             load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
             // Notifications of RocksDB can pass one another; what is seen here puts them right.

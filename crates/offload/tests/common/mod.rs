@@ -91,7 +91,6 @@ impl LoadSource for FixedLoad {
             input_bytes_total: 0,
             memtable_bytes: 0,
             flushed_tables_total: 0,
-            flushed_bytes_total: 0,
             cores: 16.0,
             free_cores: 16.0,
             core_speed: self.0,
@@ -156,14 +155,14 @@ pub fn at(step: Step, action: impl Fn() + Send + Sync + 'static) -> StepObserver
 }
 
 /// A server without a store: it works for others, and coordinates.
-pub struct Helper {
+pub struct Storeless {
     pub federation: Federation,
     pub directory: TempDir,
     pub ended: Arc<Ended>,
 }
 
-impl Helper {
-    pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Helper {
+impl Storeless {
+    pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Storeless {
         let directory = tempfile::tempdir().unwrap();
         let mut options = options(name, &directory.path().join("worker"));
         change(&mut options);
@@ -171,7 +170,7 @@ impl Helper {
         let federation = Federation::start(options, duties(), ended.clone()).unwrap();
         federation.set_load_source(Arc::new(FixedLoad(FAST)));
         federation.load_measured();
-        Helper { federation, directory, ended }
+        Storeless { federation, directory, ended }
     }
 
     pub fn worker_folders(&self) -> usize {

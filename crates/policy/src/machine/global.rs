@@ -31,10 +31,6 @@ impl GlobalSystem {
         self.table.update(now, sample)
     }
 
-    pub(super) fn lost(&mut self, server: &ServerId) {
-        self.table.remove(server);
-    }
-
     /// Finds a worker. The request must be free of problems.
     pub(super) fn place(
         &mut self,

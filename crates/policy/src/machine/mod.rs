@@ -117,10 +117,6 @@ impl PolicyCore {
             }
             Event::JobFinished(report) => self.job_finished(now, &report),
             Event::LoadSampled(sample) => self.load_sampled(now, sample),
-            Event::ServerLost { server } => {
-                self.global.lost(&server);
-                Vec::new()
-            }
             Event::Tick => self.local.tick(now, &self.parameters),
         }
     }

@@ -29,7 +29,7 @@ pub struct Parameters {
     /// WST: the number of L0 tables at which RocksDB slows writes (`level0_slowdown_writes_trigger`). Default 20, at
     /// least 1. ECO-KVS section IV.
     pub stall_threshold_tables: Tables,
-    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 1 s, more than 0.
+    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 0.5 s, more than 0.
     pub placement_timeout: Seconds,
     /// The deadline of an offload is this multiple of its predicted time. Default 4, at least 1.
     pub deadline_multiple: f64,
@@ -40,12 +40,12 @@ pub struct Parameters {
     pub max_deadline: Seconds,
     /// Questions of one owner that may be unanswered at a time. Default 16, at least 1.
     pub max_placements_outstanding: usize,
-    /// Jobs of one owner that may be on workers at a time. Default 16, at least 1.
+    /// Jobs of one owner that may be on workers at a time. Default 8, at least 1.
     pub max_offloads_outstanding: usize,
     /// Jobs of one owner that are remembered, so that what was predicted can be compared with what came. Default 1024,
     /// at least `max_placements_outstanding + max_offloads_outstanding + 1`.
     pub max_jobs_remembered: usize,
-    /// Servers that a coordinator knows at a time; a further one is not heard until another is lost or silent for
+    /// Servers that a coordinator knows at a time; a further one is not heard until another has been silent for
     /// `forget_after`. Default 256, at least 1.
     pub max_servers: usize,
     /// A server whose last load sample is older than this is disabled. Default 3 s: three missed reports. More than 0.
@@ -82,12 +82,12 @@ impl Default for Parameters {
         Self {
             policy: PolicyName::default(),
             stall_threshold_tables: Tables(20.0),
-            placement_timeout: Seconds(1.0),
+            placement_timeout: Seconds(0.5),
             deadline_multiple: 4.0,
             min_deadline: Seconds(10.0),
             max_deadline: Seconds(600.0),
             max_placements_outstanding: 16,
-            max_offloads_outstanding: 16,
+            max_offloads_outstanding: 8,
             max_jobs_remembered: 1024,
             max_servers: 256,
             stale_after: Seconds(3.0),

@@ -154,7 +154,6 @@ impl Predictor {
         let models = self.known(worker)?;
         Some(EdgeCode {
             owner: self.time_line(self.known(owner)?, class),
-            worker: self.time_line(models, class),
             network: self.pair_time_line(now, models, worker, owner, class),
         })
     }
