@@ -448,6 +448,17 @@ fn a_parameter_out_of_range_is_refused_by_name() {
     let mut parameters = Parameters::default();
     parameters.models.forgetting = f64::NAN;
     assert!(refused(parameters).contains("`models.forgetting` is NaN"));
+    for sizes in [[0.0, 4.0], [4.0, 0.25], [1.0, 1.0], [1.0, f64::INFINITY]] {
+        let mut parameters = Parameters::default();
+        parameters.models.shape_prior_sizes = sizes;
+        assert!(refused(parameters).contains("`models.shape_prior_sizes`"), "{sizes:?}");
+    }
+    let mut parameters = Parameters::default();
+    parameters.models.max_output_ratio = 0.0;
+    assert!(refused(parameters).contains("`models.max_output_ratio`"));
+    let mut parameters = Parameters::default();
+    parameters.models.output_ratio_window_jobs = 0;
+    assert!(refused(parameters).contains("`models.output_ratio_window_jobs`"));
     let parameters = Parameters { stale_after: Seconds(0.0), ..Parameters::default() };
     assert!(refused(parameters).contains("`stale_after`"));
     assert!(Parameters::default().validate().is_ok());
