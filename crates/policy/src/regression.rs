@@ -218,13 +218,14 @@ impl Regression {
     }
 
     /// By what factor the prior must be multiplied to fit the samples best. `None` when that is no factor at all: without
-    /// samples, or when the prior or all samples are zero.
+    /// samples, or when the prior or all samples are next to nothing.
     fn level(&self, prior: Line) -> Option<f64> {
         let sums = &self.sums;
         let with_samples = prior.a * sums.wxy + prior.b * sums.wy;
         let with_itself = prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
         let level = with_samples / with_itself;
-        (level.is_finite() && level > 0.0).then_some(level)
+        // Beyond what is plausible its powers are no numbers, and such a prior tells nothing of the samples anyway.
+        (1.0 / GREATEST_PLAUSIBLE..=GREATEST_PLAUSIBLE).contains(&level).then_some(level)
     }
 
     fn in_reference_sizes(&self, bytes: Bytes) -> f64 {

@@ -249,6 +249,20 @@ proptest! {
     }
 }
 
+/// As it fades, the sample's place is taken by the prior, which is greater by more than a float can hold.
+#[test]
+fn a_job_of_next_to_no_time_breaks_no_model_when_it_is_old() {
+    let mut core = edgepilot();
+    for seconds in [9.6e-309, 5e-324, 1e18] {
+        core.handle(Time::default(), Event::JobFinished(report("b", "a", 6_067_118_496, seconds, 1e18)));
+        for now in (1..1000).map(|minutes| Time::from_seconds(60.0 * f64::from(minutes) / 7.0)) {
+            core.handle(now, Event::LoadSampled(idle("a")));
+            let models = core.models().models;
+            assert!(models.iter().all(|model| model.a.is_finite() && model.b.is_finite()), "{seconds}: {models:?}");
+        }
+    }
+}
+
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => 0.0f64..100.0,
