@@ -90,6 +90,8 @@ fn a_job_says_what_it_will_read() {
         assert!(job.key_bounds.as_ref().is_some_and(|(least, greatest)| least < greatest));
         assert!(!job.db_session_id.is_empty());
         assert!(job.output_level >= job.input_level);
+        let in_level_0 = job.input_files.iter().filter(|table| table.level == Some(0)).count();
+        assert!(job.l0_tables.is_some_and(|tables| tables as usize >= in_level_0), "the inputs are there still");
     }
     assert!(seen.iter().any(|job| job.is_manual) && seen.iter().any(|job| !job.is_manual));
     // The worker read what names the tables and few tables besides its inputs; never the WAL.

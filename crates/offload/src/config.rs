@@ -1,4 +1,5 @@
-//! What a server of a federation must be told, and every bound of this room.
+//! What a server of a federation must be told, and every bound of this room but two: how long an owner waits for a place
+//! and how many of its jobs may be away are the policy's `placement_timeout` and `max_offloads_outstanding`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,14 +21,10 @@ pub struct Limits {
     pub worker_memory_bytes: u64,
     /// Bytes that must stay free on the worker's disk after a job's output, assumed as large as its input. Default 256 MiB.
     pub worker_disk_reserve_bytes: u64,
-    /// Jobs of this server that may be away at a time. Default 8.
-    pub owner_jobs: usize,
     /// Compactions that run locally at a time after an offload failed. Default 2: a dead worker gives all its jobs back at once.
     pub fallback_slots: usize,
     /// Requests that wait for the coordinator's answer at a time; more are told to stay local. Default 64.
     pub placement_queue: usize,
-    /// Longest wait for the coordinator's answer. Default 500 ms.
-    pub placement_timeout: Duration,
     /// Reports of finished jobs that wait to be sent; the oldest are dropped. Default 256.
     pub reports_waiting: usize,
     /// Time between load reports. Default 1 s (both papers' monitors).
@@ -57,10 +54,8 @@ impl Default for Limits {
             worker_slots: 2,
             worker_memory_bytes: 256 << 20,
             worker_disk_reserve_bytes: 256 << 20,
-            owner_jobs: 8,
             fallback_slots: 2,
             placement_queue: 64,
-            placement_timeout: Duration::from_millis(500),
             reports_waiting: 256,
             report_interval: Duration::from_secs(1),
             heartbeat_interval: Duration::from_millis(500),
@@ -89,8 +84,8 @@ impl Limits {
                 "heartbeat_timeout must be at least twice heartbeat_interval, or one late message ends a job",
             );
         }
-        if self.owner_jobs == 0 || self.fallback_slots == 0 || self.placement_queue == 0 || self.reports_waiting == 0 {
-            return refuse("owner_jobs, fallback_slots, placement_queue and reports_waiting must be at least 1");
+        if self.fallback_slots == 0 || self.placement_queue == 0 || self.reports_waiting == 0 {
+            return refuse("fallback_slots, placement_queue and reports_waiting must be at least 1");
         }
         Ok(())
     }

@@ -23,7 +23,6 @@ pub(crate) fn load_to_wire(sample: &LoadSample) -> wire::Load {
         input_bytes_total: sample.input_bytes_total.0,
         memtable_bytes: sample.memtable_bytes.0,
         flushed_tables_total: sample.flushed_tables_total,
-        flushed_bytes_total: sample.flushed_bytes_total.0,
         cores: sample.cores.0,
         free_cores: sample.free_cores.0,
         core_speed: sample.core_speed,
@@ -47,7 +46,6 @@ pub(crate) fn load_from_wire(load: &wire::Load) -> Result<LoadSample> {
         input_bytes_total: Bytes(load.input_bytes_total),
         memtable_bytes: Bytes(load.memtable_bytes),
         flushed_tables_total: load.flushed_tables_total,
-        flushed_bytes_total: Bytes(load.flushed_bytes_total),
         cores: Cores(load.cores),
         free_cores: Cores(load.free_cores),
         core_speed: load.core_speed,
@@ -64,7 +62,7 @@ pub(crate) fn load_from_wire(load: &wire::Load) -> Result<LoadSample> {
     })
 }
 
-pub(crate) fn report_to_wire(job: &JobReport) -> wire::FinishedJob {
+pub(crate) fn report_to_wire(number: u64, job: &JobReport) -> wire::FinishedJob {
     wire::FinishedJob {
         owner: job.owner.as_str().to_owned(),
         worker: job.worker.as_str().to_owned(),
@@ -73,9 +71,9 @@ pub(crate) fn report_to_wire(job: &JobReport) -> wire::FinishedJob {
         output_bytes: job.output_bytes.0,
         seconds: job.seconds.0,
         joules: job.joules.0,
-        transfer_seconds: job.transfer_seconds.map(|seconds| seconds.0),
         input_level: job.input_level,
         output_level: job.output_level,
+        number,
     }
 }
 
@@ -88,7 +86,6 @@ pub(crate) fn report_from_wire(job: &wire::FinishedJob) -> Result<JobReport> {
         output_bytes: Bytes(job.output_bytes),
         seconds: Seconds(job.seconds),
         joules: Joules(job.joules),
-        transfer_seconds: job.transfer_seconds.map(Seconds),
         input_level: job.input_level,
         output_level: job.output_level,
     })

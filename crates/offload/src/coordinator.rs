@@ -85,7 +85,7 @@ pub(crate) fn ask(shared: &Arc<Shared>, request: PlacementRequest) -> Result<Pla
     };
     shared
         .runtime
-        .block_on(async { tokio::time::timeout(shared.options.limits.placement_timeout, asked).await })
+        .block_on(async { tokio::time::timeout(shared.placement_timeout(), asked).await })
         .map_err(|_| Error::unreachable("coordinator", format!("no answer for job {job} in time")))?
 }
 

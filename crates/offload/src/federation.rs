@@ -5,7 +5,7 @@
 //! A run time with few threads carries all messages; they have the duty `transport`. A job of another server has a thread
 //! of its own, a job of this server holds its compaction's thread.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use ecotone_engine::{CompactionFinished, CompactionOffload};
 use ecotone_policy::duty::{Duty, DutyObserver};
 use ecotone_policy::ids::ServerId;
-use ecotone_policy::machine::{Command, Event, JobObservation, JobReport, ModelReport, PolicyCore, Prediction};
+use ecotone_policy::machine::{
+    Command, Event, JobObservation, JobReport, LoadSample, ModelReport, PolicyCore, Prediction,
+};
 use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::{DutyScope, ThreadDuties};
 use parking_lot::Mutex;
@@ -38,7 +40,7 @@ use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
 use crate::protocol::wire::peer_server::PeerServer;
 use crate::protocol::wire::worker_server::WorkerServer;
-use crate::reports;
+use crate::reports::{self, Heard, Unreported};
 use crate::services::Services;
 use crate::steps::Step;
 use crate::traffic::Traffic;
@@ -54,7 +56,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECTIONS_WAITING: usize = 64;
 /// How long to wait for the rest of a greeting that came in parts.
 const GREETING_LOOK: Duration = Duration::from_millis(5);
-/// How often the policy hears that time has passed; at least twice in its placement timeout.
+/// How often what was left behind is looked for.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a server knows of itself; once a second it goes into the report to the coordinator.
@@ -70,8 +72,6 @@ pub struct LocalLoad {
     pub memtable_bytes: u64,
     /// Tables made by flushes since the start.
     pub flushed_tables_total: u64,
-    /// Bytes of those tables.
-    pub flushed_bytes_total: u64,
     /// Cores of the server.
     pub cores: f64,
     /// Cores that were idle in the last second.
@@ -206,7 +206,10 @@ pub(crate) struct Shared {
     pub(crate) worker: WorkerSide,
     pub(crate) queue: Option<Queue>,
     pub(crate) statistics: Statistics,
-    pub(crate) reports_waiting: Mutex<VecDeque<JobReport>>,
+    /// Jobs that the coordinator has not heard of yet.
+    pub(crate) unreported: Mutex<Unreported>,
+    /// What the coordinator has heard.
+    pub(crate) heard: Mutex<Heard>,
     duties: Arc<ThreadDuties>,
     core: Mutex<PolicyCore>,
     started: Instant,
@@ -215,6 +218,7 @@ pub(crate) struct Shared {
     /// Bits of an `f64`.
     free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
+    last_sample: Mutex<Option<LoadSample>>,
     observer: Arc<dyn JobObserver>,
 }
 
@@ -235,6 +239,15 @@ impl Shared {
             }
         }
         commands
+    }
+
+    /// The own load as last measured.
+    pub(crate) fn last_sample(&self) -> Option<LoadSample> {
+        self.last_sample.lock().clone()
+    }
+
+    pub(crate) fn set_last_sample(&self, sample: LoadSample) {
+        *self.last_sample.lock() = Some(sample);
     }
 
     pub(crate) fn local_load(&self) -> Option<LocalLoad> {
@@ -260,10 +273,18 @@ impl Shared {
         self.addresses.lock().get(server).cloned()
     }
 
+    pub(crate) fn placement_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.options.policy.placement_timeout.0).unwrap_or(Duration::MAX)
+    }
+
+    pub(crate) fn max_servers(&self) -> usize {
+        self.options.policy.max_servers
+    }
+
     pub(crate) fn learn_address(&self, server: &ServerId, address: &str) {
         let mut addresses = self.addresses.lock();
         let known = addresses.get(server).is_some_and(|known| known == address);
-        let room = addresses.len() < self.core.lock().parameters().max_servers || addresses.contains_key(server);
+        let room = addresses.len() < self.max_servers() || addresses.contains_key(server);
         if !known && room && !address.is_empty() {
             addresses.insert(server.clone(), address.to_owned());
         }
@@ -306,11 +327,7 @@ impl Shared {
             }
         }
         if self.queue.is_none() {
-            let mut waiting = self.reports_waiting.lock();
-            if waiting.len() >= self.options.limits.reports_waiting {
-                waiting.pop_front();
-            }
-            waiting.push_back(report);
+            self.unreported.lock().push(report, self.options.limits.reports_waiting);
         }
         self.observer.job_ended(&ended);
     }
@@ -384,7 +401,8 @@ impl Federation {
             worker: WorkerSide::new(&options.worker_directory)?,
             queue,
             statistics: Statistics::default(),
-            reports_waiting: Mutex::default(),
+            unreported: Mutex::default(),
+            heard: Mutex::default(),
             duties,
             core: Mutex::new(core),
             started: Instant::now(),
@@ -392,6 +410,7 @@ impl Federation {
             address,
             free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
+            last_sample: Mutex::default(),
             observer,
             options,
         });
@@ -416,7 +435,9 @@ impl Federation {
                 warn!(%error, "the federation's services ended");
             }
         });
-        runtime.spawn(reports::run(shared.clone()));
+        if shared.queue.is_none() {
+            runtime.spawn(reports::run(shared.clone()));
+        }
         runtime.spawn(tick(shared.clone()));
         if let Some(end) = queue_end {
             runtime.spawn(coordinator::serve(shared.clone(), end));
@@ -442,9 +463,15 @@ impl Federation {
         self.owner.clone()
     }
 
-    /// From now on the server's load is reported. Called once, when its store is open; later calls change nothing.
+    /// Where the server's load is read from now on. Called once, when its store is open; later calls change nothing.
     pub fn set_load_source(&self, source: Arc<dyn LoadSource>) {
         let _ = self.shared.load.set(source);
+    }
+
+    /// The load source has a new measurement, which is taken now: once a second, as the forecast of the input rate counts in
+    /// seconds. Without a load source it does nothing. Never waits for the network.
+    pub fn load_measured(&self) {
+        reports::measured(&self.shared);
     }
 
     /// To be called with every compaction that the store reports: the models learn from those that ran here.
@@ -532,6 +559,6 @@ async fn tick(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(TICK);
     loop {
         tick.tick().await;
-        shared.decide(Event::Tick);
+        shared.worker.forget_orphans(&shared.options.limits);
     }
 }

@@ -7,7 +7,7 @@
 //! # Failure modes
 //!
 //! Whatever happens, the answer is a result that holds or "run it here". Waits are bounded: for the coordinator by
-//! `placement_timeout`, for a sign of life by `heartbeat_timeout`, for a range by `read_timeout`, for the job by its deadline.
+//! the policy's `placement_timeout`, for a sign of life by `heartbeat_timeout`, for a range by `read_timeout`, for the job by its deadline.
 //! Local runs after a failure queue for `fallback_slots`.
 
 use std::collections::HashMap;
@@ -60,7 +60,6 @@ struct LocalRun {
 /// The federation's side of a store's compactions. Give it to the store's options.
 pub(crate) struct OwnerSide {
     shared: Arc<Shared>,
-    away: AtomicU64,
     canceled: AtomicBool,
     cancel: tokio::sync::Notify,
     /// Jobs whose result RocksDB was given: they are finished when it has taken it.
@@ -88,7 +87,6 @@ impl OwnerSide {
     pub(crate) fn new(shared: Arc<Shared>) -> OwnerSide {
         OwnerSide {
             shared,
-            away: AtomicU64::new(0),
             canceled: AtomicBool::new(false),
             cancel: tokio::sync::Notify::new(),
             installing: Mutex::default(),
@@ -103,7 +101,7 @@ impl OwnerSide {
             input_bytes: Bytes(job.estimated_bytes),
             input_level: job.input_level,
             output_level: job.output_level,
-            l0_tables: self.shared.local_load().map(|load| load.l0_tables),
+            l0_tables: job.l0_tables,
         };
         // The machine answers with one command a step; three steps lead to a place.
         for _ in 0..3 {
@@ -168,7 +166,6 @@ impl OwnerSide {
             output_bytes: Bytes(event.output_bytes),
             seconds: Seconds(event.seconds),
             joules: Joules(self.shared.joules_of(event.cpu_seconds)),
-            transfer_seconds: None,
             input_level: event.input_level,
             output_level: event.output_level,
         };
@@ -205,7 +202,6 @@ impl OwnerSide {
                     output_bytes: Bytes(offloaded.output_bytes),
                     seconds: Seconds(began.elapsed().as_secs_f64()),
                     joules: Joules(offloaded.joules + own_joules),
-                    transfer_seconds: None,
                     input_level: job.input_level,
                     output_level: job.output_level,
                 };
@@ -242,7 +238,7 @@ impl OwnerSide {
     }
 }
 
-/// A job that counts as away. A panic below ends it too, or it would count for ever.
+/// A job that the machine counts as away. A panic ends it too, or it would count for ever.
 struct UnderWay<'a> {
     side: &'a OwnerSide,
     job: JobId,
@@ -259,7 +255,6 @@ impl UnderWay<'_> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.side.away.fetch_sub(1, Ordering::AcqRel);
         if !self.has_outcome {
             let outcome = OffloadOutcome::Failed { worker: self.worker.clone(), reason: FailureReason::OwnerFailed };
             self.side.shared.decide(Event::OffloadEnded { job: self.job, outcome });
@@ -467,14 +462,7 @@ impl CompactionOffload for OwnerSide {
             }
             Decision::Away { worker, prediction, deadline } => {
                 let under_way = UnderWay { side: self, job: id, worker: &worker, has_outcome: false };
-                let outcome = if self.away.fetch_add(1, Ordering::AcqRel) < self.shared.options.limits.owner_jobs as u64
-                {
-                    self.offload(&job, &worker, prediction, deadline)
-                } else {
-                    debug!(job = job.id, "as many jobs are away as may be; compacting locally");
-                    self.shared.statistics.count_fallback(LocalReason::TooManyOutstanding.name());
-                    Err(OffloadOutcome::Failed { worker: worker.clone(), reason: FailureReason::OwnerFailed })
-                };
+                let outcome = self.offload(&job, &worker, prediction, deadline);
                 under_way.end();
                 match outcome {
                     // The machine hears of the end when RocksDB has taken the tables.

@@ -1,11 +1,17 @@
 //! Load reports: once a second every server tells the coordinator how it fares and which jobs have ended.
 //!
+//! The own policy is told by whoever measures, once for each measurement ([`measured`]); what is sent is the last of them. A
+//! slow coordinator delays reports and nothing else.
+//!
 //! A coordinator that does not answer is tried again at the next report; until then every compaction is local.
 
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ecotone_policy::machine::{Event, Link, LoadSample};
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::machine::{Event, JobReport, Link, LoadSample};
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
 use tracing::{debug, info, warn};
 
@@ -29,22 +35,67 @@ const PROBE_BYTES_MAX: usize = 1 << 20;
 /// Reports between two measurements of the link: what it carries changes with what runs on both ends.
 const REPORTS_PER_PROBE: u32 = 5;
 
-/// Reports until the server stops.
+/// Finished jobs that the coordinator has not confirmed, numbered in the order in which they ended.
+#[derive(Debug)]
+pub(crate) struct Unreported {
+    session: u64,
+    last_number: u64,
+    jobs: VecDeque<(u64, JobReport)>,
+}
+
+impl Default for Unreported {
+    fn default() -> Self {
+        // The standard library seeds each of these at random.
+        let session = RandomState::new().build_hasher().finish();
+        Unreported { session, last_number: 0, jobs: VecDeque::new() }
+    }
+}
+
+impl Unreported {
+    /// Keeps a job until it is confirmed; of more than `limit` the oldest go.
+    pub(crate) fn push(&mut self, job: JobReport, limit: usize) {
+        self.last_number += 1;
+        self.jobs.push_back((self.last_number, job));
+        while self.jobs.len() > limit {
+            self.jobs.pop_front();
+        }
+    }
+
+    fn forget_until(&mut self, last: u64) {
+        self.jobs.retain(|(number, _)| *number > last);
+    }
+}
+
+/// The last finished job that was heard of each server: its session and its number there. Bounded by the servers that a
+/// federation may have.
+#[derive(Debug, Default)]
+pub(crate) struct Heard(HashMap<ServerId, (u64, u64)>);
+
+impl Heard {
+    /// Whether a job has not been heard yet; from now on it has. `false` for servers beyond `max_servers`.
+    fn is_news(&mut self, server: &ServerId, session: u64, number: u64, max_servers: usize) -> bool {
+        let is_news = match self.0.get(server) {
+            Some((known, last)) => *known != session || number > *last,
+            None => self.0.len() < max_servers,
+        };
+        if is_news {
+            self.0.insert(server.clone(), (session, number));
+        }
+        is_news
+    }
+}
+
+/// Reports to the coordinator until the server stops. Not for the coordinator itself.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(shared.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut link = None;
     let mut reports_sent = 0;
     let mut reachable = true;
-    let mut last = (Instant::now(), 0);
     loop {
         tick.tick().await;
-        shared.worker.forget_orphans(&shared.options.limits);
-        let Some(sample) = sample(&shared, link, &mut last) else { continue };
-        shared.decide(Event::LoadSampled(sample.clone()));
-        if shared.queue.is_some() {
-            continue;
-        }
+        let Some(mut sample) = shared.last_sample() else { continue };
+        sample.link = link;
         match report(&shared, &sample, &mut link, &mut reports_sent).await {
             Ok(()) if !reachable => {
                 reachable = true;
@@ -61,14 +112,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
+/// The load has been measured: the own policy learns it now, the coordinator with the next report.
+pub(crate) fn measured(shared: &Shared) {
+    let Some(sample) = sample(shared) else { return };
+    shared.set_last_sample(sample.clone());
+    shared.decide(Event::LoadSampled(sample));
+}
+
 /// What this server is like now; `None` until its store is open.
-fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Option<LoadSample> {
+fn sample(shared: &Shared) -> Option<LoadSample> {
     let load = shared.local_load()?;
-    let moved = shared.traffic.sent() + shared.traffic.received();
-    let seconds = last.0.elapsed().as_secs_f64().max(1e-3);
-    let used = (moved - last.1) as f64 / seconds;
-    *last = (Instant::now(), moved);
-    let free_network = (shared.options.network_bytes_per_s - used).max(0.0);
+    let free_network = (shared.options.network_bytes_per_s - shared.traffic.bytes_per_s_since_last()).max(0.0);
     shared.set_free_network(free_network);
     let slots = shared.options.limits.worker_slots as usize;
     Some(LoadSample {
@@ -78,12 +132,11 @@ fn sample(shared: &Shared, link: Option<Link>, last: &mut (Instant, u64)) -> Opt
         input_bytes_total: Bytes(load.input_bytes_total),
         memtable_bytes: Bytes(load.memtable_bytes),
         flushed_tables_total: load.flushed_tables_total,
-        flushed_bytes_total: Bytes(load.flushed_bytes_total),
         free_cores: Cores(load.free_cores),
         cores: Cores(load.cores),
         core_speed: load.core_speed,
         free_network_bytes_per_s: BytesPerSecond(free_network),
-        link,
+        link: None,
         worker_slots_free: slots.saturating_sub(shared.worker.running()) as u32,
         stalled: load.stalled,
         active_watts: Watts(load.active_watts),
@@ -104,29 +157,27 @@ async fn report(
         *link = Some(probe(shared, &address, *link).await?);
     }
     *reports_sent = reports_sent.wrapping_add(1);
-    let finished = shared.reports_waiting.lock().drain(..).collect::<Vec<_>>();
+    let (session, finished) = {
+        let unreported = shared.unreported.lock();
+        (unreported.session, unreported.jobs.iter().cloned().collect::<Vec<_>>())
+    };
     let request = ReportRequest {
         load: Some(convert::load_to_wire(sample)),
         address: shared.address(),
-        finished: finished.iter().map(convert::report_to_wire).collect(),
+        finished: finished.iter().map(|(number, job)| convert::report_to_wire(*number, job)).collect(),
+        session,
     };
     let mut coordinator = CoordinatorClient::new(channel);
     let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
         .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
         .and_then(|reply| reply.map_err(|status| Error::unreachable(&address, status.message())));
-    match outcome {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            // What the coordinator has not learned yet is sent again.
-            let mut waiting = shared.reports_waiting.lock();
-            for job in finished.into_iter().rev() {
-                waiting.push_front(job);
-            }
-            waiting.truncate(shared.options.limits.reports_waiting);
-            Err(error)
+    // Without an answer they are sent again: the coordinator may have heard them or not, and knows them by their numbers.
+    outcome.map(|_| {
+        if let Some((last, _)) = finished.last() {
+            shared.unreported.lock().forget_until(*last);
         }
-    }
+    })
 }
 
 /// Measures the link: empty exchanges for its round trip, larger ones for its rate. The best of a few counts: other traffic
@@ -163,7 +214,10 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
     let sample = convert::load_from_wire(&load)?;
     shared.learn_address(&sample.server, &request.address);
     for job in &request.finished {
-        shared.decide(Event::JobFinished(convert::report_from_wire(job)?));
+        let report = convert::report_from_wire(job)?;
+        if shared.heard.lock().is_news(&sample.server, request.session, job.number, shared.max_servers()) {
+            shared.decide(Event::JobFinished(report));
+        }
     }
     shared.decide(Event::LoadSampled(sample));
     Ok(())

@@ -1,12 +1,23 @@
 //! Bytes that this server sent to and received from other servers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
 
 /// Counters of file bytes that crossed the network, protocol overhead not included.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Traffic {
     sent: AtomicU64,
     received: AtomicU64,
+    /// When the rate was last asked for, and what had moved by then.
+    asked: Mutex<(Instant, u64)>,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Traffic { sent: AtomicU64::default(), received: AtomicU64::default(), asked: Mutex::new((Instant::now(), 0)) }
+    }
 }
 
 impl Traffic {
@@ -24,5 +35,12 @@ impl Traffic {
 
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
+    }
+
+    /// Bytes each second, both ways together, since this was last asked.
+    pub(crate) fn bytes_per_s_since_last(&self) -> f64 {
+        let (now, moved) = (Instant::now(), self.sent() + self.received());
+        let (then, moved_before) = std::mem::replace(&mut *self.asked.lock(), (now, moved));
+        moved.saturating_sub(moved_before) as f64 / now.duration_since(then).as_secs_f64().max(1e-3)
     }
 }

@@ -46,8 +46,6 @@ const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often a full channel is tried again.
 const FULL_CHANNEL_LOOK: Duration = Duration::from_millis(5);
-/// Marks the folder as one process's.
-const LOCK_FILE: &str = "LOCK";
 /// How the names of jobs' folders begin.
 const JOB_FOLDER: &str = "job-";
 /// How many bytes a job writes between two looks at what is free on the disk.
@@ -67,7 +65,7 @@ pub(crate) type EventReceiver = mpsc::Receiver<std::result::Result<JobEvent, ton
 /// All jobs that this server runs or keeps outputs of.
 pub(crate) struct WorkerSide {
     directory: PathBuf,
-    /// Locked while this process lives: another one must not empty the folder.
+    /// The folder itself, locked while this process lives: another one must not empty it.
     _lock: File,
     /// Threads that run jobs, and who waits for their end.
     threads: Mutex<usize>,
@@ -112,7 +110,7 @@ impl WorkerSide {
     pub(crate) fn new(directory: &Path) -> Result<WorkerSide> {
         let io = |error| Error::io("take over the worker's folder", directory, error);
         std::fs::create_dir_all(directory).map_err(io)?;
-        let lock = File::create(directory.join(LOCK_FILE)).map_err(io)?;
+        let lock = File::open(directory).map_err(io)?;
         if let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             return Err(match error {
                 rustix::io::Errno::WOULDBLOCK => Error::Configuration(format!(

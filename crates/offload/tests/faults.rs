@@ -13,13 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::files::{Files, Range};
-use common::spoiler::{Act, Behaviour, Spoiler};
+use common::spoiler::{Act, Behaviour, Spoiler, tempting};
+use common::wire::coordinator_client::CoordinatorClient;
 use common::wire::job_event::Event;
 use common::wire::worker_client::WorkerClient;
-use common::wire::{InputFile, JobEvent, JobOffer};
-use common::{Helper, Owner, at, limits, wait_for, wait_until};
+use common::wire::{FinishedJob, InputFile, JobEvent, JobOffer, ReportRequest};
+use common::{Owner, Storeless, at, limits, wait_for, wait_until};
 use ecotone_offload::JobOutcome;
 use ecotone_offload::steps::Step;
+use ecotone_policy::units::Seconds;
 
 /// What a busy host may add to a wait.
 const SLACK: Duration = Duration::from_secs(2);
@@ -31,7 +33,7 @@ fn without_a_coordinator_all_is_local_until_it_comes() {
     let mut owner = Owner::start(|options, _| options.join = Some(address.to_string()));
     owner.write_until("local compactions", |owner| owner.ended.because("coordinator-unavailable") >= 2);
     assert_eq!(owner.offloaded(), 0);
-    let coordinator = Helper::start("coordinator", |options| options.listen = address);
+    let coordinator = Storeless::start("coordinator", |options| options.listen = address);
     owner.write_until("offloaded jobs", |owner| owner.offloaded() >= 2);
     drop(coordinator);
     let before = owner.ended.count(JobOutcome::Fallback);
@@ -43,7 +45,7 @@ fn without_a_coordinator_all_is_local_until_it_comes() {
 fn a_coordinator_that_does_not_answer_costs_no_more_than_its_time() {
     let held = Arc::new(AtomicBool::new(true));
     let hold = held.clone();
-    let coordinator = Helper::start("coordinator", |options| {
+    let coordinator = Storeless::start("coordinator", |options| {
         options.limits.placement_queue = 1;
         options.steps = Some(at(Step::Placing, move || {
             while hold.load(Ordering::SeqCst) {
@@ -54,7 +56,7 @@ fn a_coordinator_that_does_not_answer_costs_no_more_than_its_time() {
     let address = coordinator.federation.address().to_owned();
     let mut owner = Owner::start(|options, store| {
         options.join = Some(address);
-        options.limits.placement_timeout = Duration::from_millis(200);
+        options.policy.placement_timeout = Seconds(0.2);
         store.max_subcompactions = 4;
     });
     // The first question is taken and held, the second waits in the queue, further ones find it full: all end here.
@@ -127,7 +129,7 @@ async fn first_event(events: &mut tonic::Streaming<JobEvent>) -> Event {
 
 #[test]
 fn a_worker_declines_what_it_cannot_do_and_frees_what_its_owner_leaves() {
-    let worker = Helper::start("worker", |options| options.limits.worker_slots = 2);
+    let worker = Storeless::start("worker", |options| options.limits.worker_slots = 2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // An owner that takes connections and never answers.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -242,7 +244,7 @@ fn a_full_disk_at_the_owner_ends_the_offload_and_not_the_store() {
     let session = owner.path.join("session_tmp");
     let Some(tmpfs) = Tmpfs::mount(&session, 32 << 10) else { return };
     let address = owner.federation.address().to_owned();
-    let _worker = Helper::start("worker", |options| options.join = Some(address));
+    let _worker = Storeless::start("worker", |options| options.join = Some(address));
     owner.write_until("failed fetches", |owner| owner.fallbacks("disk-full") >= 2);
     assert_eq!(owner.offloaded(), 0);
     owner.flush();
@@ -265,7 +267,7 @@ fn a_full_disk_at_the_worker_ends_the_job_and_not_the_worker() {
     let filler = mount.join("filler");
     let full = Arc::new(AtomicBool::new(true));
     let (fill, is_full) = (filler.clone(), full.clone());
-    let worker = Helper::start("worker", |options| {
+    let worker = Storeless::start("worker", |options| {
         options.join = Some(address);
         options.worker_directory = mount.join("worker");
         options.steps = Some(at(Step::Admitted, move || {
@@ -286,4 +288,61 @@ fn a_full_disk_at_the_worker_ends_the_job_and_not_the_worker() {
     owner.finish();
     drop(worker);
     drop(tmpfs);
+}
+
+#[test]
+fn each_measurement_is_learned_once_whether_or_not_the_coordinator_answers() {
+    // It takes connections and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let server = Storeless::start("server", |options| options.join = Some(address));
+    // A report is under way, and hangs until its connection is lost.
+    let report = silent.accept().unwrap();
+    for _ in 0..4 {
+        server.federation.load_measured();
+    }
+    assert_eq!(server.federation.models().rate.samples, 5, "the first was measured at the start");
+    drop(report);
+    // Further reports say again what was measured last, and measure nothing.
+    drop((silent.accept().unwrap(), silent.accept().unwrap()));
+    assert_eq!(server.federation.models().rate.samples, 5);
+}
+
+#[test]
+fn a_finished_job_that_is_reported_again_trains_once() {
+    let coordinator = Storeless::start("coordinator", |_| ());
+    let address = format!("http://{}", coordinator.federation.address());
+    let learned = || {
+        let models = coordinator.federation.models().models;
+        models.iter().filter(|model| model.server.as_str() == "stranger").map(|model| model.samples).max()
+    };
+    let job = |number| FinishedJob {
+        owner: "stranger".into(),
+        worker: "stranger".into(),
+        job: number,
+        input_bytes: 1 << 20,
+        output_bytes: 1 << 20,
+        seconds: 1.0,
+        joules: 1.0,
+        input_level: 0,
+        output_level: 1,
+        number,
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut client = CoordinatorClient::connect(address).await.unwrap();
+        for (session, numbers, expected) in [
+            (7, vec![1, 2], 2),
+            // The reply was lost: two come again, with one that ended since.
+            (7, vec![1, 2, 3], 3),
+            (7, vec![2], 3),
+            // The stranger was started anew and counts from the beginning.
+            (8, vec![1], 4),
+        ] {
+            let finished = numbers.into_iter().map(job).collect();
+            let request = ReportRequest { load: Some(tempting("stranger")), finished, session, ..Default::default() };
+            client.report(request).await.unwrap();
+            assert_eq!(learned(), Some(expected));
+        }
+    });
 }

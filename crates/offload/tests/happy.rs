@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Helper, Owner, wait_until};
+use common::{Owner, Storeless, wait_until};
 use ecotone_engine::Direction;
 use ecotone_offload::JobOutcome;
 
@@ -15,7 +15,7 @@ const METADATA_BYTES: u64 = 128 << 10;
 fn a_store_under_load_is_compacted_elsewhere_and_holds_the_same_data() {
     let mut owner = Owner::start(|_, _| ());
     let address = owner.federation.address().to_owned();
-    let worker = Helper::start("worker", |options| options.join = Some(address));
+    let worker = Storeless::start("worker", |options| options.join = Some(address));
     owner.write_until("three offloaded jobs", |owner| owner.offloaded() >= 3);
     assert_eq!(owner.fallbacks("bad-result"), 0, "an honest result was refused");
 
@@ -50,7 +50,7 @@ fn a_jobs_bytes_cross_the_network_once_each_way() {
         store.compression = ecotone_engine::Compression::None;
     });
     let address = owner.federation.address().to_owned();
-    let worker = Helper::start("worker", |options| options.join = Some(address));
+    let worker = Storeless::start("worker", |options| options.join = Some(address));
     // Jobs of some ten tables of 4 MiB: much longer than the ranges that they are read by.
     let store = owner.store().clone();
     let mut number = 0_u64;

@@ -14,7 +14,7 @@ use common::files::Range;
 use common::spoiler::{Act, Answer, Behaviour, Spoiler};
 use common::wire::job_event::Event;
 use common::wire::{Heartbeat, OutputReady};
-use common::{Helper, Owner, limits, wait_for};
+use common::{Owner, Storeless, limits, wait_for};
 use ecotone_offload::{JobOutcome, Options};
 use ecotone_policy::units::Seconds;
 
@@ -25,7 +25,7 @@ const SLACK: Duration = Duration::from_secs(2);
 /// promised. Each failure must be counted as `kind`. Gives how long the first job was away.
 fn refused_with(kind: &str, jobs: u64, behaviour: Behaviour, change: impl FnOnce(&mut Options)) -> Duration {
     let mut owner = Owner::start(|options, _| change(options));
-    let honest = Helper::start("honest", |_| ());
+    let honest = Storeless::start("honest", |_| ());
     let spoiler = Spoiler::start(owner.federation.address(), Some(honest.federation.address().to_owned()), behaviour);
     let federation = owner.federation.clone();
     // A test that has one job away at a time is no failure of a worker.

@@ -137,6 +137,7 @@ fn child() {
         let federation = Federation::start(options, common::duties(), Arc::new(Telling)).unwrap();
         if role == "worker" {
             federation.set_load_source(Arc::new(FixedLoad(FAST)));
+            federation.load_measured();
         }
         say(&format!("listening {}", federation.address()));
         while !stop.load(Ordering::SeqCst) {

@@ -9,7 +9,8 @@
 //!
 //! Formulas name their source: "ECO-KVS" is *ECO-KVS: Energy-aware Compaction Offloading Mechanism for LSM-tree based
 //! Key-Value Stores in Edge Federation*; "EdgePilot" is *Coordinating Compaction between LSM-tree based Key-Value Stores
-//! for Edge Federation* (CLOUD 2024). Constants are named fields of [`machine::Parameters`].
+//! for Edge Federation* (CLOUD 2024). Constants of the decisions are named fields of
+//! [`machine::Parameters`]; what only keeps numbers within what a float can bear is a named constant where it is used.
 
 pub mod duty;
 pub mod edgecode;

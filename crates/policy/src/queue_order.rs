@@ -35,26 +35,6 @@ pub struct QueueLimits {
     pub min_network: BytesPerSecond,
 }
 
-impl QueueLimits {
-    /// EdgePilot's own.
-    pub const EDGEPILOT: Self = Self { min_cores: Cores(1.0), min_network: BytesPerSecond(0.0) };
-}
-
-/// Algorithm 2, `CompareServerStatus(serverA, serverB)`, line by line: whether A comes before B. Kept as the reference for
-/// [`compare`]; nothing decides by it.
-pub fn algorithm_2(a: &ServerStatus, b: &ServerStatus, limits: QueueLimits) -> bool {
-    if a.available_cores <= limits.min_cores || b.available_cores <= limits.min_cores {
-        return a.available_cores >= b.available_cores;
-    }
-    if a.available_network <= limits.min_network || b.available_network <= limits.min_network {
-        return a.available_network >= b.available_network;
-    }
-    if a.compaction_bytes_per_s != b.compaction_bytes_per_s {
-        return a.compaction_bytes_per_s >= b.compaction_bytes_per_s;
-    }
-    a.available_cores >= b.available_cores
-}
-
 /// EdgePilot's order as a total one: `Less` means that `a` stands before `b` in the queue.
 pub fn compare(a: &ServerStatus, b: &ServerStatus, limits: QueueLimits) -> Ordering {
     let class = class_of(a, limits);

@@ -22,10 +22,6 @@
 use crate::machine::{ModelParameters, Weighting};
 use crate::units::{Bytes, GREATEST_PLAUSIBLE};
 
-/// The two sizes at which a prior's shape is put into the sums, as multiples of the reference size: they span the sizes of
-/// usual compactions, from a quarter of 64 MiB to four times as much.
-const SHAPE_SIZES: [f64; 2] = [0.25, 4.0];
-
 /// Fewer samples than this are none: their sums would soon be too small for a float.
 const FORGOTTEN: f64 = 1e-6;
 
@@ -72,6 +68,9 @@ pub struct Weights {
     pub prior_samples: f64,
     /// How many samples the prior's shape counts as. More than 0.
     pub shape_samples: f64,
+    /// The two sizes at which the prior's shape is put into the sums, in reference sizes. More than 0, the first less than the
+    /// second.
+    pub shape_sizes: [f64; 2],
 }
 
 impl Weights {
@@ -84,6 +83,7 @@ impl Weights {
             reference_bytes: parameters.reference_bytes,
             prior_samples: parameters.server_prior_samples,
             shape_samples: parameters.shape_prior_samples,
+            shape_sizes: parameters.shape_prior_sizes,
         }
     }
 
@@ -209,8 +209,8 @@ impl Regression {
             return if self.sums.n > 0.0 { in_bytes(self.sums.solve(), unit) } else { prior };
         };
         let mut sums = self.sums;
-        for x in SHAPE_SIZES {
-            let weight = self.weights.of_sample(x) * self.weights.shape_samples / SHAPE_SIZES.len() as f64;
+        for x in self.weights.shape_sizes {
+            let weight = self.weights.of_sample(x) * self.weights.shape_samples / self.weights.shape_sizes.len() as f64;
             sums.add(weight, x, level * (scaled_prior.a * x + scaled_prior.b));
         }
         let say_of_prior = self.weights.prior_samples / (self.sums.n + self.weights.prior_samples);
@@ -218,13 +218,14 @@ impl Regression {
     }
 
     /// By what factor the prior must be multiplied to fit the samples best. `None` when that is no factor at all: without
-    /// samples, or when the prior or all samples are zero.
+    /// samples, or when the prior or all samples are next to nothing.
     fn level(&self, prior: Line) -> Option<f64> {
         let sums = &self.sums;
         let with_samples = prior.a * sums.wxy + prior.b * sums.wy;
         let with_itself = prior.a * prior.a * sums.wxx + 2.0 * prior.a * prior.b * sums.wx + prior.b * prior.b * sums.w;
         let level = with_samples / with_itself;
-        (level.is_finite() && level > 0.0).then_some(level)
+        // Beyond what is plausible its powers are no numbers, and such a prior tells nothing of the samples anyway.
+        (1.0 / GREATEST_PLAUSIBLE..=GREATEST_PLAUSIBLE).contains(&level).then_some(level)
     }
 
     fn in_reference_sizes(&self, bytes: Bytes) -> f64 {

@@ -18,7 +18,7 @@ use crate::units::{BytesPerSecond, Cores, Seconds, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disabled {
-    /// It has never reported, or was lost.
+    /// It has never reported, or gave up its place.
     Unknown,
     /// Its last report is too old.
     Stale,
@@ -107,11 +107,6 @@ impl ServerTable {
         }
         self.entries.insert(sample.server.clone(), Entry { sample, at: now, placed: Vec::new() });
         true
-    }
-
-    /// Forgets a server that is gone.
-    pub fn remove(&mut self, server: &ServerId) {
-        self.entries.remove(server);
     }
 
     /// Counts a job of `owner` that was placed on a server, until the server's next report or until the owner says that it is

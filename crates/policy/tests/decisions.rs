@@ -6,6 +6,7 @@ mod common;
 use common::{Federation, MIB, Place, id, idle, report, request};
 use ecotone_policy::machine::{
     Command, Event, JobReport, LoadSample, Parameters, PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
+    WhenNoneInTime,
 };
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Time, Watts};
 use ecotone_policy::{JobId, PolicyName, ServerId};
@@ -52,9 +53,18 @@ fn known() -> impl Strategy<Value = Known> {
     })
 }
 
-fn coordinator(known: &Known, policy: PolicyName) -> PolicyCore {
+fn when_none_in_time() -> impl Strategy<Value = WhenNoneInTime> {
+    prop::sample::select(&[WhenNoneInTime::Local, WhenNoneInTime::FastestIfFaster][..])
+}
+
+fn latest() -> impl Strategy<Value = Option<f64>> {
+    prop::option::of(0.01f64..10.0)
+}
+
+fn coordinator(known: &Known, policy: PolicyName, when_none_in_time: WhenNoneInTime) -> PolicyCore {
     // Each question below is asked of the same servers, so a placement must not take anything from them.
-    let parameters = Parameters { policy, count_placements_between_samples: false, ..Parameters::default() };
+    let parameters =
+        Parameters { policy, when_none_in_time, count_placements_between_samples: false, ..Parameters::default() };
     let mut core = PolicyCore::new(id(OWNER), parameters).unwrap();
     for sample in &known.samples {
         core.handle(NOW, Event::LoadSampled(sample.clone()));
@@ -90,11 +100,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_worker_is_late_while_one_is_in_time_and_none_in_time_is_cheaper(known in known(), latest in 0.01f64..10.0) {
-        let mut core = coordinator(&known, PolicyName::Eco);
+    fn no_worker_is_late_while_one_is_in_time_and_none_in_time_is_cheaper(
+        known in known(),
+        policy in prop::sample::select(&[PolicyName::Eco, PolicyName::EcoTarget][..]),
+        when in when_none_in_time(),
+        latest in latest(),
+    ) {
+        let mut core = coordinator(&known, policy, when);
         let candidates = candidates(&mut core, &known);
-        let in_time: Vec<_> = candidates.iter().filter(|(_, prediction)| prediction.seconds < Seconds(latest)).collect();
-        match ask(&mut core, request(OWNER, BYTES, Some(latest))) {
+        let in_time: Vec<_> = candidates
+            .iter()
+            .filter(|(_, prediction)| latest.is_none_or(|latest| prediction.seconds < Seconds(latest)))
+            .collect();
+        match ask(&mut core, request(OWNER, BYTES, latest)) {
+            Some((worker, prediction)) if in_time.is_empty() => {
+                prop_assert_eq!(when, WhenNoneInTime::FastestIfFaster, "{} is late", worker);
+                for (name, other) in &candidates {
+                    prop_assert!(prediction.seconds <= other.seconds, "{name} is faster than {worker}");
+                }
+            }
             Some((worker, prediction)) => {
                 prop_assert!(in_time.iter().any(|(name, _)| *name == worker), "{worker} is late or unknown");
                 for (name, other) in in_time {
@@ -106,9 +130,14 @@ proptest! {
     }
 
     #[test]
-    fn an_enabled_server_has_a_core_and_a_slot_and_is_never_the_owner(known in known(), policy in prop::sample::select(&PolicyName::ALL[..])) {
-        let mut core = coordinator(&known, policy);
-        if let Some((worker, _)) = ask(&mut core, request(OWNER, BYTES, None)) {
+    fn an_enabled_server_has_a_core_and_a_slot_and_is_never_the_owner(
+        known in known(),
+        policy in prop::sample::select(&PolicyName::ALL[..]),
+        when in when_none_in_time(),
+        latest in latest(),
+    ) {
+        let mut core = coordinator(&known, policy, when);
+        if let Some((worker, _)) = ask(&mut core, request(OWNER, BYTES, latest)) {
             prop_assert!(policy.may_offload());
             prop_assert_ne!(worker.as_str(), OWNER);
             let sample = known.samples.iter().find(|sample| sample.server == worker).unwrap();
@@ -123,22 +152,28 @@ proptest! {
             (Just(known), samples)
         }),
         policy in prop::sample::select(&PolicyName::ALL[..]),
-        latest in prop::option::of(0.01f64..10.0),
+        when in when_none_in_time(),
+        latest in latest(),
     ) {
-        let mut one = coordinator(&known, policy);
-        let mut other = coordinator(&Known { samples: shuffled, ..known.clone() }, policy);
+        let mut one = coordinator(&known, policy, when);
+        let mut other = coordinator(&Known { samples: shuffled, ..known.clone() }, policy, when);
         let question = request(OWNER, BYTES, latest);
         prop_assert_eq!(ask(&mut one, question.clone()), ask(&mut other, question));
     }
 
     /// Jobs of different servers may be reported in any order too, as long as each server's own order is kept.
     #[test]
-    fn decisions_do_not_depend_on_whose_jobs_were_reported_first(known in known(), policy in prop::sample::select(&PolicyName::ALL[..])) {
+    fn decisions_do_not_depend_on_whose_jobs_were_reported_first(
+        known in known(),
+        policy in prop::sample::select(&PolicyName::ALL[..]),
+        when in when_none_in_time(),
+        latest in latest(),
+    ) {
         let mut by_owner = known.clone();
         by_owner.reports.sort_by(|one, other| one.owner.cmp(&other.owner));
-        let (mut one, mut other) = (coordinator(&known, policy), coordinator(&by_owner, policy));
-        let one = ask(&mut one, request(OWNER, BYTES, None)).map(|(worker, _)| worker);
-        prop_assert_eq!(one, ask(&mut other, request(OWNER, BYTES, None)).map(|(worker, _)| worker));
+        let (mut one, mut other) = (coordinator(&known, policy, when), coordinator(&by_owner, policy, when));
+        let one = ask(&mut one, request(OWNER, BYTES, latest)).map(|(worker, _)| worker);
+        prop_assert_eq!(one, ask(&mut other, request(OWNER, BYTES, latest)).map(|(worker, _)| worker));
     }
 
     /// With priors alone, after one load sample each, a slow server under pressure is helped by a fast idle one.
@@ -148,8 +183,9 @@ proptest! {
         slow in 0.05f64..0.5,
         times_faster in 2.0f64..20.0,
         memtable_mib in 4u64..128,
+        when_none_in_time in when_none_in_time(),
     ) {
-        let mut parameters = Parameters { policy, ..Parameters::default() };
+        let mut parameters = Parameters { policy, when_none_in_time, ..Parameters::default() };
         parameters.rate.prior_input_bytes_per_table = Bytes::from_mib(memtable_mib);
         let mut federation = Federation::new(&["fast", "slow"], &parameters);
         federation.load(LoadSample { core_speed: slow * times_faster, ..idle("fast") });
@@ -203,12 +239,13 @@ fn a_worker_that_was_slow_once_is_tried_again() {
 }
 
 #[test]
-fn a_server_that_is_lost_gets_no_work_until_it_reports_again() {
+fn a_server_that_is_silent_gets_no_work_until_it_reports_again() {
     let parameters = Parameters { policy: PolicyName::EdgePilot, ..Parameters::default() };
     let mut federation = Federation::new(&["fast", "slow"], &parameters);
     federation.load(idle("fast"));
     federation.load(LoadSample { core_speed: 0.2, ..idle("slow") });
-    federation.core(&id("fast")).handle(NOW, Event::ServerLost { server: id("fast") });
+    federation.now = Time::from_seconds(1.0 + parameters.stale_after.0 + 0.1);
+    federation.load(LoadSample { core_speed: 0.2, ..idle("slow") });
     assert_eq!(federation.ready("slow", 1, BYTES, 0, None).to_string(), "here no-server-enabled");
     federation.load(idle("fast"));
     assert_eq!(federation.ready("slow", 2, BYTES, 0, None).to_string(), "offload fast");
@@ -264,6 +301,10 @@ fn a_job_that_is_over_gives_its_slot_back_before_the_next_report() {
     assert!(place(&mut core, "a", 0));
     assert!(!place(&mut core, "b", 0), "its only slot is taken");
     assert!(!place(&mut core, "a", 1), "the first job still runs");
+    let impossible = PlacementRequest { local_time: Some(Seconds(f64::NAN)), ..request("a", BYTES, None) };
+    assert!(ask(&mut core, PlacementRequest { away: 0, ..impossible }).is_none());
+    assert_eq!(core.models().ignored_messages_total, 1);
+    assert!(!place(&mut core, "b", 0), "a message with an impossible number frees nothing");
     assert!(place(&mut core, "a", 0), "the first job is over");
     assert!(!place(&mut core, "b", 0), "what another owner says frees nothing of a's");
 }

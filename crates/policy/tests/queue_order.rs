@@ -4,11 +4,26 @@
 use std::cmp::Ordering;
 
 use ecotone_policy::ServerId;
-use ecotone_policy::queue_order::{QueueLimits, ServerStatus, algorithm_2, compare, head};
+use ecotone_policy::queue_order::{QueueLimits, ServerStatus, compare, head};
 use ecotone_policy::units::{BytesPerSecond, Cores};
 use proptest::prelude::*;
 
-const LIMITS: QueueLimits = QueueLimits::EDGEPILOT;
+/// EdgePilot's own.
+const LIMITS: QueueLimits = QueueLimits { min_cores: Cores(1.0), min_network: BytesPerSecond(0.0) };
+
+/// Algorithm 2, `CompareServerStatus(serverA, serverB)`, line by line: whether A comes before B.
+fn algorithm_2(a: &ServerStatus, b: &ServerStatus, limits: QueueLimits) -> bool {
+    if a.available_cores <= limits.min_cores || b.available_cores <= limits.min_cores {
+        return a.available_cores >= b.available_cores;
+    }
+    if a.available_network <= limits.min_network || b.available_network <= limits.min_network {
+        return a.available_network >= b.available_network;
+    }
+    if a.compaction_bytes_per_s != b.compaction_bytes_per_s {
+        return a.compaction_bytes_per_s >= b.compaction_bytes_per_s;
+    }
+    a.available_cores >= b.available_cores
+}
 
 fn status(name: usize, cores: f64, network: f64, speed: f64) -> ServerStatus {
     ServerStatus {

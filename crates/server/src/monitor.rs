@@ -1,6 +1,7 @@
 //! Watches the server once a second: what the policy and the coordinator are told, and what goes into the records.
 //!
-//! One thread samples the store, the meter and the federation; everybody else reads its last sample.
+//! One thread samples the store, the meter and the federation. The policy is given each sample once, in step with that
+//! thread's seconds; everybody else reads the last one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,7 +59,6 @@ impl Watch {
             input_bytes_total: 0,
             memtable_bytes: 0,
             flushed_tables_total: 0,
-            flushed_bytes_total: 0,
             cores: f64::from(options.cores),
             free_cores: f64::from(options.cores),
             core_speed: options.core_speed(),
@@ -240,13 +240,13 @@ impl Monitor {
             load.input_bytes_total = counters.bytes_written;
             load.memtable_bytes = properties.memtable_bytes;
             load.flushed_tables_total = counters.flushes;
-            load.flushed_bytes_total = counters.flush_bytes;
             load.free_cores = free_cores;
             load.stalled = properties.write_stopped || properties.delayed_write_rate_bytes_per_s > 0;
             // Notifications of RocksDB can pass one another; what is seen here puts them right.
             self.watch.note_stall(load.stalled);
             load.joules_total = reading.total_joules;
         }
+        self.federation.load_measured();
         self.watch.emit(|at_s| {
             Record::Sample(Sample {
                 at_s,

@@ -186,6 +186,7 @@ impl OffloadState {
             input_bytes,
             estimated_bytes: share.map_or(input_bytes, |share| (input_bytes as f64 * share) as u64),
             input_records: self.running.input_records(compaction_of(rocks_job)),
+            l0_tables: tables.in_level_0(),
             input_level: info.base_input_level(),
             output_level: info.output_level(),
             is_manual: info.is_manual_compaction(),
@@ -280,7 +281,8 @@ fn file_bytes(path: &Path) -> Result<u64, String> {
     std::fs::metadata(path).map(|file| file.len()).map_err(|error| format!("input {path:?}: {error}"))
 }
 
-/// The live tables of the data family by name.
+/// The live tables of the data family by name, now. Asking for them takes RocksDB's mutex, which it does not hold when it
+/// schedules a job or waits for one: `DBImpl::BackgroundCompaction` lets go of it for all of `CompactionJob::Run`.
 #[derive(Default)]
 struct Tables(HashMap<String, TableMetadata>);
 
@@ -292,6 +294,12 @@ impl Tables {
         });
         let of_data = tables.into_iter().filter(|table| table.column_family == DATA_FAMILY);
         Self(of_data.map(|table| (table.name.clone(), table)).collect())
+    }
+
+    /// How many lie in level 0; `None` when no table is known.
+    fn in_level_0(&self) -> Option<u32> {
+        let tables = self.0.values().filter(|table| table.level == 0).count();
+        u32::try_from(tables).ok().filter(|_| !self.0.is_empty())
     }
 
     /// The least and the greatest key of all inputs; `None` when one of them is not known.

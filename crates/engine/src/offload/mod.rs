@@ -141,6 +141,8 @@ pub struct RemoteJob {
     pub input_records: Option<u64>,
     /// The least and the greatest user key of all input tables, where they are known.
     pub key_bounds: Option<(Vec<u8>, Vec<u8>)>,
+    /// Tables in level 0 when RocksDB asked; `None` while the store is being opened.
+    pub l0_tables: Option<u32>,
     /// The level it begins at.
     pub input_level: i32,
     /// The level it writes to.

@@ -22,7 +22,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
-use ecotone_rocks_sys::verify::{ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, file_checksum, read_table};
+use ecotone_rocks_sys::verify::{
+    ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, file_checksum, read_table,
+};
 
 use super::RemoteJob;
 
@@ -124,7 +126,7 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     for output in &parsed.output_files {
         let path = directory.join(&output.file_name);
         let crc32c =
-            file_checksum(&path).map_err(|error| VerifyError::Io { action: "read", path: path.clone(), error })?;
+            file_checksum(&path).map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?;
         tables.insert(output.file_name.clone(), ReceivedTable::take(&path, u32::from_be_bytes(crc32c))?);
     }
     verify_received_outputs(job, result, &tables)
@@ -146,7 +148,8 @@ pub fn verify_received_outputs(
         let table = received.get(name).ok_or_else(|| VerifyError::Foreign(format!("{name} did not come")))?;
         // RocksDB keeps a file's crc32c with the highest byte first.
         if table.crc32c.to_be_bytes() != output.file_checksum[..] {
-            return Err(VerifyError::Foreign(format!("{name} has another checksum than was promised")));
+            let what = "it has another checksum than was promised".to_owned();
+            return Err(TableError::Foreign { file: directory.join(name), what }.into());
         }
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
         table.summary.check(&directory.join(name), &expected)?;

@@ -62,6 +62,8 @@ pub fn policy() -> Parameters {
             shape_prior_samples: certain,
             ..ModelParameters::default()
         },
+        // The load of these servers is measured once.
+        stale_after: Seconds(3600.0),
         ..Parameters::default()
     }
 }
@@ -89,7 +91,6 @@ impl LoadSource for FixedLoad {
             input_bytes_total: 0,
             memtable_bytes: 0,
             flushed_tables_total: 0,
-            flushed_bytes_total: 0,
             cores: 16.0,
             free_cores: 16.0,
             core_speed: self.0,
@@ -154,21 +155,22 @@ pub fn at(step: Step, action: impl Fn() + Send + Sync + 'static) -> StepObserver
 }
 
 /// A server without a store: it works for others, and coordinates.
-pub struct Helper {
+pub struct Storeless {
     pub federation: Federation,
     pub directory: TempDir,
     pub ended: Arc<Ended>,
 }
 
-impl Helper {
-    pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Helper {
+impl Storeless {
+    pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Storeless {
         let directory = tempfile::tempdir().unwrap();
         let mut options = options(name, &directory.path().join("worker"));
         change(&mut options);
         let ended = Arc::new(Ended::default());
         let federation = Federation::start(options, duties(), ended.clone()).unwrap();
         federation.set_load_source(Arc::new(FixedLoad(FAST)));
-        Helper { federation, directory, ended }
+        federation.load_measured();
+        Storeless { federation, directory, ended }
     }
 
     pub fn worker_folders(&self) -> usize {
@@ -230,6 +232,7 @@ pub fn open(
     store_options.events = Some(events);
     let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
     federation.set_load_source(Arc::new(FixedLoad(SLOW)));
+    federation.load_measured();
     (store, federation)
 }
 

@@ -229,7 +229,7 @@ async fn report(coordinator: String, address: String) {
         }
         if let Some(coordinator) = &mut client {
             let request =
-                ReportRequest { load: Some(tempting("spoiler")), address: address.clone(), finished: Vec::new() };
+                ReportRequest { load: Some(tempting("spoiler")), address: address.clone(), ..Default::default() };
             let _ = coordinator.report(request).await;
         }
     }

@@ -75,11 +75,6 @@ pub enum Event {
     JobFinished(JobReport),
     /// A load sample: the own one once a second, every server's at the coordinator.
     LoadSampled(LoadSample),
-    /// A server is gone.
-    ServerLost {
-        /// Which.
-        server: ServerId,
-    },
     /// Time has passed: give at least one each half of the placement timeout.
     Tick,
 }

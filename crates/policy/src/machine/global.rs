@@ -31,11 +31,7 @@ impl GlobalSystem {
         self.table.update(now, sample)
     }
 
-    pub(super) fn lost(&mut self, server: &ServerId) {
-        self.table.remove(server);
-    }
-
-    /// Finds a worker.
+    /// Finds a worker. The request must be free of problems.
     pub(super) fn place(
         &mut self,
         now: Time,
@@ -66,9 +62,6 @@ impl GlobalSystem {
         }
         if !policy.considers(request.input_level) {
             return Err(LocalReason::NotLevelZero);
-        }
-        if request.problem(parameters.max_servers).is_some() {
-            return Err(LocalReason::ImplausiblePlacement);
         }
         if policy.has_energy_target() {
             self.choose_least_energy(now, request, parameters, predictor)

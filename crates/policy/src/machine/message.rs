@@ -40,8 +40,6 @@ pub struct LoadSample {
     pub memtable_bytes: Bytes,
     /// L0 tables that flushes have made since the server started.
     pub flushed_tables_total: u64,
-    /// Bytes of those tables; for reports, as no decision needs it.
-    pub flushed_bytes_total: Bytes,
     /// Cores that are idle now.
     pub free_cores: Cores,
     /// All cores of the server.
@@ -108,8 +106,6 @@ pub struct JobReport {
     /// Energy that the worker (and, when local, the owner) used for it; zero when nothing measures energy: then no
     /// energy model learns from it.
     pub joules: Joules,
-    /// The part of `seconds` in which bytes moved and nothing else; `None` when local or not measured.
-    pub transfer_seconds: Option<Seconds>,
     /// Level of the inputs.
     pub input_level: i32,
     /// Level of the outputs.
@@ -128,7 +124,6 @@ impl JobReport {
             (self.input_bytes > Bytes::ZERO, "the job read nothing"),
             (self.seconds.is_plausible() && self.seconds.0 > 0.0, "the job took no time or for ever"),
             (self.joules.is_plausible(), "the energy is out of range"),
-            (self.transfer_seconds.is_none_or(Seconds::is_plausible), "the transfer time is out of range"),
         ];
         checks.into_iter().find_map(|(good, problem)| (!good).then_some(problem))
     }

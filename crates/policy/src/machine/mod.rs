@@ -105,7 +105,7 @@ impl PolicyCore {
                 self.or_ignored(command)
             }
             Event::PlacementRequested { request } => {
-                let answer = self.global.place(now, &request, &self.parameters, &self.predictor);
+                let answer = self.place(now, &request);
                 vec![Command::AnswerPlacement { owner: request.owner, job: request.job, answer }]
             }
             Event::PlacementAnswered { job, answer } => {
@@ -117,10 +117,6 @@ impl PolicyCore {
             }
             Event::JobFinished(report) => self.job_finished(now, &report),
             Event::LoadSampled(sample) => self.load_sampled(now, sample),
-            Event::ServerLost { server } => {
-                self.global.lost(&server);
-                Vec::new()
-            }
             Event::Tick => self.local.tick(now, &self.parameters),
         }
     }
@@ -132,6 +128,14 @@ impl PolicyCore {
             rate: self.local.rate(),
             ignored_messages_total: self.ignored_messages_total,
         }
+    }
+
+    fn place(&mut self, now: Time, request: &PlacementRequest) -> PlacementAnswer {
+        if request.problem(self.parameters.max_servers).is_some() {
+            self.ignored_messages_total += 1;
+            return PlacementAnswer::Local { reason: LocalReason::ImplausiblePlacement };
+        }
+        self.global.place(now, request, &self.parameters, &self.predictor)
     }
 
     fn job_finished(&mut self, now: Time, report: &JobReport) -> Vec<Command> {

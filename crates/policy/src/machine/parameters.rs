@@ -29,7 +29,7 @@ pub struct Parameters {
     /// WST: the number of L0 tables at which RocksDB slows writes (`level0_slowdown_writes_trigger`). Default 20, at
     /// least 1. ECO-KVS section IV.
     pub stall_threshold_tables: Tables,
-    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 1 s, more than 0.
+    /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 0.5 s, more than 0.
     pub placement_timeout: Seconds,
     /// The deadline of an offload is this multiple of its predicted time. Default 4, at least 1.
     pub deadline_multiple: f64,
@@ -40,12 +40,12 @@ pub struct Parameters {
     pub max_deadline: Seconds,
     /// Questions of one owner that may be unanswered at a time. Default 16, at least 1.
     pub max_placements_outstanding: usize,
-    /// Jobs of one owner that may be on workers at a time. Default 16, at least 1.
+    /// Jobs of one owner that may be on workers at a time. Default 8, at least 1.
     pub max_offloads_outstanding: usize,
     /// Jobs of one owner that are remembered, so that what was predicted can be compared with what came. Default 1024,
     /// at least `max_placements_outstanding + max_offloads_outstanding + 1`.
     pub max_jobs_remembered: usize,
-    /// Servers that a coordinator knows at a time; a further one is not heard until another is lost or silent for
+    /// Servers that a coordinator knows at a time; a further one is not heard until another has been silent for
     /// `forget_after`. Default 256, at least 1.
     pub max_servers: usize,
     /// A server whose last load sample is older than this is disabled. Default 3 s: three missed reports. More than 0.
@@ -82,12 +82,12 @@ impl Default for Parameters {
         Self {
             policy: PolicyName::default(),
             stall_threshold_tables: Tables(20.0),
-            placement_timeout: Seconds(1.0),
+            placement_timeout: Seconds(0.5),
             deadline_multiple: 4.0,
             min_deadline: Seconds(10.0),
             max_deadline: Seconds(600.0),
             max_placements_outstanding: 16,
-            max_offloads_outstanding: 16,
+            max_offloads_outstanding: 8,
             max_jobs_remembered: 1024,
             max_servers: 256,
             stale_after: Seconds(3.0),
@@ -167,6 +167,9 @@ pub struct ModelParameters {
     /// How many samples the shape of a prior (the ratio of b to a) counts as. Default 0.1: it decides only while all
     /// jobs have about the same size. More than 0.
     pub shape_prior_samples: f64,
+    /// The two sizes at which the shape of a prior is put into the sums, as multiples of `reference_bytes`. Default 0.25 and
+    /// 4: they span the sizes of usual compactions. More than 0, the first less than the second.
+    pub shape_prior_sizes: [f64; 2],
     /// The samples of a pair lose half of their weight in this time, so that a worker that was once slow is tried again.
     /// Default 60 s, more than 0.
     pub pair_half_life: Seconds,
@@ -186,6 +189,12 @@ pub struct ModelParameters {
     pub round_trips_per_job: f64,
     /// Output bytes for each input byte while no job of the owner has been seen: the prior. Default 1. Zero or more.
     pub prior_output_ratio: f64,
+    /// The jobs over which an owner's ratio of output to input bytes is averaged. Default 20, at least 1: enough to smooth
+    /// single jobs, few enough to follow a workload.
+    pub output_ratio_window_jobs: u32,
+    /// The greatest ratio of output to input bytes that is believed. Default 2, more than 0: a compaction merges and does not
+    /// invent.
+    pub max_output_ratio: f64,
     /// Pairs of worker and owner that are remembered; the one that learned longest ago makes room. Default 4096, at
     /// least 1.
     pub max_pairs: usize,
@@ -201,6 +210,7 @@ impl Default for ModelParameters {
             server_prior_samples: 0.05,
             pair_prior_samples: 0.5,
             shape_prior_samples: 0.1,
+            shape_prior_sizes: [0.25, 4.0],
             pair_half_life: Seconds(60.0),
             error_window_samples: 20,
             reference_bytes_per_s: BytesPerSecond(200e6),
@@ -209,6 +219,8 @@ impl Default for ModelParameters {
             prior_round_trip: Seconds(0.001),
             round_trips_per_job: 8.0,
             prior_output_ratio: 1.0,
+            output_ratio_window_jobs: 20,
+            max_output_ratio: 2.0,
             max_pairs: 4096,
         }
     }
@@ -296,6 +308,7 @@ impl ModelParameters {
             ("models.pair_half_life", self.pair_half_life.0),
             ("models.reference_bytes_per_s", self.reference_bytes_per_s.0),
             ("models.prior_link_bytes_per_s", self.prior_link_bytes_per_s.0),
+            ("models.max_output_ratio", self.max_output_ratio),
         ] {
             check(positive(value), name, &value, above)?;
         }
@@ -308,6 +321,15 @@ impl ModelParameters {
             check(not_negative(value), name, &value, from_zero)?;
         }
         check(self.error_window_samples >= 1, "models.error_window_samples", &self.error_window_samples, from_one)?;
+        let [small, large] = self.shape_prior_sizes;
+        check(
+            positive(small) && large.is_finite() && small < large,
+            "models.shape_prior_sizes",
+            &format_args!("{small} and {large}"),
+            "more than 0 and finite, the first less than the second",
+        )?;
+        let window = self.output_ratio_window_jobs;
+        check(window >= 1, "models.output_ratio_window_jobs", &window, from_one)?;
         check(self.max_pairs >= 1, "models.max_pairs", &self.max_pairs, from_one)
     }
 }

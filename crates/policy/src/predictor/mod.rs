@@ -31,13 +31,6 @@ use models::{ClassModels, Models};
 pub use job::{Job, JobClass};
 pub use link::LinkEnds;
 
-/// The jobs over which an owner's ratio of output to input bytes is averaged: enough to smooth single jobs, few enough to
-/// follow a workload.
-const OUTPUT_RATIO_WINDOW_JOBS: u32 = 20;
-
-/// The greatest ratio of output to input bytes that is believed: a compaction merges and does not invent.
-const MAX_OUTPUT_RATIO: f64 = 2.0;
-
 /// What a server says of itself and what its own jobs say.
 #[derive(Clone, Debug)]
 struct ServerModels {
@@ -99,10 +92,10 @@ impl Predictor {
     pub fn train(&mut self, now: Time, report: &JobReport) -> Option<Prediction> {
         let job = Job::new(report.input_bytes, report.input_level);
         let before = self.predict(now, &report.worker, &report.owner, job);
-        let ratio = (report.output_bytes.as_f64() / report.input_bytes.as_f64()).min(MAX_OUTPUT_RATIO);
+        let ratio = (report.output_bytes.as_f64() / report.input_bytes.as_f64()).min(self.parameters.max_output_ratio);
+        let weight = ema_weight(self.parameters.output_ratio_window_jobs);
         let owner = self.server_mut(now, &report.owner);
-        owner.output_ratio =
-            Some(owner.output_ratio.map_or(ratio, |mean| mean + ema_weight(OUTPUT_RATIO_WINDOW_JOBS) * (ratio - mean)));
+        owner.output_ratio = Some(owner.output_ratio.map_or(ratio, |mean| mean + weight * (ratio - mean)));
         // The worker must be known too, or its models could not be the base of the pair's.
         self.server_mut(now, &report.worker);
         let models = if report.is_local() {
@@ -154,7 +147,6 @@ impl Predictor {
         let models = self.known(worker)?;
         Some(EdgeCode {
             owner: self.time_line(self.known(owner)?, class),
-            worker: self.time_line(models, class),
             network: self.pair_time_line(now, models, worker, owner, class),
         })
     }

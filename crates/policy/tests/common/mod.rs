@@ -24,7 +24,6 @@ pub fn idle(name: &str) -> LoadSample {
         input_bytes_total: Bytes::ZERO,
         memtable_bytes: Bytes::ZERO,
         flushed_tables_total: 0,
-        flushed_bytes_total: Bytes::ZERO,
         free_cores: Cores(4.0),
         cores: Cores(8.0),
         core_speed: 1.0,
@@ -47,7 +46,6 @@ pub fn report(owner: &str, worker: &str, bytes: u64, seconds: f64, joules: f64) 
         output_bytes: Bytes(bytes),
         seconds: Seconds(seconds),
         joules: Joules(joules),
-        transfer_seconds: None,
         input_level: 0,
         output_level: 1,
     }
