@@ -15,8 +15,11 @@ ECOTONE := $(CARGO_TARGET_DIR)/release/ecotone
 # cargo alone). The clock starts after the build.
 TEST_MINUTES ?= 30
 # Arguments of the demo: the papers' experiment, made short.
-DEMO_SECONDS ?= 40
+DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers
+
+# The lab makes cgroups.
+AS_ROOT := $(shell [ "$$(id -u)" -eq 0 ] || echo sudo env CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)")
 
 # The measurements of `make bench`, by a shell pattern of their names.
 ONLY ?= *
@@ -26,8 +29,19 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: build ## Three unequal servers under a flood of writes: what offloading does (about 3 minutes after the build)
-	$(ECOTONE) lab $(DEMO_ARGS)
+demo: root build ## Three unequal servers under a flood of writes: what offloading does (about 3 minutes after the build)
+	$(AS_ROOT) $(ECOTONE) lab $(DEMO_ARGS)
+
+# Asked before the build, so that nobody waits for it in vain.
+.PHONY: root
+root:
+	@if [ "$$(id -u)" -ne 0 ]; then \
+	  if ! command -v sudo >/dev/null; then \
+	    echo 'demo: unequal cores are made with cgroups, which takes root, and there is no sudo; run make demo as root' >&2; exit 1; \
+	  fi; \
+	  echo 'demo: unequal cores are made with cgroups, which takes root; sudo may ask for your password' >&2; \
+	  sudo -v; \
+	fi
 
 .PHONY: test
 test: setup ## Run all tests
@@ -48,8 +62,8 @@ fix: setup ## Let rustfmt and clippy mend what they can
 	cargo fmt --all
 
 .PHONY: bench
-bench: build ## Measure what the docs state (about an hour; ONLY='store-*' or ONLY='lab-*' for a part)
-	scripts/bench.sh $(ECOTONE) '$(ONLY)'
+bench: root build ## Measure what the docs state (about two hours; ONLY='store-*' or ONLY='lab-*' for a part)
+	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 
 .PHONY: sanitize
 sanitize: setup ## Test the C++ shim under AddressSanitizer and UBSan

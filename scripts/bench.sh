@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md and docs/federation.md state, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
-# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take hours; a failed one does
+# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take about two hours; a failed one does
 # not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."

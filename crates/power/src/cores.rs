@@ -1,6 +1,6 @@
 //! Emulated cores: what makes servers on one machine unequal.
 //!
-//! An emulated core is a cgroup around **one busy thread** with a CPU quota of speed x period (DESIGN section 6). A
+//! An emulated core is a cgroup around **one busy thread** with a CPU quota of speed x period (docs/lab.md). A
 //! server is a group with the sum of its cores as its own quota, one group for each core, and the group `rest` for
 //! all other threads, the network runtime included, which is one emulated core too:
 //!

@@ -1,6 +1,6 @@
 //! The power model of one server: what a second of CPU time costs, at each P-state, and what idling costs.
 //!
-//! joules = busy core-seconds x active watts at the P-state + elapsed seconds x idle watts (DESIGN section 6; the
+//! joules = busy core-seconds x active watts at the P-state + elapsed seconds x idle watts (docs/lab.md; the
 //! shape of Concerto's section 4, power x time, with its V^2 f for other states). A model, not a measurement: every
 //! figure made with it is labelled so.
 //!

@@ -102,8 +102,8 @@ impl Daemon {
         let mut policy = Parameters { policy: options.policy, ..Parameters::default() };
         // Until the first flushes tell: a table of L0 holds one memtable.
         policy.rate.prior_input_bytes_per_table = Bytes(options.store.memtable_bytes);
-        // The papers do not say what is done when nobody ends in time. Then a stall comes in any case, and the server that
-        // ends soonest makes it shortest; run at home it would last longest, and the next job would begin in it.
+        // ECO-KVS runs it at home when nobody ends in time. The stall then comes in any case, and the server that ends soonest
+        // makes it shortest; at home it would last longest, and the next job would begin in it.
         policy.when_none_in_time = WhenNoneInTime::FastestIfFaster;
         policy.stall_threshold_tables = Tables(f64::from(options.store.l0_slowdown_trigger));
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
