@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Coordinator to join (host:port); without it this server coordinates
     #[arg(long)]
     join: Option<String>,
-    /// Name of this server, unique in its federation [default: the listening address]
+    /// Name of this server, unique in its federation [default: the address that others reach it under]
     #[arg(long)]
     name: Option<String>,
     /// Where compactions run: local, local-split, edgepilot, eco, eco-gate or eco-target
@@ -206,7 +206,8 @@ impl Arguments {
             (Some(cgroup), Some(speed)) => Some(EmulatedCores { cgroup: cgroup.clone(), speed }),
             _ => None,
         };
-        let name = self.name.clone().unwrap_or_else(|| self.listen.to_string());
+        let address = self.advertise.clone().unwrap_or_else(|| self.listen.to_string());
+        let name = self.name.clone().unwrap_or(address);
         Ok(ServeOptions {
             directory: self.dir.clone(),
             listen: self.listen,

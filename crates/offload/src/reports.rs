@@ -212,6 +212,12 @@ async fn probe(shared: &Arc<Shared>, address: &str, known: Option<Link>) -> Resu
 pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()> {
     let load = request.load.ok_or_else(|| Error::BadResult("a report without load".into()))?;
     let sample = convert::load_from_wire(&load)?;
+    if sample.server == shared.options.name {
+        let name = &shared.options.name;
+        return Err(Error::Configuration(format!(
+            "the coordinator itself is called {name}; give each server a name of its own (--name)"
+        )));
+    }
     shared.learn_address(&sample.server, &request.address);
     for job in &request.finished {
         let report = convert::report_from_wire(job)?;

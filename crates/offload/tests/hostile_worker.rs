@@ -221,8 +221,36 @@ fn a_doubled_table_is_refused() {
 
 #[test]
 fn a_table_that_the_result_does_not_name_is_refused() {
-    let extra = OutputReady { file: "999999.sst".into(), bytes: 0 };
-    refused(2, Behaviour::on_table(move |table| vec![table, extra.clone()].into_iter().take(2).collect()));
+    // A sound table, which came once already under its own name.
+    let twin = |table: &OutputReady| OutputReady { file: format!("9{}", table.file), ..table.clone() };
+    let original =
+        |name: &str| name.strip_prefix('9').filter(|rest| rest.len() == "000001.sst".len()).map(str::to_owned);
+    refused(
+        2,
+        Behaviour {
+            file_behind: Box::new(move |name| original(name).unwrap_or_else(|| name.to_owned())),
+            ..Behaviour::on_table(move |table| vec![table.clone(), twin(&table)])
+        },
+    );
+}
+
+/// RocksDB installs some numbers of a result without a check, so none may change on the way.
+#[test]
+fn a_result_with_one_other_digit_is_refused() {
+    let step = AtomicUsize::new(0);
+    refused(
+        8,
+        Behaviour::on_event(move |event| match event {
+            Event::Finished(mut finished) => {
+                let digits: Vec<usize> =
+                    (0..finished.result.len()).filter(|at| finished.result[*at].is_ascii_digit()).collect();
+                let at = digits[step.fetch_add(1, Ordering::Relaxed) * 7919 % digits.len()];
+                finished.result[at] = b'0' + (finished.result[at] - b'0' + 1) % 10;
+                vec![Act::Send(Event::Finished(finished))]
+            }
+            other => vec![Act::Send(other)],
+        }),
+    );
 }
 
 #[test]

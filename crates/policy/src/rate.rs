@@ -12,6 +12,10 @@ use crate::units::{BytesPerSecond, TablesPerSecond};
 /// The same samples tell how much user input fills one L0 table, from the last tables that were flushed. This takes in at
 /// once what the table format, compression and overwrites within a memtable do to the bytes.
 ///
+/// **While writes stall the average is held** (`hold_while_stalled`; ours). What comes in then is what the store lets in, a
+/// small part of what is offered. A compaction that is decided at the end of a stall would be forecast to have all the time
+/// in the world, stay at home, and end in the next stall.
+///
 /// Bounded: at most `flush_window_tables + 2` marks are kept.
 #[derive(Clone, Debug)]
 pub struct InputRate {
@@ -19,6 +23,8 @@ pub struct InputRate {
     weight: f64,
     average: Option<f64>,
     samples: u64,
+    /// Of the sample before.
+    was_stalled: bool,
     errors: PrequentialError,
     marks: VecDeque<FlushMark>,
 }
@@ -38,6 +44,7 @@ impl InputRate {
             weight: ema_weight(parameters.window_samples),
             average: None,
             samples: 0,
+            was_stalled: false,
             errors: PrequentialError::new(parameters.error_window_samples),
             marks: VecDeque::new(),
             parameters: parameters.clone(),
@@ -46,13 +53,19 @@ impl InputRate {
 
     /// Takes the sample of the last second. The prediction made a second ago is compared with it first.
     pub fn observe(&mut self, sample: &LoadSample) {
+        self.observe_flushes(sample);
+        // A stall at either end of the second was a stall within it.
+        let is_stalled = sample.stalled || self.was_stalled;
+        self.was_stalled = sample.stalled;
+        if self.parameters.hold_while_stalled && is_stalled && self.average.is_some() {
+            return;
+        }
         let rate = sample.input_bytes_per_s.0;
         if let Some(predicted) = self.average {
             self.errors.record(predicted, rate);
         }
         self.samples += 1;
         self.average = Some(self.average.map_or(rate, |average| average + self.weight * (rate - average)));
-        self.observe_flushes(sample);
     }
 
     fn observe_flushes(&mut self, sample: &LoadSample) {

@@ -121,3 +121,31 @@ fn old_flushes_are_forgotten_and_a_store_that_is_opened_anew_starts_afresh() {
     rate.observe(&last);
     assert_eq!(rate.input_bytes_per_table(), 4.0 * MIB as f64);
 }
+
+/// Out of a stall comes the load that went into it.
+#[test]
+fn a_stall_does_not_hide_what_is_offered() {
+    let stalled = |bytes_per_s: f64| LoadSample { stalled: true, ..at_rate(bytes_per_s) };
+    let mut rate = InputRate::new(&RateParameters::default());
+    // A store that is stalled from its first second on has nothing else to tell.
+    rate.observe(&stalled(1e6));
+    assert_eq!(rate.bytes_per_s(), Some(BytesPerSecond(1e6)));
+    let mut rate = InputRate::new(&RateParameters::default());
+    let mut as_published = InputRate::new(&RateParameters { hold_while_stalled: false, ..RateParameters::default() });
+    for rate in [&mut rate, &mut as_published] {
+        for _ in 0..10 {
+            rate.observe(&at_rate(20e6));
+        }
+        for _ in 0..10 {
+            rate.observe(&stalled(1e6));
+        }
+        // The stall ended somewhere within this second.
+        rate.observe(&at_rate(9e6));
+    }
+    assert_eq!(rate.bytes_per_s(), Some(BytesPerSecond(20e6)));
+    assert!(as_published.bytes_per_s().unwrap().0 < 6e6);
+    for _ in 0..5 {
+        rate.observe(&at_rate(10e6));
+    }
+    assert!(relative_error(rate.bytes_per_s().unwrap().0, 10e6).unwrap() < 0.04, "a calm second counts again");
+}

@@ -111,6 +111,9 @@ impl Default for Parameters {
 pub struct RateParameters {
     /// Samples in the window of the exponential moving average; its weight is 2 / (window + 1). Default 3, at least 1.
     pub window_samples: u32,
+    /// Whether seconds in which writes were stalled leave the average as it is. Default true. Ours: what a stalled store lets
+    /// in says nothing of what is offered to it.
+    pub hold_while_stalled: bool,
     /// How many of the last flushed tables tell how much user input fills one table. Default 32, at least 1.
     pub flush_window_tables: u32,
     /// User input that fills one L0 table while no flush has been seen: RocksDB's `write_buffer_size`. Default 64 MiB,
@@ -124,6 +127,7 @@ impl Default for RateParameters {
     fn default() -> Self {
         Self {
             window_samples: 3,
+            hold_while_stalled: true,
             flush_window_tables: 32,
             prior_input_bytes_per_table: Bytes::from_mib(64),
             error_window_samples: 20,
