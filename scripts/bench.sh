@@ -33,21 +33,20 @@ for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekran
   rm -rf "${stores:?}/$workload"
 done
 
-# Three unequal servers: saturated (three times, for medians), then at the same offered load, then readers and a mixed load,
+# Three unequal servers: saturated (three times, in another order each), then at the same offered load, then readers and a mixed load,
 # then with the co-located load of another application that grows during the run.
 lab=(--profile three-tier --seconds 90)
-for round in 1 2 3; do
-  measure "lab-fillrandom-$round" lab fillrandom "${lab[@]}" --policies local,edgepilot,eco --papers
+for order in local,edgepilot,eco eco,local,edgepilot edgepilot,eco,local; do
+  measure "lab-fillrandom-${order//,/-}" lab fillrandom "${lab[@]}" --policies "$order" --papers
 done
 measure lab-parts lab fillrandom "${lab[@]}" --policies local-split,eco-gate,eco-target
 measure lab-fillrandom-70 lab fillrandom "${lab[@]}" --policies local,edgepilot,eco --rate 70%
 measure lab-readwhilewriting lab readwhilewriting "${lab[@]}" --policies local,edgepilot,eco
 measure lab-mixgraph lab mixgraph "${lab[@]}" --policies local,edgepilot,eco
 measure lab-colocated lab fillrandom "${lab[@]}" --policies edgepilot,eco --colocated 8
-# Two servers of each tier; what an offload itself costs; how well models predict that have learned for long.
+# Two servers of each tier; what an offload itself costs.
 measure lab-six lab fillrandom --profile six --seconds 90 --policies local,edgepilot,eco
 measure lab-pair lab fillrandom --profile pair --seconds 90 --policies local,eco-target --rate 4000
-measure lab-models lab fillrandom --profile three-tier --seconds 300 --policies eco --rate 3000
 
 if [ $matched -eq 0 ]; then
   echo "bench: no measurement is named like $pattern; see scripts/bench.sh" >&2
