@@ -6,7 +6,7 @@ use ecotone_bench::lab::{Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, 
 use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
 
-const ALONE: Demand = Demand { foreground_threads: 1, colocated_threads: 0 };
+const ALONE: Demand = Demand { foreground_threads: 1, colocated_threads: 0, seconds: 90 };
 
 fn near(left: f64, right: f64) -> bool {
     (left - right).abs() < 5e-5
@@ -42,7 +42,7 @@ fn colocated_threads_keep_the_cores_of_high_busy() {
 
 #[test]
 fn more_foreground_threads_never_ask_for_more_cores_than_there_are() {
-    let profile = scaled("three-tier", 2.0, Demand { foreground_threads: 64, colocated_threads: 0 });
+    let profile = scaled("three-tier", 2.0, Demand { foreground_threads: 64, ..ALONE });
     assert_eq!(profile.servers.iter().map(|server| server.busy_cores).collect::<Vec<_>>(), [8, 6, 4]);
 }
 
@@ -186,4 +186,15 @@ fn impossible_options_are_refused_before_anything_starts() {
             option => assert!(refused.unwrap_err().starts_with(option), "{option}"),
         }
     }
+}
+
+#[test]
+fn a_shorter_run_gets_smaller_stores_and_a_longer_one_no_larger_ones() {
+    let store = |seconds| {
+        let profile = scaled("three-tier", 2.0, Demand { seconds, ..ALONE });
+        (profile.store.memtable_bytes.unwrap(), profile.workload.keys_filled)
+    };
+    let (memtable_bytes, keys) = store(90);
+    assert_eq!(store(45), (memtable_bytes / 2, keys / 2));
+    assert_eq!(store(600), (memtable_bytes, keys));
 }

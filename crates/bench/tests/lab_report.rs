@@ -149,7 +149,9 @@ fn report(policies: &[&str], colocated: u32) -> LabReport {
 
 fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
     let profile = Profile::load(profile).unwrap();
-    let emulated = profile.scaled_to(2.0, Demand { foreground_threads: 1, colocated_threads: colocated }).unwrap();
+    let emulated = profile
+        .scaled_to(2.0, Demand { foreground_threads: 1, colocated_threads: colocated, seconds: SECONDS })
+        .unwrap();
     let mut recording = Recording::default();
     for policy in policies {
         let mut coin = Coin(7);

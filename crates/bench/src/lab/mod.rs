@@ -73,7 +73,11 @@ pub fn run_lab_on(
     progress: &mut dyn Progress,
 ) -> Result<LabReport, LabError> {
     options.check()?;
-    let demand = Demand { foreground_threads: options.foreground_threads(), colocated_threads: options.colocated };
+    let demand = Demand {
+        foreground_threads: options.foreground_threads(),
+        colocated_threads: options.colocated,
+        seconds: options.seconds,
+    };
     let emulated = options.profile.scaled_to(host.cores, demand)?;
     let interruption = Interruption::listen();
     let place = Place::make(options, host.cores)?;

@@ -104,6 +104,9 @@ pub struct StoreSettings {
     /// If set, the sizes above, and the keys of the workload, stand for a host whose scale (host cores per GHz) is this one; on another host they are
     /// multiplied with the quotient of the scales, so that stores behave alike and only the clock differs.
     pub sizes_at_scale: Option<f64>,
+    /// If set, the sizes and keys stand for runs of this many seconds; in a shorter one they are smaller in proportion, so
+    /// that it shows the same. Longer runs keep them.
+    pub sizes_at_seconds: Option<u64>,
     /// Tables in level 0 that begin a compaction.
     pub l0_compaction_trigger: u32,
     /// Tables in level 0 that slow writes: the papers' stall threshold (WST).
@@ -128,6 +131,7 @@ impl Default for StoreSettings {
             dynamic_levels: None,
             target_file_bytes: None,
             sizes_at_scale: None,
+            sizes_at_seconds: None,
             l0_compaction_trigger: 4,
             l0_slowdown_trigger: 20,
             l0_stop_trigger: 36,
@@ -276,6 +280,9 @@ impl StoreSettings {
         }
         if self.sizes_at_scale.is_some_and(|scale| !(scale > 0.0 && scale.is_finite())) {
             return Err(wrong("sizes_at_scale", "must be above 0".to_owned()));
+        }
+        if self.sizes_at_seconds == Some(0) {
+            return Err(wrong("sizes_at_seconds", "must be at least 1".to_owned()));
         }
         if self.memtable_count.is_some_and(|count| count < 2) {
             return Err(wrong("memtable_count", "must be at least 2".to_owned()));

@@ -24,6 +24,8 @@ pub struct Demand {
     pub foreground_threads: u32,
     /// Co-located threads on [`Profile::colocated_server`].
     pub colocated_threads: u32,
+    /// Length of the run.
+    pub seconds: u64,
 }
 
 /// A profile made to fit a host.
@@ -150,7 +152,10 @@ impl Profile {
             server.speed = (server.speed * scale).max(LEAST_SPEED);
         }
         let scale = (!absolute).then_some(scale);
-        let growth = scale.zip(self.store.sizes_at_scale).map(|(scale, at)| scale / at);
+        let faster = scale.zip(self.store.sizes_at_scale).map(|(scale, at)| scale / at);
+        // A longer run shows more of the same; a shorter one would end before anything is seen.
+        let shorter = self.store.sizes_at_seconds.map(|at| (demand.seconds as f64 / at as f64).min(1.0));
+        let growth = (faster.is_some() || shorter.is_some()).then(|| faster.unwrap_or(1.0) * shorter.unwrap_or(1.0));
         Ok(ScaledProfile {
             scale,
             host_share: servers.iter().map(|server| f64::from(server.busy_cores) * server.speed).sum::<f64>()
