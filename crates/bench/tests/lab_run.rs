@@ -380,10 +380,10 @@ fn servers_are_told_what_the_profile_says() {
         "serve --dir ",
         "--listen 127.0.0.1:0 --name low-1 --join 127.0.0.1:4000 --policy local-split --cores 4 --core-speed 0.054",
         "--active-watts 2 --idle-watts 0.7 --worker-slots 1",
-        "--store-option memtable_bytes=10485760",
+        "--store-option memtable_bytes=262144",
         "--store-option l0_slowdown_trigger=20",
         "--store-option max_subcompactions=2",
-        "--workload fillrandom --keys 600000 --key-bytes 16 --value-bytes 1000 --threads 1 --rate 250.0 --seconds 2 --seed 3",
+        "--workload fillrandom --keys 13000 --key-bytes 16 --value-bytes 1000 --threads 1 --rate 250.0 --seconds 2 --seed 3",
         "--wait-for-start --records -",
     ] {
         assert!(log.contains(argument), "no {argument} in {log}");
