@@ -31,10 +31,15 @@ use crate::protocol::wire::OutputReady;
 const RANGES_AHEAD: usize = 3;
 /// Tables that are here and not yet checked. One is enough to keep both threads busy when tables are of one size.
 const CHECKS_WAITING: usize = 1;
-/// Output may exceed input by table overhead, never by more.
+/// What small tables may add to the outputs of a small job.
 const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
 /// Output tables of one job: twice the input tables that a worker takes.
 const OUTPUT_TABLES_MAX: usize = 8192;
+
+/// The most that a job may write, on either side: no compaction doubles its input.
+pub(crate) fn most_output_bytes(input_bytes: u64) -> u64 {
+    input_bytes.saturating_mul(2).saturating_add(OUTPUT_SLACK_BYTES)
+}
 
 /// The output tables of one job, fetched and checked one by one.
 pub(crate) struct Outputs {
@@ -65,7 +70,7 @@ impl Outputs {
         Ok(Outputs {
             directory,
             chunk_bytes: shared.options.limits.chunk_bytes,
-            bytes_allowed: input_bytes.saturating_mul(2).saturating_add(OUTPUT_SLACK_BYTES),
+            bytes_allowed: most_output_bytes(input_bytes),
             bytes: 0,
             names: HashSet::new(),
             checker,

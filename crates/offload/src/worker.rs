@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
 use crate::file_client::FileClient;
+use crate::outputs::most_output_bytes;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
 use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
@@ -52,8 +53,6 @@ const JOB_FOLDER: &str = "job-";
 const DISK_LOOK_BYTES: u64 = 8 << 20;
 /// Input files of one job. RocksDB's largest compactions have some hundreds.
 const INPUT_FILES_MAX: usize = 4096;
-/// Output may exceed twice the input by the overhead of small tables.
-const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
 /// Input tables that a compaction reads at a time, for the estimate of its memory: all of L0 and one table of the next level.
 const TABLES_READ_AT_A_TIME: u64 = 40;
 
@@ -88,11 +87,6 @@ impl Job {
     fn most_output_bytes(&self) -> u64 {
         most_output_bytes(self.input_bytes)
     }
-}
-
-/// No compaction doubles its input.
-fn most_output_bytes(input_bytes: u64) -> u64 {
-    input_bytes.saturating_mul(2).saturating_add(OUTPUT_SLACK_BYTES)
 }
 
 impl Drop for Job {

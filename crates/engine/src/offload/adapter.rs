@@ -246,7 +246,8 @@ impl OffloadState {
         }
     }
 
-    /// A compaction of level 0 waits for nobody: writers may be waiting for it, and RocksDB runs one at a time.
+    /// A compaction of level 0 waits for nobody: writers may be waiting for it, and RocksDB runs one at a time, in at most
+    /// `max_subcompactions` parts.
     fn wait_for_slot(&self, job: u64, is_urgent: bool) {
         if !is_urgent {
             hold_on_this_thread(self.slots.acquire(|| self.is_closing()));
