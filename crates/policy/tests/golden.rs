@@ -6,7 +6,7 @@ mod common;
 use common::{Federation, MIB, Place, id, idle, report};
 use ecotone_policy::JobId;
 use ecotone_policy::machine::{Event, FailureReason, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime};
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Time, Watts};
+use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
 
 const TABLE: &str = include_str!("golden/decisions.txt");
 const SIZE: u64 = 64 * MIB;
@@ -48,6 +48,7 @@ fn parse() -> Vec<Situation> {
         match words[0] {
             "policy" => now.parameters.policy = words[1].parse().unwrap(),
             "fastest-if-faster" => now.parameters.when_none_in_time = WhenNoneInTime::FastestIfFaster,
+            "margin" => now.parameters.stall_margin_tables = Tables(number(words[1])),
             "no" => now.has_coordinator = false,
             "server" => {
                 let mut sample = idle(words[1]);

@@ -152,7 +152,7 @@ impl LocalSystem {
         Some(StallForecast {
             current: Tables(f64::from(l0_tables.or(self.l0_tables)?)),
             input: self.rate.tables_per_s()?,
-            threshold: parameters.stall_threshold_tables,
+            threshold: parameters.stall_threshold_tables - parameters.stall_margin_tables,
         })
     }
 

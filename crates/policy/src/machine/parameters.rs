@@ -29,6 +29,9 @@ pub struct Parameters {
     /// WST: the number of L0 tables at which RocksDB slows writes (`level0_slowdown_writes_trigger`). Default 20, at
     /// least 1. ECO-KVS section IV.
     pub stall_threshold_tables: Tables,
+    /// The forecast counts a stall from this many tables below the threshold on. Default 0, as ECO-KVS; zero or more, less
+    /// than `stall_threshold_tables`.
+    pub stall_margin_tables: Tables,
     /// How long an owner waits for the coordinator's answer before it runs a job itself. Default 0.5 s, more than 0.
     pub placement_timeout: Seconds,
     /// The deadline of an offload is this multiple of its predicted time. Default 4, at least 1.
@@ -82,6 +85,7 @@ impl Default for Parameters {
         Self {
             policy: PolicyName::default(),
             stall_threshold_tables: Tables(20.0),
+            stall_margin_tables: Tables::ZERO,
             placement_timeout: Seconds(0.5),
             deadline_multiple: 4.0,
             min_deadline: Seconds(10.0),
@@ -244,6 +248,13 @@ impl Parameters {
 
         let wst = self.stall_threshold_tables.0;
         check(wst.is_finite() && wst >= 1.0, "stall_threshold_tables", &wst, "at least 1 and finite")?;
+        let margin = self.stall_margin_tables;
+        check(
+            not_negative(margin.0) && margin.0 < wst,
+            "stall_margin_tables",
+            &margin,
+            "0 or more and less than `stall_threshold_tables`",
+        )?;
         check(positive(self.placement_timeout.0), "placement_timeout", &self.placement_timeout, above)?;
         let multiple = self.deadline_multiple;
         check(multiple.is_finite() && multiple >= 1.0, "deadline_multiple", &multiple, "at least 1 and finite")?;
