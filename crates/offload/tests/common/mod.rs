@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)] // each test uses its part
 
 pub mod files;
+pub mod given_back;
 pub mod spoiler;
 pub mod wire;
 
@@ -22,6 +23,8 @@ use ecotone_power::cores::Unbound;
 use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
 use tempfile::TempDir;
 
+use given_back::{GivenBack, Watched};
+
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// How long a test waits for what must come; only a broken test or product waits that long.
@@ -30,6 +33,14 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Speeds that leave EdgePilot no doubt: whatever jobs take on the host of the test, a worker is faster.
 pub const SLOW: f64 = 1e-3;
 pub const FAST: f64 = 1e3;
+
+/// What a busy host may add to a wait. Less than the heartbeat's time-out, so that a second one would be seen.
+pub const BUSY_HOST_ALLOWANCE: Duration = Duration::from_millis(500);
+
+/// How long an owner may wait for a peer that no longer answers before it goes on by itself.
+pub fn one_silence() -> Duration {
+    limits().heartbeat_timeout + BUSY_HOST_ALLOWANCE
+}
 
 /// Waits until `condition` gives a value.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
@@ -189,6 +200,7 @@ pub struct Owner {
     pub store: Option<Arc<Store>>,
     pub federation: Arc<Federation>,
     pub ended: Arc<Ended>,
+    pub given_back: Arc<Mutex<Vec<GivenBack>>>,
     pub model: Model,
     pub path: PathBuf,
     _directory: Option<TempDir>,
@@ -217,17 +229,18 @@ pub fn small() -> StoreOptions {
     }
 }
 
-/// A store below `directory`, offloading through a federation of `options`. Gives what both share.
+/// A store at `path`, offloading through a federation of `options`. `given_back` hears of each job that is to run here.
 pub fn open(
     path: &Path,
     options: Options,
     mut store_options: StoreOptions,
     observer: Arc<dyn JobObserver>,
+    given_back: impl Fn(GivenBack) + Send + Sync + 'static,
 ) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
     let events = Arc::new(Events(OnceLock::from(Arc::downgrade(&federation))));
-    store_options.offload = Some(federation.offload());
+    store_options.offload = Some(Arc::new(Watched::new(federation.offload(), given_back)));
     store_options.local_slots = Some(LocalSlots::new(slots));
     store_options.events = Some(events);
     let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
@@ -252,8 +265,12 @@ impl Owner {
         let (mut options, mut store_options) = (options("owner", worker_directory), small());
         change(&mut options, &mut store_options);
         let ended = Arc::new(Ended::default());
-        let (store, federation) = open(&path, options, store_options, ended.clone());
-        Owner { store: Some(store), federation, ended, model: Model::new(), path, _directory: None, seed: 0 }
+        let given_back: Arc<Mutex<Vec<GivenBack>>> = Arc::default();
+        let list = Arc::clone(&given_back);
+        let (store, federation) =
+            open(&path, options, store_options, ended.clone(), move |job| list.lock().unwrap().push(job));
+        let model = Model::new();
+        Owner { store: Some(store), federation, ended, given_back, model, path, _directory: None, seed: 0 }
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -300,6 +317,17 @@ impl Owner {
 
     pub fn fallbacks(&self, kind: &str) -> u64 {
         self.federation.statistics().fallbacks.get(kind).copied().unwrap_or(0)
+    }
+
+    /// The first job that was elsewhere, or was to be, and came back.
+    pub fn first_fallback(&self) -> Option<GivenBack> {
+        self.given_back.lock().unwrap().iter().copied().find(|job| job.is_fallback)
+    }
+
+    /// The longest that a job waited after `begin` until it was given back.
+    pub fn longest_wait_since(&self, begin: Instant) -> Duration {
+        let given_back = self.given_back.lock().unwrap();
+        given_back.iter().filter(|job| job.at >= begin).map(|job| job.since(begin)).max().unwrap_or_default()
     }
 
     pub fn offloaded(&self) -> u64 {
