@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{FAST, FixedLoad, Model, PATIENCE, limits, small, value_of};
+use common::given_back::GivenBack;
+use common::{FAST, FixedLoad, Model, PATIENCE, limits, one_silence, small, value_of};
 use ecotone_engine::{Direction, Durability, OpenMode, Store, WriteOptions};
 use ecotone_offload::steps::Step;
 use ecotone_offload::{Federation, JobEnded, JobObserver, Options};
@@ -28,9 +29,6 @@ const JOIN: &str = "ECOTONE_TEST_JOIN";
 /// Keys of one writer, and entries of one of its batches.
 const KEYS: u64 = 1_500;
 const BATCH: u64 = 10;
-
-/// What a busy host may add to a wait.
-const SLACK: Duration = Duration::from_secs(2);
 
 /// One writer for each durability, on keys of its own.
 const WRITERS: [Durability; 2] = [Durability::Always, Durability::EverySecond];
@@ -149,7 +147,8 @@ fn child() {
 
 /// Writes until it is told to stop, and says what was acknowledged.
 fn own(path: &Path, options: Options, stop: &AtomicBool) {
-    let (store, federation) = common::open(path, options, small(), Arc::new(Telling));
+    let here = |job: GivenBack| say(&format!("here {}", job.since(job.asked).as_micros()));
+    let (store, federation) = common::open(path, options, small(), Arc::new(Telling), here);
     std::thread::scope(|scope| {
         for (writer, durability) in WRITERS.into_iter().enumerate() {
             let store = &store;
@@ -187,6 +186,8 @@ struct Process {
     /// Batches acknowledged, by writer.
     acknowledged: [Option<u64>; WRITERS.len()],
     errors: Vec<String>,
+    /// Jobs that were given back to run here: when, and how long after they were asked about.
+    given_back: Vec<(Instant, Duration)>,
 }
 
 impl Process {
@@ -211,7 +212,14 @@ impl Process {
                 let _ = sender.send((Instant::now(), line));
             }
         });
-        Process { child, orders, lines, acknowledged: [None; WRITERS.len()], errors: Vec::new() }
+        Process {
+            child,
+            orders,
+            lines,
+            acknowledged: [None; WRITERS.len()],
+            errors: Vec::new(),
+            given_back: Vec::new(),
+        }
     }
 
     fn order(&mut self, order: &str) {
@@ -225,7 +233,7 @@ impl Process {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok((when, line)) => {
-                    self.note(&line);
+                    self.note(when, &line);
                     if let Some(rest) = line.strip_prefix(prefix) {
                         return (when, rest.trim().to_owned());
                     }
@@ -235,7 +243,7 @@ impl Process {
         }
     }
 
-    fn note(&mut self, line: &str) {
+    fn note(&mut self, when: Instant, line: &str) {
         let mut words = line.split(' ');
         match words.next() {
             Some("acknowledged") => {
@@ -243,6 +251,10 @@ impl Process {
                 if let (Some(writer), Some(batch)) = (number(), number()) {
                     self.acknowledged[writer as usize] = Some(batch);
                 }
+            }
+            Some("here") => {
+                let held_micros = words.next().and_then(|word| word.parse().ok()).unwrap();
+                self.given_back.push((when, Duration::from_micros(held_micros)));
             }
             Some("error") => self.errors.push(line.to_owned()),
             _ => {}
@@ -253,8 +265,8 @@ impl Process {
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        while let Ok((_, line)) = self.lines.recv() {
-            self.note(&line);
+        while let Ok((when, line)) = self.lines.recv() {
+            self.note(when, &line);
         }
     }
 }
@@ -298,7 +310,7 @@ fn kill_at_every_step(victim: Role) {
     println!("{victim:?} killed at {} steps: the owner went on locally after {longest:?} at most", Step::ALL.len());
 }
 
-/// Gives how long after the death the owner's next own compaction ended; nothing when it was the owner who died.
+/// Gives how long a job waited for the dead before it was given back to the owner; nothing when it was the owner who died.
 fn kill_at(victim: Role, step: Step) -> Duration {
     let directory = tempfile::tempdir().unwrap();
     let [at_coordinator, at_worker, at_owner] =
@@ -336,14 +348,8 @@ fn kill_at(victim: Role, step: Step) -> Duration {
     let mut took = Duration::ZERO;
     if victim != Role::Owner {
         // It goes on by itself: what it was told before the death may still be under way.
-        let here = loop {
-            let (when, outcome) = owner.next("ended");
-            if when > killed && !outcome.starts_with("offloaded") {
-                break when;
-            }
-        };
-        took = here - killed;
-        assert!(took < limits().heartbeat_timeout + SLACK, "{context}: {took:?} until a local compaction");
+        while owner.next("here").0 < killed {}
+        while owner.next("ended").1.starts_with("offloaded") {}
         let before = owner.acknowledged;
         while owner.acknowledged.iter().zip(&before).any(|(now, then)| now <= then) {
             owner.next("acknowledged");
@@ -351,6 +357,10 @@ fn kill_at(victim: Role, step: Step) -> Duration {
         owner.order("stop");
         owner.next("closed");
         owner.child.wait().unwrap();
+        // Of each job's wait, what came after the death.
+        let after = owner.given_back.iter().filter(|(when, _)| *when >= killed);
+        took = after.map(|(when, held)| *held.min(&(*when - killed))).max().unwrap();
+        assert!(took <= one_silence(), "{context}: {took:?} until a job was given back to run here");
     }
     assert_eq!(owner.errors, Vec::<String>::new(), "{context}: a write failed");
     verify(&at_owner.join("store"), owner.acknowledged, victim == Role::Owner, &context);

@@ -163,6 +163,7 @@ class HookedFileSystem : public FileSystemWrapper {
   IOStatus NewLogger(const std::string& path, const IOOptions& options, std::shared_ptr<Logger>* result,
                      IODebugContext* dbg) override {
     return Guard([&] {
+      ECOTONE_TRY(MayChange(path));
       if (hooks_->has_tap()) {
         // RocksDB's own logger over NewWritableFile of this file system, so that the tap sees it.
         return FileSystem::NewLogger(path, options, result, dbg);
@@ -190,6 +191,7 @@ class HookedFileSystem : public FileSystemWrapper {
 
   IOStatus CreateDir(const std::string& path, const IOOptions& options, IODebugContext* dbg) override {
     return Guard([&] {
+      ECOTONE_TRY(IsOurs(path));
       ECOTONE_TRY(AtLocal(path, [&](auto& local) { return target_->CreateDir(local, options, dbg); }));
       return hooks_->Tap(ECOTONE_TAP_DIRECTORY_CREATED, path);
     });
@@ -200,6 +202,7 @@ class HookedFileSystem : public FileSystemWrapper {
       if (ListedElsewhere(path)) {
         return IOStatus::OK();
       }
+      ECOTONE_TRY(IsOurs(path));
       LocalPath local(path);
       ECOTONE_TRY(local.Resolve(*hooks_));
       const bool created = hooks_->has_tap() && Missing(local.get());
@@ -210,6 +213,7 @@ class HookedFileSystem : public FileSystemWrapper {
 
   IOStatus DeleteDir(const std::string& path, const IOOptions& options, IODebugContext* dbg) override {
     return Guard([&] {
+      ECOTONE_TRY(IsOurs(path));
       ECOTONE_TRY(AtLocal(path, [&](auto& local) { return target_->DeleteDir(local, options, dbg); }));
       return hooks_->Tap(ECOTONE_TAP_DIRECTORY_DELETED, path);
     });
@@ -377,7 +381,7 @@ class HookedFileSystem : public FileSystemWrapper {
     return operation(local_from.get(), local_to.get());
   }
 
-  // Whether a file may be changed here: one that is elsewhere may not.
+  // Whether a file may be changed here: one that is elsewhere may not, nor one beside it.
   IOStatus MayChange(const std::string& path) const {
     bool remote = false;
     uint64_t len = 0;
@@ -385,8 +389,28 @@ class HookedFileSystem : public FileSystemWrapper {
     if (remote) {
       return IOStatus::NotSupported("a file that is elsewhere cannot be changed", path);
     }
-    return status.IsNotFound() ? IOStatus::OK() : status;
+    if (!status.IsNotFound()) {
+      ECOTONE_TRY(status);
+    }
+    return IsOurs(path);
   }
+
+  // With both hooks the names are another server's, and what it calls its own must not be written to this disk: only
+  // where a name is led may anything change. Reads are left alone.
+  IOStatus IsOurs(const std::string& path) const {
+    if (!hooks_->has_remap() || !hooks_->has_remote()) {
+      return IOStatus::OK();
+    }
+    std::string mapped;
+    ECOTONE_TRY(hooks_->Map(path, &mapped));
+    if (mapped.empty() || Climbs(path)) {
+      return IOStatus::IOError("refused: only outputs may be written for a store that is elsewhere", path);
+    }
+    return IOStatus::OK();
+  }
+
+  // Whether a component is "..", which leads out of any folder that the rest of the path names.
+  static bool Climbs(const std::string& path) { return ("/" + path + "/").find("/../") != std::string::npos; }
 
   IOStatus MayWrite(const std::string& path, const FileOptions& options) const {
     if (hooks_->has_tap() && options.use_mmap_writes) {

@@ -1,17 +1,19 @@
 //! What the tests of a federation share: servers in this process, a load with a model beside it, waits with a deadline.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)] // each test uses its part
 
+#[path = "../../../engine/tests/common/contents.rs"] // one copy for both rooms
+mod contents;
 pub mod files;
+pub mod given_back;
 pub mod spoiler;
 pub mod wire;
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CompactionFinished, Direction, LocalSlots, OpenMode, Store, StoreEvents, StoreOptions};
+use ecotone_engine::{CompactionFinished, LocalSlots, OpenMode, Store, StoreEvents, StoreOptions};
 use ecotone_offload::steps::{Step, StepObserver};
 use ecotone_offload::{Federation, JobEnded, JobObserver, JobOutcome, Limits, LoadSource, LocalLoad, Options};
 use ecotone_policy::ids::ServerId;
@@ -22,7 +24,8 @@ use ecotone_power::cores::Unbound;
 use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
 use tempfile::TempDir;
 
-pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub use contents::*;
+use given_back::{GivenBack, Watched};
 
 /// How long a test waits for what must come; only a broken test or product waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,6 +33,14 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Speeds that leave EdgePilot no doubt: whatever jobs take on the host of the test, a worker is faster.
 pub const SLOW: f64 = 1e-3;
 pub const FAST: f64 = 1e3;
+
+/// What a busy host may add to a wait. Less than the heartbeat's time-out, so that a second one would be seen.
+pub const BUSY_HOST_ALLOWANCE: Duration = Duration::from_millis(500);
+
+/// How long an owner may wait for a peer that no longer answers before it goes on by itself.
+pub fn one_silence() -> Duration {
+    limits().heartbeat_timeout + BUSY_HOST_ALLOWANCE
+}
 
 /// Waits until `condition` gives a value.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
@@ -189,6 +200,7 @@ pub struct Owner {
     pub store: Option<Arc<Store>>,
     pub federation: Arc<Federation>,
     pub ended: Arc<Ended>,
+    pub given_back: Arc<Mutex<Vec<GivenBack>>>,
     pub model: Model,
     pub path: PathBuf,
     _directory: Option<TempDir>,
@@ -217,17 +229,18 @@ pub fn small() -> StoreOptions {
     }
 }
 
-/// A store below `directory`, offloading through a federation of `options`. Gives what both share.
+/// A store at `path`, offloading through a federation of `options`. `given_back` hears of each job that is to run here.
 pub fn open(
     path: &Path,
     options: Options,
     mut store_options: StoreOptions,
     observer: Arc<dyn JobObserver>,
+    given_back: impl Fn(GivenBack) + Send + Sync + 'static,
 ) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
     let events = Arc::new(Events(OnceLock::from(Arc::downgrade(&federation))));
-    store_options.offload = Some(federation.offload());
+    store_options.offload = Some(Arc::new(Watched::new(federation.offload(), given_back)));
     store_options.local_slots = Some(LocalSlots::new(slots));
     store_options.events = Some(events);
     let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
@@ -252,8 +265,12 @@ impl Owner {
         let (mut options, mut store_options) = (options("owner", worker_directory), small());
         change(&mut options, &mut store_options);
         let ended = Arc::new(Ended::default());
-        let (store, federation) = open(&path, options, store_options, ended.clone());
-        Owner { store: Some(store), federation, ended, model: Model::new(), path, _directory: None, seed: 0 }
+        let given_back: Arc<Mutex<Vec<GivenBack>>> = Arc::default();
+        let list = Arc::clone(&given_back);
+        let (store, federation) =
+            open(&path, options, store_options, ended.clone(), move |job| list.lock().unwrap().push(job));
+        let model = Model::new();
+        Owner { store: Some(store), federation, ended, given_back, model, path, _directory: None, seed: 0 }
     }
 
     pub fn store(&self) -> &Arc<Store> {
@@ -302,6 +319,17 @@ impl Owner {
         self.federation.statistics().fallbacks.get(kind).copied().unwrap_or(0)
     }
 
+    /// The first job that was elsewhere, or was to be, and came back.
+    pub fn first_fallback(&self) -> Option<GivenBack> {
+        self.given_back.lock().unwrap().iter().copied().find(|job| job.is_fallback)
+    }
+
+    /// The longest that a job waited after `begin` until it was given back.
+    pub fn longest_wait_since(&self, begin: Instant) -> Duration {
+        let given_back = self.given_back.lock().unwrap();
+        given_back.iter().filter(|job| job.at >= begin).map(|job| job.since(begin)).max().unwrap_or_default()
+    }
+
     pub fn offloaded(&self) -> u64 {
         self.federation.statistics().offloaded
     }
@@ -318,47 +346,6 @@ impl Owner {
         let store = Store::open(&self.path, OpenMode::Open, small()).unwrap();
         assert_equals(&store, &self.model);
         store.close().unwrap();
-    }
-}
-
-pub fn contents(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
-    store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap).collect()
-}
-
-pub fn assert_equals(store: &Store, model: &Model) {
-    let stored = contents(store);
-    assert_eq!(stored.len(), model.len(), "number of entries");
-    assert!(stored.iter().map(|(k, v)| (k, v)).eq(model.iter()), "entries differ");
-}
-
-/// A value that nobody can mistake for another: made from the key and a number, `bytes` long.
-pub fn value_of(key: &[u8], number: u64, bytes: usize) -> Vec<u8> {
-    let mut state =
-        number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ key.iter().fold(7, |h: u64, b| h.wrapping_mul(31) ^ u64::from(*b));
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
-}
-
-/// Writes `writes` values over `keys` keys in an order that mixes them, and what then is stored into `model`.
-pub fn fill(store: &Store, model: &mut Model, seed: u64, writes: u64, keys: u64) {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    for number in 0..writes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key = format!("key{:08}", (state >> 33) % keys).into_bytes();
-        if (state >> 20).is_multiple_of(16) {
-            store.delete(&key).unwrap();
-            model.remove(&key);
-        } else {
-            let value = value_of(&key, seed ^ number, 100);
-            store.put(&key, &value).unwrap();
-            model.insert(key, value);
-        }
     }
 }
 

@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -53,6 +53,21 @@ pub enum Answer {
     Close,
 }
 
+/// From when on a spoiler answers nothing at all: neither calls, nor reads, nor with further events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mute {
+    #[default]
+    Never,
+    /// It takes connections, and that is all.
+    Connected,
+    /// From the first offer on.
+    Offered,
+    /// From the first release on.
+    Released,
+    /// It never answers a release, and does everything else.
+    OnlyReleases,
+}
+
 type OnOffer = dyn Fn(&JobOffer) -> Vec<Act> + Send + Sync;
 type OnEvent = dyn Fn(Event) -> Vec<Act> + Send + Sync;
 type OnRead = dyn Fn(&Range, Vec<u8>) -> Answer + Send + Sync;
@@ -61,6 +76,7 @@ type FileBehind = dyn Fn(&str) -> String + Send + Sync;
 /// How a spoiler behaves. The default passes everything on.
 pub struct Behaviour {
     pub version: u32,
+    pub mute: Mute,
     pub on_offer: Box<OnOffer>,
     pub on_event: Box<OnEvent>,
     pub on_read: Box<OnRead>,
@@ -72,6 +88,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         Behaviour {
             version: ecotone_offload::PROTOCOL_VERSION,
+            mute: Mute::Never,
             on_offer: Box::new(|_| Vec::new()),
             on_event: Box::new(|event| vec![Act::Send(event)]),
             on_read: Box::new(|_, data| Answer::Data(data)),
@@ -81,6 +98,10 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
+    pub fn mute(mute: Mute) -> Behaviour {
+        Behaviour { mute, ..Behaviour::default() }
+    }
+
     pub fn on_offer(act: impl Fn(&JobOffer) -> Vec<Act> + Send + Sync + 'static) -> Behaviour {
         Behaviour { on_offer: Box::new(act), ..Behaviour::default() }
     }
@@ -144,6 +165,41 @@ struct Shared {
     offers: Mutex<Vec<JobOffer>>,
     released: Mutex<HashSet<Vec<u8>>>,
     streams: AtomicUsize,
+    is_mute: AtomicBool,
+    /// When the first offer came, and when something first got no answer that was due.
+    first_offer: OnceLock<Instant>,
+    silent_since: OnceLock<Instant>,
+    unanswered_releases: AtomicUsize,
+}
+
+impl Shared {
+    /// Never returns. The other side is in the dark from now on.
+    async fn no_answer(&self) {
+        self.silent_since.get_or_init(Instant::now);
+        std::future::pending().await
+    }
+
+    async fn no_answer_if_mute(&self) {
+        if self.is_mute.load(Ordering::SeqCst) {
+            self.no_answer().await;
+        }
+    }
+}
+
+/// Counts a call for as long as its caller waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn on(calls: &'a AtomicUsize) -> Waiting<'a> {
+        calls.fetch_add(1, Ordering::SeqCst);
+        Waiting(calls)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Runs until dropped.
@@ -165,6 +221,10 @@ impl Spoiler {
             offers: Mutex::default(),
             released: Mutex::default(),
             streams: AtomicUsize::new(0),
+            is_mute: AtomicBool::new(false),
+            first_offer: OnceLock::new(),
+            silent_since: OnceLock::new(),
+            unanswered_releases: AtomicUsize::new(0),
         });
         let services = Services(shared.clone());
         let (calls, incoming) = mpsc::channel(16);
@@ -185,6 +245,16 @@ impl Spoiler {
 
     pub fn was_released(&self, token: &[u8]) -> bool {
         self.shared.released.lock().unwrap().contains(token)
+    }
+
+    /// When it first left the other side without an answer that was due; else when it got its first offer.
+    pub fn silent_since(&self) -> Option<Instant> {
+        self.shared.silent_since.get().or(self.shared.first_offer.get()).copied()
+    }
+
+    /// Calls to release a job whose caller waits for the answer now.
+    pub fn unanswered_releases(&self) -> usize {
+        self.shared.unanswered_releases.load(Ordering::SeqCst)
     }
 
     /// Streams of events that are open now.
@@ -240,6 +310,9 @@ async fn accept(listener: TcpListener, calls: mpsc::Sender<std::io::Result<TcpSt
     while let Ok((stream, _)) = listener.accept().await {
         let (calls, shared) = (calls.clone(), shared.clone());
         tokio::spawn(async move {
+            if shared.behaviour.mute == Mute::Connected {
+                shared.no_answer().await;
+            }
             let mut first = [0; MAGIC.len()];
             while let Ok(seen) = stream.peek(&mut first).await
                 && seen > 0
@@ -264,6 +337,9 @@ fn serve_files(shared: &Shared, mut stream: std::net::TcpStream) -> std::io::Res
     let mut honest = None;
     loop {
         let range = read_request(&mut stream)?;
+        if shared.is_mute.load(Ordering::SeqCst) {
+            return shared.hang(&mut stream);
+        }
         let behind = Range { file: (shared.behaviour.file_behind)(&range.file), ..range.clone() };
         if let (None, Some(address)) = (&honest, &shared.honest) {
             honest = Files::connect(address, &token).ok();
@@ -275,10 +351,9 @@ fn serve_files(shared: &Shared, mut stream: std::net::TcpStream) -> std::io::Res
             Answer::Raw { status, length, data } => (status, length, data),
             Answer::Refuse => (1, 0, Vec::new()),
             Answer::Close => return Ok(()),
-            Answer::Hang => loop {
-                read_request(&mut stream)?;
-            },
+            Answer::Hang => return shared.hang(&mut stream),
             Answer::Drip(data, pause) => {
+                shared.silent_since.get_or_init(Instant::now);
                 stream.write_all(&[0])?;
                 stream.write_all(&(data.len() as u32).to_le_bytes())?;
                 for byte in data {
@@ -291,6 +366,16 @@ fn serve_files(shared: &Shared, mut stream: std::net::TcpStream) -> std::io::Res
         stream.write_all(&[status])?;
         stream.write_all(&length.to_le_bytes())?;
         stream.write_all(&data)?;
+    }
+}
+
+impl Shared {
+    /// Takes requests for files and answers none, until there are no more.
+    fn hang(&self, stream: &mut std::net::TcpStream) -> std::io::Result<()> {
+        self.silent_since.get_or_init(Instant::now);
+        loop {
+            read_request(stream)?;
+        }
     }
 }
 
@@ -324,7 +409,10 @@ impl Worker for Services {
 
     async fn run(&self, request: Request<JobOffer>) -> Result<Response<Self::RunStream>, Status> {
         let offer = request.into_inner();
+        self.0.first_offer.get_or_init(Instant::now);
         self.0.offers.lock().unwrap().push(offer.clone());
+        self.0.is_mute.fetch_or(self.0.behaviour.mute == Mute::Offered, Ordering::SeqCst);
+        self.0.no_answer_if_mute().await;
         let (sender, receiver) = mpsc::channel(64);
         let shared = self.0.clone();
         shared.streams.fetch_add(1, Ordering::SeqCst);
@@ -341,6 +429,12 @@ impl Worker for Services {
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         let request = request.into_inner();
         self.0.released.lock().unwrap().insert(request.token.clone());
+        if matches!(self.0.behaviour.mute, Mute::Released | Mute::OnlyReleases) {
+            self.0.is_mute.fetch_or(self.0.behaviour.mute == Mute::Released, Ordering::SeqCst);
+            let _waiting = Waiting::on(&self.0.unanswered_releases);
+            // Nobody's job waits for this answer: that it is missing is no silence yet.
+            return std::future::pending().await;
+        }
         if let Ok(address) = self.0.honest_worker().await
             && let Ok(mut client) = WorkerClient::connect(address).await
         {
@@ -354,7 +448,7 @@ type Sender = mpsc::Sender<Result<JobEvent, Status>>;
 
 /// Passes a job's events on, as the behaviour has it, until either side ends.
 async fn pump(shared: &Shared, offer: JobOffer, sender: &Sender) {
-    if !act((shared.behaviour.on_offer)(&offer), sender).await {
+    if !act(shared, (shared.behaviour.on_offer)(&offer), sender).await {
         return;
     }
     let Ok(address) = shared.honest_worker().await else { return };
@@ -362,14 +456,15 @@ async fn pump(shared: &Shared, offer: JobOffer, sender: &Sender) {
     let Ok(events) = client.run(offer).await else { return };
     let mut events = events.into_inner();
     while let Ok(Some(JobEvent { event: Some(event) })) = events.message().await {
-        if !act((shared.behaviour.on_event)(event), sender).await {
+        shared.no_answer_if_mute().await;
+        if !act(shared, (shared.behaviour.on_event)(event), sender).await {
             return;
         }
     }
 }
 
 /// Whether to go on.
-async fn act(acts: Vec<Act>, sender: &Sender) -> bool {
+async fn act(shared: &Shared, acts: Vec<Act>, sender: &Sender) -> bool {
     for act in acts {
         match act {
             Act::Send(event) => {
@@ -385,7 +480,7 @@ async fn act(acts: Vec<Act>, sender: &Sender) -> bool {
                     tokio::time::sleep(pause).await;
                 }
             },
-            Act::Hang => std::future::pending().await,
+            Act::Hang => shared.no_answer().await,
             Act::Close => return false,
         }
     }

@@ -11,6 +11,12 @@
 //! Tap and remote files are given paths as RocksDB gave them; the remap is asked last, for the path that goes to the
 //! operating system.
 //!
+//! # A store that is elsewhere
+//!
+//! With a remap and remote files together, the names are another server's. Then only what the remap leads somewhere may be
+//! changed: every write, rename, lock or directory under another name, or under one with `..` in it, is refused with an
+//! `IOError` that names the path, and never falls through to the local disk. Reads go on as they would.
+//!
 //! # Order of tap events
 //!
 //! An event is delivered after the change has succeeded and before RocksDB learns that it has. So of two changes where

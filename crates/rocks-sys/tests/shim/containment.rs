@@ -15,7 +15,8 @@ use ecotone_rocks_sys::properties::{
 };
 use ecotone_rocks_sys::tables::collected_properties;
 use ecotone_rocks_sys::version;
-use rust_rocksdb::{DB, ErrorKind, Options};
+use rust_rocksdb::checkpoint::Checkpoint;
+use rust_rocksdb::{DB, DBPath, ErrorKind, Options, SstFileWriter};
 
 fn with_hooks(mut options: Options, hooks: FileSystemHooks) -> Options {
     options.set_env(&hooked_env(hooks).expect("an environment"));
@@ -295,6 +296,92 @@ fn files_elsewhere_cannot_be_deleted_or_renamed() {
     assert_eq!(std::fs::read_dir(&tables).expect("lists").count(), before, "nothing elsewhere is touched");
     let db = DB::open(&small_store(), &store).expect("opens without them: they are obsolete");
     assert!(content(&db).values().all(|value| value == b"new"));
+}
+
+/// Nothing is elsewhere, but it might be.
+struct NothingElsewhere;
+
+impl RemoteFiles for NothingElsewhere {
+    fn open(&self, _path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
+        Ok(None)
+    }
+
+    fn size(&self, _path: &Path) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn list(&self, _directory: &Path) -> io::Result<Option<Vec<String>>> {
+        Ok(None)
+    }
+}
+
+struct Led {
+    name: PathBuf,
+    here: PathBuf,
+}
+
+impl PathRemap for Led {
+    fn map(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.here.join(path.strip_prefix(&self.name).ok()?))
+    }
+}
+
+/// Every way in which a store can be told to write outside its folder.
+#[test]
+fn for_a_store_that_is_elsewhere_nothing_is_written_but_where_its_names_are_led() {
+    let root = tempfile::tempdir().expect("a directory");
+    let [name, here, outside] = ["name", "here", "outside"].map(|part| root.path().join(part));
+    for directory in [&name, &here, &outside] {
+        std::fs::create_dir(directory).expect("makes a directory");
+    }
+    let victim = outside.join("000007.sst");
+    std::fs::write(&victim, b"not yours").expect("writes");
+    let remap = Arc::new(Led { name: name.clone(), here: here.clone() });
+    let hooks = FileSystemHooks { remap: Some(remap), remote: Some(Arc::new(NothingElsewhere)), tap: None };
+    let env = hooked_env(hooks).expect("an environment");
+    let options = || {
+        let mut options = small_store();
+        options.set_env(&env);
+        options
+    };
+    let refused = |result: Result<(), rust_rocksdb::Error>, path: &Path| {
+        let error = result.expect_err("must be refused");
+        assert_eq!(error.kind(), ErrorKind::IOError, "{error}");
+        assert!(error.as_ref().contains(&*path.to_string_lossy()), "{error}");
+    };
+    // The second is a name that seems to be led, and whose place is not below the one it is led to.
+    for elsewhere in [outside.clone(), name.join("../outside")] {
+        let mut wal = options();
+        wal.set_wal_dir(elsewhere.join("wal"));
+        refused(DB::open(&wal, &name).map(drop), &elsewhere);
+        let mut tables = options();
+        tables.set_db_paths(&[DBPath::new(elsewhere.join("tables"), 1 << 30).expect("a path")]);
+        refused(DB::open(&tables, &name).map(drop), &elsewhere);
+
+        let mut logged = options();
+        logged.set_db_log_dir(&elsewhere);
+        refused(DB::open(&logged, &name).map(drop), &elsewhere);
+
+        let options = options();
+        let db = DB::open(&options, &name).expect("opens");
+        db.put(b"key", b"value").expect("writes");
+        db.flush().expect("flushes");
+        db.compact_range(None::<&[u8]>, None::<&[u8]>);
+        refused(Checkpoint::new(&db).expect("can").create_checkpoint(elsewhere.join("checkpoint")), &elsewhere);
+        drop(db);
+        let written = elsewhere.join("000009.sst");
+        refused(SstFileWriter::create(&options).open(&written), &written);
+        let overwritten = elsewhere.join("000007.sst");
+        refused(SstFileWriter::create(&options).open(&overwritten), &overwritten);
+        // Says whether it could; only whether it did counts.
+        let _ = DB::destroy(&options, &elsewhere);
+    }
+    assert_eq!(std::fs::read(&victim).expect("is still there"), b"not yours");
+    assert_eq!(std::fs::read_dir(&outside).expect("lists").count(), 1, "nothing was made outside");
+    assert_eq!(std::fs::read_dir(&name).expect("lists").count(), 0, "nothing lies under the name");
+    let db = DB::open(&options(), &name).expect("opens");
+    assert_eq!(db.get(b"key").expect("reads").as_deref(), Some(&b"value"[..]), "where it may, it wrote");
+    assert!(here.join("CURRENT").exists());
 }
 
 /// Counts entries; panics where it is told to.
