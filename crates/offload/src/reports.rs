@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
+use crate::protocol::failed_call;
 use crate::protocol::wire::ProbeRequest;
 use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
@@ -171,7 +172,7 @@ async fn report(
     let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
         .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
-        .and_then(|reply| reply.map_err(|status| Error::unreachable(&address, status.message())));
+        .and_then(|reply| reply.map_err(|status| failed_call(&address, &status)));
     // Without an answer they are sent again: the coordinator may have heard them or not, and knows them by their numbers.
     outcome.map(|_| {
         if let Some((last, _)) = finished.last() {
@@ -192,7 +193,7 @@ async fn probe(shared: &Arc<Shared>, address: &str, known: Option<Link>) -> Resu
             tokio::time::timeout(shared.options.limits.read_timeout, client.probe(request))
                 .await
                 .map_err(|_| Error::unreachable(address, "the link is too slow to be measured"))?
-                .map_err(|status| Error::unreachable(address, status.message()))?;
+                .map_err(|status| failed_call(address, &status))?;
             best = best.min(began.elapsed().as_secs_f64());
         }
         Ok(best)
