@@ -36,12 +36,13 @@ use crate::counted_stream::CountedStream;
 use crate::error::{Error, Result};
 use crate::exports::Exports;
 use crate::file_server::{self, FileServer, MAGIC};
+use crate::heard::Heard;
 use crate::owner::OwnerSide;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
 use crate::protocol::wire::peer_server::PeerServer;
 use crate::protocol::wire::worker_server::WorkerServer;
 use crate::protocol::{MESSAGE_BYTES_MAX, refuse_other_versions};
-use crate::reports::{self, Heard, Unreported};
+use crate::reports::{self, Unreported};
 use crate::services::Services;
 use crate::steps::Step;
 use crate::traffic::Traffic;
@@ -209,7 +210,7 @@ pub(crate) struct Shared {
     pub(crate) statistics: Statistics,
     /// Jobs that the coordinator has not heard of yet.
     pub(crate) unreported: Mutex<Unreported>,
-    /// What the coordinator has heard.
+    /// What the coordinator has heard of each server.
     pub(crate) heard: Mutex<Heard>,
     duties: Arc<ThreadDuties>,
     core: Mutex<PolicyCore>,
@@ -276,6 +277,11 @@ impl Shared {
 
     pub(crate) fn placement_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.options.policy.placement_timeout.0).unwrap_or(Duration::MAX)
+    }
+
+    /// Silence after which a server counts as gone.
+    pub(crate) fn stale_after(&self) -> Duration {
+        Duration::try_from_secs_f64(self.options.policy.stale_after.0).unwrap_or(Duration::MAX)
     }
 
     pub(crate) fn max_servers(&self) -> usize {

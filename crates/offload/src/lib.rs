@@ -23,6 +23,7 @@ mod exports;
 mod federation;
 mod file_client;
 mod file_server;
+mod heard;
 mod outputs;
 mod owner;
 mod protocol;
