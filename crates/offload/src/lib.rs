@@ -18,6 +18,7 @@ mod connections;
 mod convert;
 mod coordinator;
 mod counted_stream;
+mod disk;
 pub mod error;
 mod exports;
 mod federation;
@@ -35,6 +36,7 @@ mod traffic;
 mod worker;
 
 pub use config::{Limits, Options};
+pub use disk::free_bytes;
 pub use error::{Error, Result};
 pub use federation::{Federation, FederationStatistics, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad};
 pub use protocol::PROTOCOL_VERSION;
