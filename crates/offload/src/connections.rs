@@ -1,6 +1,8 @@
 //! Connections to other servers, kept open and checked by a handshake.
 //!
 //! One HTTP/2 connection per peer carries everything. A connection that failed is dropped; the next use opens a new one.
+//! Where the transport reconnects by itself there is no handshake: that a restarted peer speaks this version is seen by each
+//! call (see [`crate::protocol`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::protocol::wire::peer_client::PeerClient;
 use crate::protocol::wire::{HelloReply, HelloRequest};
-use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION, failed_call};
 
 /// Bytes in flight on one stream: enough that a range is never cut by the window.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = MESSAGE_BYTES_MAX as u32;
@@ -75,7 +77,7 @@ impl Connections {
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .hello(request)
                 .await
-                .map_err(|status| Error::unreachable(address, format!("handshake: {}", status.message())))?
+                .map_err(|status| failed_call(address, &status))?
                 .into_inner();
             if reply.protocol_version != PROTOCOL_VERSION {
                 return Err(Error::Version {

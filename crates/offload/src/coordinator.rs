@@ -11,9 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
-use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
 use crate::protocol::wire::{PlaceReply, PlaceRequest};
+use crate::protocol::{MESSAGE_BYTES_MAX, failed_call};
 use crate::steps::Step;
 
 struct Waiting {
@@ -100,7 +100,7 @@ async fn ask_remote(shared: &Arc<Shared>, request: PlacementRequest) -> Result<P
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .place(convert::request_to_wire(&request))
         .await
-        .map_err(|status| Error::unreachable(format!("coordinator {address}"), status.message()))?
+        .map_err(|status| failed_call(format!("coordinator {address}"), &status))?
         .into_inner();
     let answer = convert::answer_from_wire(&reply)?;
     if let PlacementAnswer::Worker { worker, .. } = &answer {

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operator must change something; the server does not start.
+    /// The operator must change something; until then the server does not start, or stays out of the federation.
     #[error("{0}")]
     Configuration(String),
     /// The peer did not answer, answered too late or hung up. It may be well again later.

@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tracing::{debug, info, warn};
 
@@ -35,12 +36,13 @@ use crate::counted_stream::CountedStream;
 use crate::error::{Error, Result};
 use crate::exports::Exports;
 use crate::file_server::{self, FileServer, MAGIC};
+use crate::heard::Heard;
 use crate::owner::OwnerSide;
-use crate::protocol::MESSAGE_BYTES_MAX;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
 use crate::protocol::wire::peer_server::PeerServer;
 use crate::protocol::wire::worker_server::WorkerServer;
-use crate::reports::{self, Heard, Unreported};
+use crate::protocol::{MESSAGE_BYTES_MAX, refuse_other_versions};
+use crate::reports::{self, Unreported};
 use crate::services::Services;
 use crate::steps::Step;
 use crate::traffic::Traffic;
@@ -208,7 +210,7 @@ pub(crate) struct Shared {
     pub(crate) statistics: Statistics,
     /// Jobs that the coordinator has not heard of yet.
     pub(crate) unreported: Mutex<Unreported>,
-    /// What the coordinator has heard.
+    /// What the coordinator has heard of each server.
     pub(crate) heard: Mutex<Heard>,
     duties: Arc<ThreadDuties>,
     core: Mutex<PolicyCore>,
@@ -275,6 +277,11 @@ impl Shared {
 
     pub(crate) fn placement_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.options.policy.placement_timeout.0).unwrap_or(Duration::MAX)
+    }
+
+    /// Silence after which a server counts as gone.
+    pub(crate) fn stale_after(&self) -> Duration {
+        Duration::try_from_secs_f64(self.options.policy.stale_after.0).unwrap_or(Duration::MAX)
     }
 
     pub(crate) fn max_servers(&self) -> usize {
@@ -418,6 +425,9 @@ impl Federation {
         let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
         runtime.spawn(accept(shared.clone(), listener, for_calls));
         let services = Services { shared: shared.clone() };
+        let routes = Routes::new(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX));
         let limits = &shared.options.limits;
         let serving = Server::builder()
             .http2_keepalive_interval(Some(limits.heartbeat_timeout / 2))
@@ -426,9 +436,7 @@ impl Federation {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
             .max_concurrent_streams(limits.calls_per_connection)
-            .add_service(PeerServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .add_service(CoordinatorServer::new(services.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
-            .add_service(WorkerServer::new(services).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_routes(refuse_other_versions(routes))
             .serve_with_incoming(ReceiverStream::new(calls));
         runtime.spawn(async move {
             if let Err(error) = serving.await {

@@ -37,7 +37,7 @@ use crate::outputs::{Outputs, Received, refused};
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
 use crate::protocol::wire::{Finished, InputFile, JobEvent, JobOffer, ReleaseRequest};
-use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+use crate::protocol::{MESSAGE_BYTES_MAX, PROTOCOL_VERSION, failed_call};
 use crate::steps::Step;
 
 /// Local compactions whose end is still to come, for which what was predicted is remembered. RocksDB runs few at a time.
@@ -314,7 +314,7 @@ impl Away<'_> {
         let channel = self.bounded(shared.connections.to(&self.worker_address))?;
         let mut client = WorkerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut events = self
-            .bounded(async { Ok(client.run(offer).await.map_err(|status| self.unreachable(status))?.into_inner()) })?;
+            .bounded(async { Ok(client.run(offer).await.map_err(|status| self.failed_call(status))?.into_inner()) })?;
         let mut outputs = Outputs::new(shared, self.job.output_directory(), self.job.input_bytes)?;
         let outcome = self.follow(&mut events, &mut outputs, token).and_then(|finished| {
             let (result, received) = self.accept(&finished, &mut outputs)?;
@@ -344,8 +344,8 @@ impl Away<'_> {
         Ok(names)
     }
 
-    fn unreachable(&self, status: tonic::Status) -> Error {
-        Error::unreachable(format!("worker {}", self.worker_address), status.message())
+    fn failed_call(&self, status: tonic::Status) -> Error {
+        failed_call(format!("worker {}", self.worker_address), &status)
     }
 
     /// Waits for a future of the network, but no longer than the signs of life, the deadline and the store allow.
@@ -381,7 +381,7 @@ impl Away<'_> {
             if Instant::now() >= self.until {
                 return Err(Error::Deadline { seconds: self.deadline.0 });
             }
-            let event = self.bounded(async { events.message().await.map_err(|status| self.unreachable(status)) })?;
+            let event = self.bounded(async { events.message().await.map_err(|status| self.failed_call(status)) })?;
             let event = event.and_then(|event| event.event).ok_or_else(|| Error::Worker("it hung up".into()))?;
             match event {
                 WireEvent::Admitted(_) | WireEvent::Heartbeat(_) => {}

@@ -3,21 +3,24 @@
 //! The own policy is told by whoever measures, once for each measurement ([`measured`]); what is sent is the last of them. A
 //! slow coordinator delays reports and nothing else.
 //!
-//! A coordinator that does not answer is tried again at the next report; until then every compaction is local.
+//! A coordinator that does not answer, or refuses this server, is tried again at the next report; until then every compaction
+//! is local.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ecotone_policy::ids::ServerId;
 use ecotone_policy::machine::{Event, JobReport, Link, LoadSample};
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
+use tonic::Code;
 use tracing::{debug, info, warn};
 
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
+use crate::heard::{Arrival, Standing};
+use crate::protocol::failed_call;
 use crate::protocol::wire::ProbeRequest;
 use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
@@ -66,46 +69,28 @@ impl Unreported {
     }
 }
 
-/// The last finished job that was heard of each server: its session and its number there. Bounded by the servers that a
-/// federation may have.
-#[derive(Debug, Default)]
-pub(crate) struct Heard(HashMap<ServerId, (u64, u64)>);
-
-impl Heard {
-    /// Whether a job has not been heard yet; from now on it has. `false` for servers beyond `max_servers`.
-    fn is_news(&mut self, server: &ServerId, session: u64, number: u64, max_servers: usize) -> bool {
-        let is_news = match self.0.get(server) {
-            Some((known, last)) => *known != session || number > *last,
-            None => self.0.len() < max_servers,
-        };
-        if is_news {
-            self.0.insert(server.clone(), (session, number));
-        }
-        is_news
-    }
-}
-
 /// Reports to the coordinator until the server stops. Not for the coordinator itself.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut tick = tokio::time::interval(shared.options.limits.report_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut link = None;
     let mut reports_sent = 0;
-    let mut reachable = true;
+    // The kind of error that the last report met; each is logged once while it lasts.
+    let mut trouble = None;
     loop {
         tick.tick().await;
         let Some(mut sample) = shared.last_sample() else { continue };
         sample.link = link;
         match report(&shared, &sample, &mut link, &mut reports_sent).await {
-            Ok(()) if !reachable => {
-                reachable = true;
-                info!(coordinator = shared.coordinator_address(), "the coordinator answers again");
+            Ok(()) => {
+                if trouble.take().is_some() {
+                    info!(coordinator = shared.coordinator_address(), "the coordinator takes reports again");
+                }
             }
-            Ok(()) => {}
             Err(error) => {
                 shared.connections.forget(&shared.coordinator_address());
-                if std::mem::take(&mut reachable) {
-                    warn!(%error, "the coordinator does not answer; every compaction is local until it does");
+                if trouble.replace(error.kind()) != Some(error.kind()) {
+                    warn!(%error, "the coordinator takes no reports; every compaction is local until it does");
                 }
             }
         }
@@ -171,7 +156,12 @@ async fn report(
     let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
         .await
         .map_err(|_| Error::unreachable(&address, "no answer to a report in time"))
-        .and_then(|reply| reply.map_err(|status| Error::unreachable(&address, status.message())));
+        .and_then(|reply| {
+            reply.map_err(|status| match status.code() {
+                Code::AlreadyExists => Error::Configuration(status.message().to_owned()),
+                _ => failed_call(&address, &status),
+            })
+        });
     // Without an answer they are sent again: the coordinator may have heard them or not, and knows them by their numbers.
     outcome.map(|_| {
         if let Some((last, _)) = finished.last() {
@@ -192,7 +182,7 @@ async fn probe(shared: &Arc<Shared>, address: &str, known: Option<Link>) -> Resu
             tokio::time::timeout(shared.options.limits.read_timeout, client.probe(request))
                 .await
                 .map_err(|_| Error::unreachable(address, "the link is too slow to be measured"))?
-                .map_err(|status| Error::unreachable(address, status.message()))?;
+                .map_err(|status| failed_call(address, &status))?;
             best = best.min(began.elapsed().as_secs_f64());
         }
         Ok(best)
@@ -218,10 +208,21 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
             "the coordinator itself is called {name}; give each server a name of its own (--name)"
         )));
     }
+    let arrival = Arrival { address: &request.address, session: request.session, at: Instant::now() };
+    let standing = shared.heard.lock().arrive(&sample.server, arrival, shared.stale_after(), shared.max_servers())?;
+    match standing {
+        Standing::Known => {}
+        Standing::New => info!(server = %sample.server, address = request.address, "a server has joined"),
+        Standing::Restarted => info!(server = %sample.server, address = request.address, "a server was restarted"),
+        Standing::Moved => {
+            info!(server = %sample.server, address = request.address, "a server has come back elsewhere")
+        }
+        Standing::NoRoom => debug!(server = %sample.server, "more servers than max_servers; one is not counted"),
+    }
     shared.learn_address(&sample.server, &request.address);
     for job in &request.finished {
         let report = convert::report_from_wire(job)?;
-        if shared.heard.lock().is_news(&sample.server, request.session, job.number, shared.max_servers()) {
+        if shared.heard.lock().is_news(&sample.server, job.number) {
             shared.decide(Event::JobFinished(report));
         }
     }

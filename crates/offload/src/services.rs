@@ -31,6 +31,8 @@ pub(crate) struct Services {
 fn status(error: Error) -> Status {
     match error {
         Error::Unauthorised(_) => Status::permission_denied(error.to_string()),
+        // Of the caller, that is: the coordinator refuses its name.
+        Error::Configuration(_) => Status::already_exists(error.to_string()),
         _ => Status::unavailable(error.to_string()),
     }
 }

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use crate::config::Limits;
+use crate::disk::free_bytes;
 use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
@@ -227,7 +228,8 @@ impl WorkerSide {
             return declined(DeclineReason::NoBandwidth, "its network is busy".into());
         }
         let memory_bytes = 3 * limits.chunk_bytes as u64 * TABLES_READ_AT_A_TIME.min(offer.files.len() as u64);
-        let free = free_bytes(&self.directory)?;
+        let free = free_bytes(&self.directory)
+            .map_err(|error| Error::io("ask for the free space of", &self.directory, error))?;
 
         let token = Token::from_wire(&offer.token)?;
         let mut jobs = self.jobs.lock();
@@ -507,9 +509,7 @@ impl WriteTap for OutputTap {
                 }
                 // This server's own store may lie on the same disk.
                 let reserve = self.shared.options.limits.worker_disk_reserve_bytes;
-                if before / DISK_LOOK_BYTES != written / DISK_LOOK_BYTES
-                    && free_bytes(&self.job.folder).map_err(std::io::Error::other)? < reserve
-                {
+                if before / DISK_LOOK_BYTES != written / DISK_LOOK_BYTES && free_bytes(&self.job.folder)? < reserve {
                     return Err(std::io::ErrorKind::StorageFull.into());
                 }
                 Ok(())
@@ -517,13 +517,6 @@ impl WriteTap for OutputTap {
             _ => Ok(()),
         }
     }
-}
-
-/// Bytes free for this process on the disk that holds `directory`.
-fn free_bytes(directory: &Path) -> Result<u64> {
-    let disk = rustix::fs::statvfs(directory)
-        .map_err(|error| Error::io("ask for the free space of", directory, error.into()))?;
-    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 #[cfg(test)]

@@ -184,11 +184,13 @@ impl Driver {
             }
             Step::Wait { seconds } => {
                 self.now += seconds;
-                self.tell(Event::Tick)?;
                 let timeout = self.core.parameters().placement_timeout.0;
-                for (job, state) in &self.jobs {
-                    let has_waited = self.now - self.asked_at.get(job).copied().unwrap_or(self.now);
-                    prop_assert!(*state != State::Asking || has_waited <= timeout, "{job} still waits");
+                let waited = |job| self.now - self.asked_at[job] >= timeout;
+                let asking = self.jobs.iter().filter(|(_, state)| **state == State::Asking).map(|(job, _)| job);
+                let timed_out: Vec<_> = asking.filter(|job| waited(job)).copied().collect();
+                for job in timed_out {
+                    self.tell(Event::PlacementUnavailable { job })?;
+                    prop_assert_eq!(self.jobs.get(&job), Some(&State::Here), "an unanswered job runs here");
                 }
                 Ok(())
             }
@@ -311,7 +313,7 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
             job: JobId(bytes % 16),
             answer: PlacementAnswer::Worker { worker: id(other), prediction },
         },
-        _ => Event::Tick,
+        _ => Event::PlacementUnavailable { job: JobId(bytes % 16) },
     }
 }
 
@@ -341,8 +343,8 @@ fn what_comes_late_or_twice_changes_nothing() {
     assert!(core.handle(now, ready(1)).is_empty(), "the same number while it is under way");
     assert_eq!(core.models().ignored_messages_total, 1);
     let late = Time::from_seconds(1.5);
-    let timed_out = Command::RunHere { job: JobId(1), reason: LocalReason::PlacementTimedOut };
-    assert_eq!(core.handle(late, Event::Tick), [timed_out]);
+    let unanswered = Command::RunHere { job: JobId(1), reason: LocalReason::CoordinatorUnavailable };
+    assert_eq!(core.handle(late, Event::PlacementUnavailable { job: JobId(1) }), [unanswered]);
     let answered = Event::PlacementAnswered { job: JobId(1), answer: worker_b(2.0) };
     assert!(core.handle(late, answered).is_empty(), "it runs here already");
     assert!(core.handle(late, Event::PlacementUnavailable { job: JobId(1) }).is_empty());

@@ -17,6 +17,7 @@ mod sample_base;
 mod store_options;
 
 pub use daemon::{Daemon, Sums};
+pub use ecotone_offload::free_bytes;
 pub use error::{Error, Result};
 pub use monitor::{Progress, RecordSink};
 pub use options::{EmulatedCores, ServeOptions};

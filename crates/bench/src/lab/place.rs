@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::statvfs;
+use ecotone_server::free_bytes;
 
 use super::{LabError, LabOptions, LabReport, PolicyRecording, own_directory::OwnDirectory};
 
@@ -120,18 +120,13 @@ fn recorded(directory: &Path) -> Result<PathBuf, LabError> {
 fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
     let written = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64;
     let needed = written.saturating_add(SPARE_BYTES);
-    let fits = free_bytes(Path::new(MEMORY)).is_some_and(|free| free >= needed)
+    let fits = free_bytes(Path::new(MEMORY)).is_ok_and(|free| free >= needed)
         && fs::read_to_string("/proc/meminfo").is_ok_and(|text| available_bytes(&text) >= needed);
     if fits {
         return MEMORY.into();
     }
     let disk = PathBuf::from(DISK);
     if disk.is_dir() { disk } else { std::env::temp_dir() }
-}
-
-fn free_bytes(directory: &Path) -> Option<u64> {
-    let system = statvfs(directory).ok()?;
-    Some(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
 /// `MemAvailable` of `/proc/meminfo`; 0 where it is not told.

@@ -59,7 +59,7 @@ pub enum Event {
         /// The answer.
         answer: PlacementAnswer,
     },
-    /// Owner: the question found no coordinator, was not taken, or went unanswered.
+    /// Owner: the question found no coordinator, was not taken, or went unanswered for the placement timeout.
     PlacementUnavailable {
         /// The job that was asked about.
         job: JobId,
@@ -75,8 +75,6 @@ pub enum Event {
     JobFinished(JobReport),
     /// A load sample: the own one once a second, every server's at the coordinator.
     LoadSampled(LoadSample),
-    /// Time has passed: give at least one each half of the placement timeout.
-    Tick,
 }
 
 /// What is to be done.

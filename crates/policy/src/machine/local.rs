@@ -2,8 +2,8 @@
 //! every compaction exactly one place to run.
 //!
 //! A job is *asking* (the coordinator has been asked), *offloaded*, or *settled* (it runs here, or its output is installed, and
-//! only its report is awaited). Every job leaves *asking* through exactly one of an answer, "unavailable" or the placement
-//! timeout, and *offloaded* through the end of the offload. Whatever else arrives for a job is late and changes nothing.
+//! only its report is awaited). Every job leaves *asking* through exactly one of an answer or "unavailable", and *offloaded*
+//! through the end of the offload. Whatever else arrives for a job is late and changes nothing.
 //!
 //! Bounded: jobs that ask, jobs that are offloaded, jobs that are remembered, and workers that are avoided.
 
@@ -23,7 +23,7 @@ use super::report::RateSummary;
 
 #[derive(Clone, Debug)]
 enum Phase {
-    Asking { since: Time },
+    Asking,
     Offloaded { reported: bool },
     Settled,
 }
@@ -95,7 +95,7 @@ impl LocalSystem {
         let local = predictor.local(&self.own, Job::new(compaction.input_bytes, compaction.input_level));
         Some(match self.decide(now, compaction, local, parameters) {
             Ok(request) => {
-                self.remember(job, Phase::Asking { since: now }, local, parameters);
+                self.remember(job, Phase::Asking, local, parameters);
                 Command::AskCoordinator { request }
             }
             Err(reason) => {
@@ -161,7 +161,7 @@ impl LocalSystem {
     }
 
     fn asking(&self) -> usize {
-        self.jobs.values().filter(|open| matches!(open.phase, Phase::Asking { .. })).count()
+        self.jobs.values().filter(|open| matches!(open.phase, Phase::Asking)).count()
     }
 
     /// A question counts as an offload already, since each may be answered with a worker.
@@ -183,7 +183,7 @@ impl LocalSystem {
     /// The coordinator has answered. `None` when the job no longer waits for an answer.
     pub(super) fn answered(&mut self, job: JobId, answer: PlacementAnswer, parameters: &Parameters) -> Option<Command> {
         let own = self.own.clone();
-        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking { .. }))?;
+        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking))?;
         let reason = match answer {
             PlacementAnswer::Worker { worker, prediction } if worker != own && prediction.is_plausible() => {
                 open.phase = Phase::Offloaded { reported: false };
@@ -199,7 +199,7 @@ impl LocalSystem {
 
     /// The question found nobody. `None` when the job no longer waits for an answer.
     pub(super) fn unavailable(&mut self, job: JobId) -> Option<Command> {
-        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking { .. }))?;
+        let open = self.jobs.get_mut(&job).filter(|open| matches!(open.phase, Phase::Asking))?;
         open.phase = Phase::Settled;
         Some(Command::RunHere { job, reason: LocalReason::CoordinatorUnavailable })
     }
@@ -259,23 +259,8 @@ impl LocalSystem {
                 *reported = true;
                 open.remote
             }
-            Phase::Asking { .. } => None,
+            Phase::Asking => None,
         }
-    }
-
-    /// Time has passed: jobs that have waited too long for an answer run here.
-    pub(super) fn tick(&mut self, now: Time, parameters: &Parameters) -> Vec<Command> {
-        self.avoid.retain(|_, until| now < *until);
-        let mut commands = Vec::new();
-        for (job, open) in &mut self.jobs {
-            if let Phase::Asking { since } = open.phase
-                && now.since(since) >= parameters.placement_timeout
-            {
-                open.phase = Phase::Settled;
-                commands.push(Command::RunHere { job: *job, reason: LocalReason::PlacementTimedOut });
-            }
-        }
-        commands
     }
 }
 

@@ -9,7 +9,7 @@
 //!                          |
 //!                          +-----> AskCoordinator ==> PlacementRequested ---> AnswerPlacement
 //!                                                                                   ||
-//!   RunHere <---+----------------- PlacementAnswered / PlacementUnavailable / Tick <=+
+//!   RunHere <---+------------------------ PlacementAnswered / PlacementUnavailable <=+
 //!               |                          |
 //!               |                          +-----> Offload ==> OffloadEnded ---> RunHere (declined, failed)
 //!               |                                                   |
@@ -17,8 +17,9 @@
 //! ```
 //!
 //! **Invariants.**
-//! 1. Each `CompactionReady` is followed, at the latest by the first `Tick` after the placement timeout, by exactly one
-//!    `RunHere` or one `Offload`; an `Offload` that is declined or fails by exactly one `RunHere`; nothing else gives these two.
+//! 1. Each `CompactionReady` is followed, at the latest by the end of the wait for its answer, by exactly one `RunHere` or one
+//!    `Offload`; an `Offload` that is declined or fails by exactly one `RunHere`; nothing else gives these two. Whoever waits
+//!    ends the wait after the placement timeout with `PlacementUnavailable`.
 //! 2. The worker of an `Offload` or of an answer is never the owner.
 //! 3. At most `max_placements_outstanding` jobs wait for an answer, and at most `max_offloads_outstanding` are on workers.
 //! 4. Decisions do not depend on the order in which servers reported.
@@ -117,7 +118,6 @@ impl PolicyCore {
             }
             Event::JobFinished(report) => self.job_finished(now, &report),
             Event::LoadSampled(sample) => self.load_sampled(now, sample),
-            Event::Tick => self.local.tick(now, &self.parameters),
         }
     }
 

@@ -24,10 +24,8 @@ pub enum LocalReason {
     NoPrediction,
     /// As many placements or offloads of this owner are under way as may be.
     TooManyOutstanding,
-    /// There is no coordinator, or it did not take the request.
+    /// There is no coordinator, or it did not take the request, or did not answer in time.
     CoordinatorUnavailable,
-    /// The coordinator did not answer in time.
-    PlacementTimedOut,
     /// The coordinator's answer or the request made no sense.
     ImplausiblePlacement,
     /// The worker declined the job.
@@ -38,7 +36,7 @@ pub enum LocalReason {
 
 impl LocalReason {
     /// Every reason.
-    pub const ALL: [LocalReason; 13] = [
+    pub const ALL: [LocalReason; 12] = [
         LocalReason::PolicyIsLocal,
         LocalReason::NotLevelZero,
         LocalReason::NoStallForecast,
@@ -48,7 +46,6 @@ impl LocalReason {
         LocalReason::NoPrediction,
         LocalReason::TooManyOutstanding,
         LocalReason::CoordinatorUnavailable,
-        LocalReason::PlacementTimedOut,
         LocalReason::ImplausiblePlacement,
         LocalReason::Declined,
         LocalReason::Failed,
@@ -66,7 +63,6 @@ impl LocalReason {
             LocalReason::NoPrediction => "no-prediction",
             LocalReason::TooManyOutstanding => "too-many-outstanding",
             LocalReason::CoordinatorUnavailable => "coordinator-unavailable",
-            LocalReason::PlacementTimedOut => "placement-timed-out",
             LocalReason::ImplausiblePlacement => "implausible-placement",
             LocalReason::Declined => "declined",
             LocalReason::Failed => "failed",
@@ -79,7 +75,6 @@ impl LocalReason {
             self,
             LocalReason::TooManyOutstanding
                 | LocalReason::CoordinatorUnavailable
-                | LocalReason::PlacementTimedOut
                 | LocalReason::ImplausiblePlacement
                 | LocalReason::Declined
                 | LocalReason::Failed
