@@ -6,8 +6,9 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "checksum.cc",
+    "compaction_filter.cc",
     "file_hooks.cc",
     "filesystem.cc",
     "properties.cc",

@@ -114,6 +114,29 @@ typedef struct {
 // Takes `factory` (and drops its state when it fails). `options` is a rocksdb_options_t.
 ecotone_code ecotone_add_table_collector(void* options, const ecotone_collector_factory* factory, ecotone_buffer* out);
 
+// ---- compaction filters ----
+
+enum {
+  ECOTONE_FILTER_KEEP = 0,
+  ECOTONE_FILTER_REMOVE = 1,
+  // The reply holds the new value.
+  ECOTONE_FILTER_CHANGE = 2,
+  // The filter has failed and must not be called again, but dropped. The entry is kept.
+  ECOTONE_FILTER_FAILED = 3,
+};
+
+typedef struct {
+  void* state;
+  void (*drop)(void* state);
+  // Null: this compaction needs no filter. A level below 0 is unknown.
+  void* (*filter)(void* state, uint32_t column_family_id, int32_t input_level, bool is_full, bool is_manual);
+  int32_t (*decide)(void* filter, uint32_t level, ecotone_bytes key, ecotone_bytes value, ecotone_reply* reply);
+  void (*filter_drop)(void* filter);
+} ecotone_filter_factory;
+
+// Takes `factory` (and drops its state when it fails) in place of the one before. `options` is a rocksdb_options_t.
+ecotone_code ecotone_set_compaction_filter(void* options, const ecotone_filter_factory* factory, ecotone_buffer* out);
+
 // ---- live tables, remote compaction ----
 
 // `db` is a rocksdb_t.

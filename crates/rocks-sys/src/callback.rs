@@ -10,6 +10,7 @@ use crate::ffi;
 static HOOK_PANICS: AtomicU64 = AtomicU64::new(0);
 static HOOK_ERRORS: AtomicU64 = AtomicU64::new(0);
 static COLLECTOR_PANICS: AtomicU64 = AtomicU64::new(0);
+static FILTER_PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// How often code that RocksDB called into failed, in this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct ContainedFailures {
     pub hook_errors: u64,
     /// Panics of a table collector, each of which cost one table its properties.
     pub collector_panics: u64,
+    /// Panics of a compaction filter or its factory, each of which left the rest of one (sub)compaction unfiltered.
+    pub filter_panics: u64,
 }
 
 /// Counts since the process began.
@@ -29,6 +32,7 @@ pub fn contained_failures() -> ContainedFailures {
         hook_panics: HOOK_PANICS.load(Ordering::Relaxed),
         hook_errors: HOOK_ERRORS.load(Ordering::Relaxed),
         collector_panics: COLLECTOR_PANICS.load(Ordering::Relaxed),
+        filter_panics: FILTER_PANICS.load(Ordering::Relaxed),
     }
 }
 
@@ -75,12 +79,21 @@ pub fn hint(body: impl FnOnce() -> bool) -> bool {
 
 /// Runs code of a collector; `None` when it panicked.
 pub fn collect<T>(body: impl FnOnce() -> T) -> Option<T> {
+    contain(&COLLECTOR_PANICS, "a table collector panicked; its table goes without these properties", body)
+}
+
+/// Runs code of a compaction filter; `None` when it panicked.
+pub fn filter<T>(body: impl FnOnce() -> T) -> Option<T> {
+    contain(&FILTER_PANICS, "a compaction filter panicked; what is left of its compaction is kept as it is", body)
+}
+
+fn contain<T>(panics: &AtomicU64, consequence: &'static str, body: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => Some(value),
         Err(panic) => {
-            COLLECTOR_PANICS.fetch_add(1, Ordering::Relaxed);
+            panics.fetch_add(1, Ordering::Relaxed);
             let message = message_of(panic);
-            tracing::error!(message, "a table collector panicked; its table goes without these properties");
+            tracing::error!(message, "{consequence}");
             None
         }
     }

@@ -102,6 +102,20 @@ pub struct CollectorFactory {
     pub collector_drop: unsafe extern "C" fn(*mut c_void),
 }
 
+pub const FILTER_KEEP: i32 = 0;
+pub const FILTER_REMOVE: i32 = 1;
+pub const FILTER_CHANGE: i32 = 2;
+pub const FILTER_FAILED: i32 = 3;
+
+#[repr(C)]
+pub struct FilterFactory {
+    pub state: *mut c_void,
+    pub drop: unsafe extern "C" fn(*mut c_void),
+    pub filter: unsafe extern "C" fn(*mut c_void, u32, i32, bool, bool) -> *mut c_void,
+    pub decide: unsafe extern "C" fn(*mut c_void, u32, Bytes, Bytes, *mut Reply) -> i32,
+    pub filter_drop: unsafe extern "C" fn(*mut c_void),
+}
+
 unsafe extern "C" {
     pub fn ecotone_buffer_free(buffer: Buffer);
     pub fn ecotone_reply_append(reply: *mut Reply, data: *const u8, len: usize) -> bool;
@@ -111,6 +125,8 @@ unsafe extern "C" {
         factory: *const CollectorFactory,
         out: *mut Buffer,
     ) -> Code;
+    pub fn ecotone_set_compaction_filter(options: *mut c_void, factory: *const FilterFactory, out: *mut Buffer)
+    -> Code;
     pub fn ecotone_live_tables(db: *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_collected_properties(db: *mut c_void, family: *mut c_void, prefix: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_parse_remote_input(input: Bytes, out: *mut Buffer) -> Code;

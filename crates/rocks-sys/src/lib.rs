@@ -4,6 +4,7 @@
 //!
 //! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
 //! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
+//! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
 //! - [`tables`]: metadata of each live table, reads sampled included.
 //! - [`remote`]: the job and the result that a compaction service exchanges, as plain data.
 //! - [`verify`]: a table that came from elsewhere, checked whole before it may enter a store.
@@ -32,6 +33,7 @@
 mod buffer;
 #[allow(unsafe_code)] // hands replies to C++ through raw pointers
 mod callback;
+pub mod compaction_filter;
 mod error;
 #[allow(unsafe_code)] // declares the shim's C functions
 mod ffi;

@@ -1,6 +1,7 @@
 //! The shim, each part used as those who build on it will.
 
 mod common;
+mod compaction_filter;
 mod containment;
 mod job;
 mod mirror;
