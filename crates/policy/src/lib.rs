@@ -23,6 +23,7 @@ pub mod prequential;
 pub mod queue_order;
 pub mod rate;
 pub mod regression;
+pub mod relocation;
 pub mod server_table;
 pub mod stall;
 pub mod target;

@@ -1,0 +1,250 @@
+//! Which segments of the value log are worth relocating, and when to compact for it alone.
+//!
+//! Values are moved late, when enough of their neighbours are garbage that moving the rest is cheap: the delayed relocation of
+//! CaseDB ("Deduplication Adapted CaseDB for Edge Computing", section 2.1), which keeps no list of what is garbage but asks
+//! the tables. With keys in random order nearly every table names nearly every segment, so a segment is freed only when all
+//! tables were rewritten. Segments are therefore relocated in cohorts: one pass over the keys frees all of them.
+//!
+//! A segment of `bytes` of which `referenced` are live costs `referenced` to move and gives back `bytes - referenced`. The
+//! cohort is made of the cheapest ones, as the cost-benefit of a log-structured file system without its age term (Rosenblum
+//! and Ousterhout 1992, section 3.6).
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::units::{Bytes, Seconds};
+
+/// Constants of relocation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelocationParameters {
+    /// The bytes of all segments by the bytes that tables name, at which a cohort is chosen. Default 1.35, more than 1.
+    pub begin_ratio: f64,
+    /// That ratio once the cohort is gone. Default 1.15, at least 1 and less than `begin_ratio`. Far apart, passes over the
+    /// keys are few; close together, less is moved that would have died soon.
+    pub end_ratio: f64,
+    /// A segment is never moved while less than this share of it is garbage. Default 0.1, more than 0 and less than 1.
+    pub min_garbage_share: f64,
+    /// Less garbage than this is left alone. Default 64 MiB.
+    pub min_garbage_bytes: Bytes,
+    /// The ratio from which on there is no rest between two compactions on purpose. Default 1.6, more than `begin_ratio`.
+    pub urgent_ratio: f64,
+}
+
+impl Default for RelocationParameters {
+    fn default() -> Self {
+        Self {
+            begin_ratio: 1.35,
+            end_ratio: 1.15,
+            min_garbage_share: 0.1,
+            min_garbage_bytes: Bytes::from_mib(64),
+            urgent_ratio: 1.6,
+        }
+    }
+}
+
+impl RelocationParameters {
+    /// Checks every range.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Parameter`] names the first one outside its range.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |name, value: f64, expected| Err(Error::Parameter { name, value: value.to_string(), expected });
+        if !(self.begin_ratio > 1.0 && self.begin_ratio.is_finite()) {
+            return refuse("relocation.begin_ratio", self.begin_ratio, "more than 1 and finite");
+        }
+        if !(self.end_ratio >= 1.0 && self.end_ratio < self.begin_ratio) {
+            return refuse("relocation.end_ratio", self.end_ratio, "at least 1 and less than `begin_ratio`");
+        }
+        if !(self.min_garbage_share > 0.0 && self.min_garbage_share < 1.0) {
+            return refuse("relocation.min_garbage_share", self.min_garbage_share, "more than 0 and less than 1");
+        }
+        if !(self.urgent_ratio > self.begin_ratio && self.urgent_ratio.is_finite()) {
+            return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `begin_ratio` and finite");
+        }
+        Ok(())
+    }
+}
+
+/// What is known of one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentUse {
+    /// Its number.
+    pub segment: u32,
+    /// Its length.
+    pub bytes: Bytes,
+    /// Bytes of it that tables name.
+    pub referenced: Bytes,
+    /// Whether it can be freed by compactions: it is sealed, and no memtable and no WAL names it.
+    pub settled: bool,
+}
+
+impl SegmentUse {
+    fn garbage(&self) -> u64 {
+        self.bytes.0.saturating_sub(self.referenced.0)
+    }
+
+    fn garbage_share(&self) -> f64 {
+        self.garbage() as f64 / self.bytes.0.max(1) as f64
+    }
+}
+
+/// The bytes of all segments by those that are live or may be; 1 where there is nothing.
+pub fn ratio(segments: &[SegmentUse]) -> f64 {
+    let (all, garbage) = sums(segments);
+    if all > garbage { all as f64 / (all - garbage) as f64 } else { 1.0 }
+}
+
+/// All bytes, and those that are known to be garbage. What is not settled counts as live: its references are still to come.
+fn sums(segments: &[SegmentUse]) -> (u64, u64) {
+    let all = segments.iter().map(|segment| segment.bytes.0).fold(0, u64::saturating_add);
+    let settled = segments.iter().filter(|segment| segment.settled);
+    (all, settled.map(SegmentUse::garbage).fold(0, u64::saturating_add))
+}
+
+/// How long to rest after a compaction on purpose that took `step`: as long as it took at the end of a pass, and less the more
+/// there is to free.
+pub fn rest(step: Seconds, ratio: f64, parameters: &RelocationParameters) -> Seconds {
+    let span = parameters.urgent_ratio - parameters.end_ratio;
+    Seconds(step.0 * ((parameters.urgent_ratio - ratio) / span).clamp(0.0, 1.0))
+}
+
+/// Segments to relocate, and what that costs and gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cohort {
+    /// Their numbers, rising.
+    pub segments: Vec<u32>,
+    /// Bytes that will have been copied.
+    pub copied: Bytes,
+    /// Bytes that will have been given back.
+    pub freed: Bytes,
+}
+
+/// The cohort that is worth relocating now; an empty one where none is.
+///
+/// Pure: the order of `segments` does not matter.
+pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters) -> Cohort {
+    let (all, garbage) = sums(segments);
+    let live = all - garbage;
+    let garbage_at = |ratio: f64| (live as f64 * (ratio - 1.0)) as u64;
+    if garbage < parameters.min_garbage_bytes.0.max(1) || garbage < garbage_at(parameters.begin_ratio) {
+        return Cohort::default();
+    }
+    let to_free = garbage - garbage_at(parameters.end_ratio).min(garbage);
+    let mut worth: Vec<_> = segments
+        .iter()
+        .filter(|segment| segment.settled && segment.garbage_share() >= parameters.min_garbage_share)
+        .collect();
+    worth.sort_by(|one, other| {
+        other.garbage_share().total_cmp(&one.garbage_share()).then(one.segment.cmp(&other.segment))
+    });
+    let mut chosen = Cohort::default();
+    for segment in worth {
+        if chosen.freed.0 >= to_free {
+            break;
+        }
+        chosen.segments.push(segment.segment);
+        chosen.copied = Bytes(chosen.copied.0 + segment.bytes.0.min(segment.referenced.0));
+        chosen.freed = Bytes(chosen.freed.0 + segment.garbage());
+    }
+    chosen.segments.sort_unstable();
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn segment(segment: u32, bytes: u64, referenced: u64) -> SegmentUse {
+        SegmentUse { segment, bytes: Bytes(bytes * MIB), referenced: Bytes(referenced * MIB), settled: true }
+    }
+
+    #[test]
+    fn nothing_is_moved_below_the_ratio_and_the_cheapest_above_it() {
+        let parameters = RelocationParameters::default();
+        // 400 MiB, 100 of them garbage: 400 / 300 is 1.33.
+        let mut segments = vec![segment(1, 100, 50), segment(2, 100, 90), segment(3, 100, 70), segment(4, 100, 90)];
+        assert_eq!(cohort(&segments, &parameters), Cohort::default());
+        // One more MiB of garbage in each: 400 / 296 is 1.351. To be left: 0.15 of 296 MiB, so 59.6 are to be freed.
+        for segment in &mut segments {
+            segment.referenced = Bytes(segment.referenced.0 - MIB);
+        }
+        let chosen = cohort(&segments, &parameters);
+        assert_eq!(chosen, Cohort { segments: vec![1, 3], copied: Bytes(118 * MIB), freed: Bytes(82 * MIB) });
+    }
+
+    #[test]
+    fn what_is_not_settled_is_neither_garbage_nor_moved() {
+        let mut segments = vec![segment(1, 100, 0), segment(2, 100, 100)];
+        segments[0].settled = false;
+        assert_eq!(cohort(&segments, &RelocationParameters::default()), Cohort::default());
+        segments[0].settled = true;
+        assert_eq!(cohort(&segments, &RelocationParameters::default()).segments, [1]);
+    }
+
+    #[test]
+    fn a_little_garbage_is_left_alone_however_large_its_share() {
+        assert_eq!(cohort(&[segment(1, 63, 0)], &RelocationParameters::default()), Cohort::default());
+        assert_eq!(cohort(&[segment(1, 64, 0)], &RelocationParameters::default()).segments, [1]);
+    }
+
+    #[test]
+    fn the_more_there_is_to_free_the_less_rest() {
+        let parameters = RelocationParameters::default();
+        let rests = [1.0, 1.15, 1.375, 1.6, 2.0].map(|ratio| rest(Seconds(2.0), ratio, &parameters).0);
+        for (rest, expected) in rests.into_iter().zip([2.0, 2.0, 1.0, 0.0, 0.0]) {
+            assert!((rest - expected).abs() < 1e-9, "{rests:?}");
+        }
+        assert_eq!(ratio(&[]), 1.0);
+        assert_eq!(ratio(&[segment(1, 100, 50), segment(2, 100, 100)]), 200.0 / 150.0);
+    }
+
+    #[test]
+    fn parameters_that_make_no_sense_are_refused_by_name() {
+        let valid = RelocationParameters::default();
+        valid.validate().unwrap();
+        for (name, wrong) in [
+            ("begin_ratio", RelocationParameters { begin_ratio: 1.0, ..valid.clone() }),
+            ("begin_ratio", RelocationParameters { begin_ratio: f64::NAN, ..valid.clone() }),
+            ("end_ratio", RelocationParameters { end_ratio: 1.4, ..valid.clone() }),
+            ("end_ratio", RelocationParameters { end_ratio: 0.9, ..valid.clone() }),
+            ("urgent_ratio", RelocationParameters { urgent_ratio: 1.3, ..valid.clone() }),
+            ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
+        ] {
+            assert!(wrong.validate().unwrap_err().to_string().contains(name));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_cohort_frees_enough_or_all_there_is_and_no_order_changes_it(
+            uses in proptest::collection::vec((0..100_u64, 0..100_u64, any::<bool>()), 0..40),
+            begin in 1.01..3.0_f64,
+        ) {
+            let parameters = RelocationParameters { begin_ratio: begin, end_ratio: 1.0 + (begin - 1.0) / 2.0, urgent_ratio: begin + 1.0, min_garbage_share: 0.01, ..RelocationParameters::default() };
+            let mut segments: Vec<_> = uses
+                .iter()
+                .enumerate()
+                .map(|(number, (one, other, settled))| SegmentUse { settled: *settled, ..segment(number as u32, *one.max(other), *one.min(other)) })
+                .collect();
+            let chosen = cohort(&segments, &parameters);
+            if !chosen.segments.is_empty() {
+                let of = |number: u32| segments.iter().find(|segment| segment.segment == number).unwrap();
+                prop_assert!(chosen.segments.iter().all(|number| of(*number).settled));
+                let garbage: u64 = segments.iter().filter(|segment| segment.settled).map(SegmentUse::garbage).sum();
+                let all: u64 = segments.iter().map(|segment| segment.bytes.0).sum();
+                let left = garbage - chosen.freed.0;
+                let live = all - garbage;
+                // What is below the least share is not moved, however much there is of it.
+                let too_little: u64 = segments.iter().filter(|segment| segment.settled && segment.garbage_share() < 0.01).map(SegmentUse::garbage).sum();
+                prop_assert!(left <= too_little || left as f64 <= live as f64 * (parameters.end_ratio - 1.0) + 1.0);
+            }
+            segments.reverse();
+            prop_assert_eq!(cohort(&segments, &parameters), chosen);
+        }
+    }
+}
