@@ -12,8 +12,8 @@
 //!
 //! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is refused. `10` and `11` are
 //!   kept for later formats.
-//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` is kept for a pointer into the value log;
-//!   `10` and `11` are free. This version refuses them.
+//! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated (the payload is a pointer into the
+//!   value log, see [`crate::values::pointer`]). `10` and `11` are free; this version refuses them.
 //! - `E`: an expiry follows. `V`: a version follows. Neither may be 0: absent is how none is written, so that every value
 //!   has exactly one encoding.
 //!
@@ -22,6 +22,7 @@
 //! know is an error, never a guess.
 
 use crate::options::MAX_VALUE_BYTES;
+use crate::values::pointer::{POINTER_BYTES, Pointer};
 
 const FORMAT_MASK: u8 = 0b1100_0000;
 const FORMAT_1: u8 = 0b0100_0000;
@@ -30,6 +31,7 @@ const HAS_VERSION: u8 = 0b0000_1000;
 const HAS_EXPIRY: u8 = 0b0000_0100;
 const KIND_MASK: u8 = 0b0000_0011;
 const KIND_INLINE: u8 = 0b00;
+const KIND_SEPARATED: u8 = 0b01;
 
 /// The header of a plain value: format 1, inline, no expiry, no version.
 pub const PLAIN: u8 = FORMAT_1 | KIND_INLINE;
@@ -74,44 +76,63 @@ pub enum HeaderError {
         /// Bytes the first byte asks for.
         need: usize,
     },
+    /// The payload of a separated value is not a pointer.
+    #[error("the value's pointer cannot be one: it has {0} bytes")]
+    Pointer(usize),
+    /// A separated value in a store that has no value log.
+    #[error("the value is in the value log, and the store has none")]
+    NoValueLog,
     /// An expiry or version of 0, which is written as its absence.
     #[error("the value's {0} is 0, which is written as its absence")]
     Zero(&'static str),
 }
 
-/// A decoded header: its attributes, and where the payload begins.
+/// Where the value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Behind the header.
+    Inline,
+    /// In the value log.
+    Separated(Pointer),
+}
+
+/// A decoded header: its attributes, where the value is, and where the payload begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Expiry and version.
     pub attributes: Attributes,
+    /// Where the value is.
+    pub kind: Kind,
     /// The header's length in bytes: 1, 9 or 17.
     pub bytes: usize,
 }
 
 impl Header {
-    const PLAIN: Self = Self { attributes: Attributes::NONE, bytes: 1 };
+    const PLAIN: Self = Self { attributes: Attributes::NONE, kind: Kind::Inline, bytes: 1 };
 
-    /// Decodes the header that begins `stored`; the payload is `stored[header.bytes..]`.
+    /// Decodes the header that begins `stored`; the payload is `stored[header.bytes..]`, and behind a separated value's there
+    /// is nothing.
     #[inline]
     pub fn decode(stored: &[u8]) -> Result<Self, HeaderError> {
         match stored.first() {
             Some(&PLAIN) => Ok(Self::PLAIN),
-            Some(&first) => Self::decode_rare(first, stored),
+            Some(&first) => Self::decode_longer(first, stored),
             None => Err(HeaderError::Empty),
         }
     }
 
-    #[cold]
-    fn decode_rare(first: u8, stored: &[u8]) -> Result<Self, HeaderError> {
+    fn decode_longer(first: u8, stored: &[u8]) -> Result<Self, HeaderError> {
         if first & FORMAT_MASK != FORMAT_1 {
             return Err(HeaderError::UnknownFormat(first));
         }
         if first & RESERVED_MASK != 0 {
             return Err(HeaderError::ReservedBits(first));
         }
-        if first & KIND_MASK != KIND_INLINE {
-            return Err(HeaderError::UnknownKind(first));
-        }
+        let separated = match first & KIND_MASK {
+            KIND_INLINE => false,
+            KIND_SEPARATED => true,
+            _ => return Err(HeaderError::UnknownKind(first)),
+        };
         let fields = usize::from(first & HAS_EXPIRY != 0) + usize::from(first & HAS_VERSION != 0);
         let need = 1 + 8 * fields;
         let Some(mut rest) = stored.get(1..need) else {
@@ -127,7 +148,13 @@ impl Header {
         };
         let expires_at_ms = if first & HAS_EXPIRY != 0 { Some(next("expiry")?) } else { None };
         let version = if first & HAS_VERSION != 0 { Some(next("version")?) } else { None };
-        Ok(Self { attributes: Attributes { expires_at_ms, version }, bytes: need })
+        let kind = if separated {
+            let payload = &stored[need..];
+            Kind::Separated(Pointer::decode(payload).ok_or(HeaderError::Pointer(payload.len()))?)
+        } else {
+            Kind::Inline
+        };
+        Ok(Self { attributes: Attributes { expires_at_ms, version }, kind, bytes: need })
     }
 }
 
@@ -152,12 +179,26 @@ pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), He
     Ok(())
 }
 
+/// Appends what is stored instead of the inline value that `header` begins, once its payload is in the value log.
+///
+/// `header` is the bytes of the header alone.
+pub(crate) fn encode_separated(header: &[u8], pointer: Pointer, to: &mut Vec<u8>) {
+    let begin = to.len();
+    to.extend_from_slice(header);
+    to[begin] = to[begin] & !KIND_MASK | KIND_SEPARATED;
+    to.extend_from_slice(&pointer.encode());
+}
+
+/// The longest value that separates its payload from its key, in bytes.
+pub const MAX_SEPARATED_BYTES: usize = MAX_HEADER_BYTES + POINTER_BYTES;
+
 // A stored value must fit RocksDB's 32-bit lengths with its header.
 const _: () = assert!(MAX_VALUE_BYTES + MAX_HEADER_BYTES < u32::MAX as usize);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::pointer::SegmentNumber;
     use proptest::prelude::*;
 
     fn attributes() -> impl Strategy<Value = Attributes> {
@@ -192,6 +233,7 @@ mod tests {
             let decoded = Header::decode(&stored);
             match first {
                 0x40 | 0x44 | 0x48 | 0x4c => assert!(decoded.is_ok(), "{first:#x}"),
+                0x41 | 0x45 | 0x49 | 0x4d => assert!(matches!(decoded, Err(HeaderError::Pointer(_))), "{first:#x}"),
                 _ if first >> 6 != 1 => assert_eq!(decoded, Err(HeaderError::UnknownFormat(first))),
                 _ if first & 0x30 != 0 => assert_eq!(decoded, Err(HeaderError::ReservedBits(first))),
                 _ => assert_eq!(decoded, Err(HeaderError::UnknownKind(first))),
@@ -208,17 +250,40 @@ mod tests {
             let begin = stored.len();
             stored.extend_from_slice(&payload);
             let header = Header::decode(&stored).unwrap();
-            prop_assert_eq!(header, Header { attributes, bytes: begin });
+            prop_assert_eq!(header, Header { attributes, kind: Kind::Inline, bytes: begin });
             prop_assert_eq!(&stored[header.bytes..], &payload[..]);
         }
 
         #[test]
         fn any_bytes_decode_to_what_encodes_back_to_them_or_to_an_error(stored: Vec<u8>) {
             if let Ok(header) = Header::decode(&stored) {
-                let mut again = Vec::new();
-                encode_inline(&header.attributes, &mut again).unwrap();
-                prop_assert_eq!(&stored[..header.bytes], &again[..]);
+                let mut inline = Vec::new();
+                encode_inline(&header.attributes, &mut inline).unwrap();
+                match header.kind {
+                    Kind::Inline => prop_assert_eq!(&stored[..header.bytes], &inline[..]),
+                    Kind::Separated(pointer) => {
+                        let mut again = Vec::new();
+                        encode_separated(&inline, pointer, &mut again);
+                        prop_assert_eq!(stored, again);
+                    }
+                }
             }
+        }
+
+        #[test]
+        fn a_pointer_stands_behind_the_same_header(attributes in attributes(), segment: u32, offset: u32, value_bytes in 0..1_000_000_u32) {
+            let pointer = Pointer { segment: SegmentNumber(segment), offset, value_bytes };
+            let (mut inline, mut stored) = (Vec::new(), Vec::new());
+            encode_inline(&attributes, &mut inline).unwrap();
+            encode_separated(&inline, pointer, &mut stored);
+            prop_assert!(stored.len() <= MAX_SEPARATED_BYTES);
+            let header = Header { attributes, kind: Kind::Separated(pointer), bytes: inline.len() };
+            prop_assert_eq!(Header::decode(&stored), Ok(header));
+            for cut in 0..stored.len() {
+                prop_assert!(Header::decode(&stored[..cut]).is_err());
+            }
+            stored.push(0);
+            prop_assert!(Header::decode(&stored).is_err(), "nothing may follow a pointer");
         }
 
         #[test]

@@ -7,6 +7,16 @@
 //! ecotone store
 //! format 1
 //! ```
+//!
+//! Format 1 has no value log. A store becomes format 2 before its first segment is made, and stays it: a program that knows
+//! format 1 only would write tables that do not say which segments they refer to. A third line then says which tables are
+//! older than that, and refer to none:
+//!
+//! ```text
+//! ecotone store
+//! format 2
+//! tables below 57 are plain
+//! ```
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -17,8 +27,12 @@ use crate::{Error, OpenMode, Result};
 /// The name of the file that makes a directory a store.
 pub const IDENTITY_FILE: &str = "STORE";
 
-/// The version of the format of a store: its files, column families and value headers together.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version of the format of a store that this version reads and writes: its files, column families and value
+/// headers together.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The format of a store without a value log.
+const PLAIN_FORMAT: u32 = 1;
 
 const FIRST_LINE: &str = "ecotone store";
 
@@ -46,9 +60,9 @@ pub(crate) fn prepare(directory: &Path, mode: OpenMode) -> Result<()> {
         (OpenMode::Create, Found::Store) => Err(Error::AlreadyExists { directory: directory.to_path_buf() }),
         (OpenMode::Create | OpenMode::CreateOrOpen, Found::Missing) => {
             fs::create_dir_all(directory).map_err(|e| Error::io("create the directory", directory, &e))?;
-            write(directory)
+            write(directory, Identity::PLAIN)
         }
-        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Empty) => write(directory),
+        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Empty) => write(directory, Identity::PLAIN),
         (OpenMode::Create | OpenMode::CreateOrOpen, Found::Unfinished) => Ok(()),
         (OpenMode::CreateOrOpen | OpenMode::Open | OpenMode::ReadOnly, Found::Store) => Ok(()),
         (OpenMode::Open | OpenMode::ReadOnly, Found::Missing) => not_found("the directory does not exist"),
@@ -77,7 +91,7 @@ fn look(directory: &Path) -> Result<Found> {
         }
     }
     if identity {
-        check(directory)?;
+        read(directory)?;
         return match data_file {
             _ if current => Ok(Found::Store),
             None => Ok(Found::Unfinished),
@@ -112,7 +126,30 @@ fn is_database_file(name: &str) -> bool {
     name == "CURRENT" || name.starts_with("MANIFEST-") || name.starts_with("OPTIONS-")
 }
 
-fn check(directory: &Path) -> Result<()> {
+/// What the file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    format: u32,
+    /// Tables with a lower number were written before the store had a value log. 0 in format 1.
+    pub(crate) plain_tables_below: u64,
+}
+
+impl Identity {
+    const PLAIN: Self = Self { format: PLAIN_FORMAT, plain_tables_below: 0 };
+
+    /// That of a store which may have a value log.
+    pub(crate) const fn with_value_log(plain_tables_below: u64) -> Self {
+        Self { format: FORMAT_VERSION, plain_tables_below }
+    }
+
+    /// Whether the store may have a value log.
+    pub(crate) const fn has_value_log(self) -> bool {
+        self.format > PLAIN_FORMAT
+    }
+}
+
+/// The identity of the store in `directory`.
+pub(crate) fn read(directory: &Path) -> Result<Identity> {
     let path = directory.join(IDENTITY_FILE);
     let wrong = |reason: String| Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
     let bytes = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
@@ -130,7 +167,14 @@ fn check(directory: &Path) -> Result<()> {
     }
     let version = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|v| v.parse::<u32>().ok());
     match version {
-        Some(FORMAT_VERSION) => Ok(()),
+        Some(PLAIN_FORMAT) => Ok(Identity::PLAIN),
+        Some(FORMAT_VERSION) => {
+            let plain = lines.next().and_then(|line| line.strip_prefix("tables below ")?.strip_suffix(" are plain"));
+            match plain.and_then(|number| number.parse().ok()) {
+                Some(plain_tables_below) => Ok(Identity::with_value_log(plain_tables_below)),
+                None => wrong(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file")),
+            }
+        }
         Some(newer) if newer > FORMAT_VERSION => {
             wrong(format!("its format is {newer}, this version reads up to {FORMAT_VERSION}: use a newer version"))
         }
@@ -140,11 +184,14 @@ fn check(directory: &Path) -> Result<()> {
 }
 
 /// Writes the identity into a directory that exists, durably.
-pub(crate) fn write(directory: &Path) -> Result<()> {
+pub(crate) fn write(directory: &Path, identity: Identity) -> Result<()> {
     let path = directory.join(IDENTITY_FILE);
     let unfinished = directory.join(format!("{IDENTITY_FILE}.{}.tmp", std::process::id()));
     let written = File::create(&unfinished).and_then(|mut file| {
-        write!(file, "{FIRST_LINE}\nformat {FORMAT_VERSION}\n")?;
+        writeln!(file, "{FIRST_LINE}\nformat {}", identity.format)?;
+        if identity.has_value_log() {
+            writeln!(file, "tables below {} are plain", identity.plain_tables_below)?;
+        }
         file.sync_all()
     });
     written.map_err(|e| Error::io("write", &unfinished, &e))?;
@@ -157,7 +204,8 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
     }
 }
 
-fn sync_directory(directory: &Path) -> Result<()> {
+/// Makes the names in `directory` durable.
+pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(|e| Error::io("sync", directory, &e))
 }
 
@@ -176,6 +224,15 @@ mod tests {
         assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::NotFound { .. })));
         prepare(directory.path(), OpenMode::Create).unwrap();
         prepare(directory.path(), OpenMode::CreateOrOpen).unwrap();
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let directory = directory();
+        for identity in [Identity::PLAIN, Identity::with_value_log(0), Identity::with_value_log(57)] {
+            write(directory.path(), identity).unwrap();
+            assert_eq!(read(directory.path()).unwrap(), identity);
+        }
     }
 
     #[test]
@@ -214,7 +271,9 @@ mod tests {
             ("something else\n", "does not begin"),
             ("ecotone store\n", "names no format"),
             ("ecotone store\nformat one\n", "names no format"),
-            ("ecotone store\nformat 2\n", "use a newer version"),
+            ("ecotone store\nformat 3\n", "use a newer version"),
+            ("ecotone store\nformat 2\n", "which tables are plain"),
+            ("ecotone store\nformat 2\ntables below x are plain\n", "which tables are plain"),
             ("ecotone store\nformat 0\n", "never was"),
         ] {
             let directory = directory();

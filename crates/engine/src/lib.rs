@@ -1,4 +1,4 @@
-//! A store: RocksDB and, later, a value log beside it; its immutable files.
+//! A store: RocksDB and a value log beside it; its immutable files.
 //!
 //! This room opens, writes, reads, flushes, compacts and closes one LSM tree in one directory. It is blocking; a
 //! [`Store`] is `Send + Sync` and meant to be shared in an `Arc` by any number of threads. It also holds the two
@@ -16,6 +16,7 @@
 //! OPTIONS-*           RocksDB: the options of the owner, which a worker reads
 //! *.log               RocksDB: the write-ahead log (WAL)
 //! *.sst               RocksDB: tables
+//! values/             the value log: segments and its watermark (see [`header`] for what points there)
 //! session_tmp/        outputs of offloaded compactions until they are installed; emptied at every open
 //! LOCK, LOG*          RocksDB: the lock of the one process that may write; its own log, bounded in size and number
 //! ```
@@ -25,13 +26,17 @@
 
 pub mod header;
 
+mod batch_records;
 mod choices;
+mod data_layer;
 mod duties;
 mod error;
 mod events;
 #[allow(unsafe_code)] // keeps a raw handle beside the database that owns it
 mod family;
+mod group_sync;
 mod identity;
+mod inspect;
 mod listener;
 mod memory;
 mod offload;
@@ -44,6 +49,7 @@ mod scan;
 mod stall;
 mod store;
 mod tuning;
+mod values;
 mod wal_sync;
 mod worker;
 mod write;
@@ -56,15 +62,18 @@ pub use events::{BackgroundError, CompactionFinished, FlushFinished, StallChange
 pub use family::DATA_FAMILY;
 pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
+pub use inspect::{Checking, Finding, SegmentSpace, Space, VerifyReport, verify};
 pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
-pub use options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, StoreOptions, WriteOptions};
+pub use options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, Separation, StoreOptions, WriteOptions};
 pub use properties::{Counters, LevelProperties, StoreProperties};
 pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
 pub use store::Store;
+pub use values::ValueLogProperties;
+pub use values::pointer::{Pointer, SegmentNumber};
 pub use wal_sync::SYNC_INTERVAL;
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
 pub use write::Batch;

@@ -17,11 +17,14 @@ use rust_rocksdb::event_listener::{
     EventListener, FlushJobInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
 };
 
+use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
 use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
 use crate::stall::StallClock;
+use crate::values::barrier::mark_flushing;
+use crate::values::relocation::mark_compaction;
 
 /// Compactions and flushes whose end RocksDB never told are forgotten beyond this number.
 const MOST_RUNNING: usize = 1024;
@@ -128,9 +131,17 @@ pub(crate) struct Listener {
     pub(crate) duties: ThreadDuties,
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) offload: Option<Arc<OffloadState>>,
+    /// Where the store has a value log.
+    pub(crate) values: Option<TableEvents>,
 }
 
 impl Listener {
+    /// What a compaction that begins is for.
+    fn duty_of(&self, reason: DBCompactionReason) -> Duty {
+        let on_purpose = self.values.as_ref().is_some_and(|values| values.relocation.runs_on_purpose());
+        if on_purpose && reason == DBCompactionReason::KManualCompaction { Duty::Relocation } else { Duty::Compaction }
+    }
+
     fn tell(&self, tell: impl FnOnce(&dyn StoreEvents)) {
         if let Some(events) = &self.events {
             tell(events.as_ref());
@@ -148,6 +159,7 @@ fn contained(callback: &'static str, act: impl FnOnce()) {
 impl EventListener for Listener {
     fn on_flush_begin(&self, info: &FlushJobInfo) {
         contained("flush begin", || {
+            mark_flushing(true);
             self.running.begin_flush(info.job_id());
             self.duties.begin_job(Duty::Flush, info.job_id());
         });
@@ -155,6 +167,10 @@ impl EventListener for Listener {
 
     fn on_flush_completed(&self, info: &FlushJobInfo) {
         contained("flush end", || {
+            mark_flushing(false);
+            if let Some(values) = &self.values {
+                values.flushed();
+            }
             self.duties.end_job(info.job_id());
             self.totals.flushes.fetch_add(1, Ordering::Relaxed);
             let began = self.running.flushes.lock().remove(&info.job_id());
@@ -176,12 +192,16 @@ impl EventListener for Listener {
     fn on_compaction_begin(&self, info: &CompactionJobInfo) {
         contained("compaction begin", || {
             self.running.begin_compaction(info.job_id(), input_records(info));
-            self.duties.begin_job(Duty::Compaction, info.job_id());
+            mark_compaction(info.output_level());
+            self.duties.begin_job(self.duty_of(info.compaction_reason()), info.job_id());
         });
     }
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
+            if let Some(values) = &self.values {
+                values.compacted();
+            }
             release_on_this_thread();
             self.duties.end_job(info.job_id());
             if let Some(offload) = &self.offload {
@@ -217,7 +237,8 @@ impl EventListener for Listener {
 
     fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction begin", || {
-            self.duties.begin_part(Duty::Compaction, info.job_id());
+            mark_compaction(info.output_level());
+            self.duties.begin_part(self.duty_of(info.compaction_reason()), info.job_id());
             self.running.part_ran_here(info.job_id());
         });
     }

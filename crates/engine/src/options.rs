@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ecotone_policy::duty::DutyObserver;
+use ecotone_policy::relocation::RelocationParameters;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
 
 use crate::choices::{Compression, Durability};
@@ -31,6 +32,25 @@ pub enum OpenMode {
     /// Open the store as it is now, without lock and without writing. Data that another process writes later is not
     /// seen, and tables it removes may be missed: meant for a store that nobody writes.
     ReadOnly,
+}
+
+/// The shortest segment, and the longest: a pointer's offset has 32 bits.
+pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
+
+/// Which values go to the value log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Separation {
+    /// Values of at least this many bytes; shorter ones stay with their keys. At least 1.
+    pub min_bytes: u32,
+    /// A segment is ended before it would grow beyond this; 4 KiB to 2 GiB.
+    pub segment_bytes: u64,
+}
+
+impl Separation {
+    /// Values of at least `min_bytes`, in segments of 64 MiB.
+    pub const fn from_bytes(min_bytes: u32) -> Self {
+        Self { min_bytes, segment_bytes: 64 * MIB }
+    }
 }
 
 /// How one write is done.
@@ -98,6 +118,13 @@ pub struct StoreOptions {
     pub bytes_per_sync: u64,
     /// Bytes that a compaction reads ahead; 0 is RocksDB's default.
     pub compaction_readahead_bytes: u64,
+    /// Which values are kept apart from their keys, in the value log. `None`: none, from now on. Values that are there
+    /// already can be read whatever this says.
+    pub separation: Option<Separation>,
+    /// When values are relocated.
+    pub relocation: RelocationParameters,
+    /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
+    pub reclaim_expired: bool,
     /// Hooks under RocksDB's file system.
     pub hooks: Option<FileSystemHooks>,
     /// Runs compactions elsewhere. `None`: all are local.
@@ -139,11 +166,30 @@ impl Default for StoreOptions {
             max_open_files: None,
             bytes_per_sync: MIB,
             compaction_readahead_bytes: 0,
+            separation: None,
+            relocation: RelocationParameters::default(),
+            reclaim_expired: false,
             hooks: None,
             offload: None,
             local_slots: None,
             duties: None,
             events: None,
+        }
+    }
+}
+
+impl StoreOptions {
+    /// The default of a store that keeps values of at least `min_bytes` apart. Memtables and tables hold keys and pointers
+    /// then, so an eighth of their usual sizes is as many values; and what is overwritten can be reclaimed as soon as a
+    /// memtable is flushed, so a small one keeps less garbage.
+    pub fn separated(min_bytes: u32) -> Self {
+        let plain = Self::default();
+        Self {
+            separation: Some(Separation::from_bytes(min_bytes)),
+            memtable_bytes: plain.memtable_bytes / 8,
+            level_base_bytes: plain.level_base_bytes / 8,
+            target_file_bytes: plain.target_file_bytes / 8,
+            ..plain
         }
     }
 }
@@ -160,6 +206,7 @@ impl fmt::Debug for StoreOptions {
             .field("target_file_bytes", &self.target_file_bytes)
             .field("max_subcompactions", &self.max_subcompactions)
             .field("compression", &self.compression)
+            .field("separation", &self.separation)
             .field("hooks", &self.hooks.is_some())
             .field("offload", &self.offload.is_some())
             .finish_non_exhaustive()
@@ -206,6 +253,12 @@ impl StoreOptions {
         }
         at_most("bytes_per_sync", self.bytes_per_sync, GIB)?;
         at_most("compaction_readahead_bytes", self.compaction_readahead_bytes, GIB)?;
+        if let Some(separation) = &self.separation {
+            at_least("separation.min_bytes", separation.min_bytes.into(), 1)?;
+            at_least("separation.segment_bytes", separation.segment_bytes, *SEGMENT_BYTES.start())?;
+            at_most("separation.segment_bytes", separation.segment_bytes, *SEGMENT_BYTES.end())?;
+        }
+        self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;
         }
@@ -246,7 +299,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_by_the_name_of_its_field() {
         type Spoil = fn(&mut StoreOptions);
-        let spoiled: [(&str, Spoil); 14] = [
+        let spoiled: [(&str, Spoil); 16] = [
             ("memtable_bytes", |o| o.memtable_bytes = 1),
             ("memtable_count", |o| o.memtable_count = 1),
             ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
@@ -261,6 +314,8 @@ mod tests {
             ("bloom_bits_per_key", |o| o.bloom_bits_per_key = 31),
             ("block_bytes", |o| o.block_bytes = 12),
             ("max_open_files", |o| o.max_open_files = Some(1)),
+            ("separation.min_bytes", |o| o.separation = Some(Separation::from_bytes(0))),
+            ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
         ];
         for (field, spoil) in spoiled {
             let mut options = StoreOptions::default();

@@ -9,7 +9,7 @@ use crate::stall::StallClock;
 use crate::{Result, StallCondition};
 
 /// One level of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct LevelProperties {
     /// Tables.
     pub tables: u64,

@@ -1,32 +1,33 @@
 //! Lookups and snapshots.
 
-use std::ops::{Deref, RangeBounds};
+use std::ops::{Deref, Range, RangeBounds};
 
 use rust_rocksdb::{DBPinnableSlice, ReadOptions};
 
-use crate::header::{Attributes, Header};
+use crate::error::Printable;
+use crate::header::{Attributes, Header, HeaderError, Kind};
 use crate::scan::{Direction, Scan};
+use crate::values::pointer::Pointer;
 use crate::{Error, Result, Store};
 
-/// A value, where RocksDB holds it: nothing is copied. Derefs to its bytes. Keep it for a short time only: it may pin a
-/// block of the cache.
+/// A value. Derefs to its bytes. One that stands with its key is where RocksDB holds it, and nothing is copied: keep it for a
+/// short time only, it may pin a block of the cache. One from the value log has memory of its own.
 pub struct Value<'s> {
-    stored: DBPinnableSlice<'s>,
-    header: Header,
+    attributes: Attributes,
+    place: Place<'s>,
 }
 
-impl<'s> Value<'s> {
-    #[inline]
-    fn decode(key: &[u8], stored: DBPinnableSlice<'s>) -> Result<Self> {
-        match Header::decode(&stored) {
-            Ok(header) => Ok(Self { stored, header }),
-            Err(reason) => Err(Error::corrupt_value(key, &reason)),
-        }
-    }
+enum Place<'s> {
+    /// Behind a header of so many bytes.
+    Inline(DBPinnableSlice<'s>, usize),
+    /// Within its record.
+    Separated(Vec<u8>, Range<usize>),
+}
 
+impl Value<'_> {
     /// Expiry and version.
     pub fn attributes(&self) -> &Attributes {
-        &self.header.attributes
+        &self.attributes
     }
 }
 
@@ -35,7 +36,10 @@ impl Deref for Value<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.stored[self.header.bytes..]
+        match &self.place {
+            Place::Inline(stored, header_bytes) => &stored[*header_bytes..],
+            Place::Separated(record, value) => &record[value.clone()],
+        }
     }
 }
 
@@ -50,6 +54,9 @@ impl std::fmt::Debug for Value<'_> {
         f.debug_struct("Value").field("bytes", &self.len()).field("attributes", self.attributes()).finish()
     }
 }
+
+/// How often a lookup follows a pointer that has changed. Each time a whole segment has gone between two reads of one key.
+const MOST_FOLLOWED: usize = 16;
 
 /// The store as it was at one moment. Holds back the removal of overwritten values while it lives.
 pub struct Snapshot<'s> {
@@ -126,17 +133,71 @@ impl Store {
     #[inline]
     fn lookup(&self, key: &[u8], options: &ReadOptions) -> Result<Option<Value<'_>>> {
         match self.db.get_pinned_cf_opt(&self.family, key, options) {
-            Ok(Some(stored)) => Value::decode(key, stored).map(Some),
+            Ok(Some(stored)) => self.value(key, stored, options),
             Ok(None) => Ok(None),
             Err(error) => Err(Error::from_rocks(&error)),
         }
+    }
+
+    #[inline]
+    fn value<'s>(
+        &'s self,
+        key: &[u8],
+        stored: DBPinnableSlice<'s>,
+        options: &ReadOptions,
+    ) -> Result<Option<Value<'s>>> {
+        let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        match header.kind {
+            Kind::Inline => {
+                Ok(Some(Value { attributes: header.attributes, place: Place::Inline(stored, header.bytes) }))
+            }
+            Kind::Separated(pointer) => {
+                drop(stored);
+                self.separated_value(key, header.attributes, pointer, options)
+            }
+        }
+    }
+
+    /// Reads the value that `pointer` leads to. Between the lookup and this its segment may have been removed, because the key
+    /// has another value now, or the same one elsewhere: a pointer that has changed is followed again.
+    fn separated_value<'s>(
+        &'s self,
+        key: &[u8],
+        mut attributes: Attributes,
+        mut pointer: Pointer,
+        options: &ReadOptions,
+    ) -> Result<Option<Value<'s>>> {
+        let Some(values) = &self.values else {
+            return Err(Error::corrupt_value(key, &HeaderError::NoValueLog));
+        };
+        let mut record = Vec::new();
+        for _ in 0..MOST_FOLLOWED {
+            let error = match values.log.read(key, pointer, &mut record) {
+                Ok(value) => return Ok(Some(Value { attributes, place: Place::Separated(record, value) })),
+                Err(error) => error,
+            };
+            let again = self.db.get_pinned_cf_opt(&self.family, key, options).map_err(|e| Error::from_rocks(&e))?;
+            let Some(stored) = again else { return Ok(None) };
+            let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+            match header.kind {
+                Kind::Separated(changed) if changed != pointer => (attributes, pointer) = (header.attributes, changed),
+                Kind::Separated(_) => return Err(error),
+                Kind::Inline => {
+                    return Ok(Some(Value {
+                        attributes: header.attributes,
+                        place: Place::Inline(stored, header.bytes),
+                    }));
+                }
+            }
+        }
+        Err(Error::Busy { detail: format!("the value of key {} is moved all the time", Printable(key)) })
     }
 
     fn lookup_all<K: AsRef<[u8]>>(&self, keys: &[K], options: &ReadOptions) -> Vec<Result<Option<Value<'_>>>> {
         let stored =
             self.db.batched_multi_get_pinned_cf_opt(&self.family, keys.iter().map(AsRef::as_ref), false, options);
         let decode = |(key, stored): (&K, _)| match stored {
-            Ok(Some(stored)) => Value::decode(key.as_ref(), stored).map(Some),
+            Ok(Some(stored)) => self.value(key.as_ref(), stored, options),
             Ok(None) => Ok(None),
             Err(error) => Err(Error::from_rocks(&error)),
         };

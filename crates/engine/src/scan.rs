@@ -4,7 +4,9 @@ use std::ops::RangeBounds;
 
 use rust_rocksdb::{DBRawIterator, ReadOptions};
 
-use crate::header::{Attributes, Header};
+use crate::data_layer::DataLayer;
+use crate::header::{Attributes, Header, HeaderError, Kind};
+use crate::values::readers::Reader;
 use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
 
@@ -22,9 +24,14 @@ pub enum Direction {
 /// Walk it with [`next_entry`](Self::next_entry), which copies nothing, or as an [`Iterator`], which copies each entry. After
 /// an error it is at its end. It pins blocks and memtables while it lives, so do not keep one for long.
 pub struct Scan<'s> {
+    store: &'s Store,
     rows: DBRawIterator<'s>,
     direction: Direction,
     state: State,
+    /// The record of the last value that came from the value log.
+    record: Vec<u8>,
+    // After `rows`: keeps the segments that they refer to.
+    _reader: Option<Reader>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +41,7 @@ enum State {
     End,
 }
 
-/// One entry of a scan, where RocksDB holds it.
+/// One entry of a scan, where RocksDB or the scan holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'e> {
     /// The key.
@@ -69,8 +76,11 @@ impl Store {
         if let Some(to) = to {
             options.set_iterate_upper_bound(to);
         }
+        // Before the iterator is made.
+        let reader = self.values.as_ref().map(DataLayer::reader);
         let rows = self.db.raw_iterator_cf_opt(&self.family, options);
-        Ok(Scan { rows, direction, state: if empty { State::End } else { State::Begin } })
+        let state = if empty { State::End } else { State::Begin };
+        Ok(Scan { store: self, rows, direction, state, record: Vec::new(), _reader: reader })
     }
 }
 
@@ -93,13 +103,24 @@ impl Scan<'_> {
         let Some((key, stored)) = self.rows.item() else {
             return Ok(None);
         };
-        match Header::decode(stored) {
-            Ok(header) => {
-                self.state = State::Within;
-                Ok(Some(Entry { key, value: &stored[header.bytes..], attributes: header.attributes }))
+        let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        let value = match (header.kind, &self.store.values) {
+            (Kind::Inline, _) => &stored[header.bytes..],
+            (Kind::Separated(pointer), Some(values)) => {
+                let value = values.log.read(key, pointer, &mut self.record)?;
+                &self.record[value]
             }
-            Err(reason) => Err(Error::corrupt_value(key, &reason)),
-        }
+            (Kind::Separated(_), None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
+        };
+        self.state = State::Within;
+        Ok(Some(Entry { key, value, attributes: header.attributes }))
+    }
+}
+
+impl Scan<'_> {
+    /// After an error: the key whose value could not be read. `None` where the scan itself failed.
+    pub(crate) fn key_at_error(&self) -> Option<Vec<u8>> {
+        self.rows.key().map(<[u8]>::to_vec)
     }
 }
 

@@ -13,6 +13,7 @@ use rust_rocksdb::{
     ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, ReadOptions, WriteOptions as RocksWriteOptions,
 };
 
+use crate::data_layer::{DataLayer, Opening};
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
 use crate::family::{DATA_FAMILY, DataFamily};
@@ -20,9 +21,11 @@ use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::stall::StallClock;
+use crate::values::ValueLog;
 use crate::wal_sync::WalSync;
 use crate::{
-    Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, identity, properties, tuning,
+    Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, ValueLogProperties, identity,
+    properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
@@ -33,8 +36,9 @@ const DEFAULT_LOCAL_SLOTS: usize = 2;
 /// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
 /// either way, nor by a kill of the process.
 pub struct Store {
-    // Before `db`: the thread must have ended, and no callback may reach the store, when the database goes.
+    // These two before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
     wal_sync: Option<WalSync>,
+    pub(crate) values: Option<DataLayer>,
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
     pub(crate) read_options: ReadOptions,
@@ -68,7 +72,10 @@ impl Store {
         identity::prepare(&directory, mode)?;
 
         let mut rocks_options = tuning::store_options(&options);
-        if let Some(hooks) = options.hooks.clone() {
+        let writable = mode != OpenMode::ReadOnly;
+        let mut hooks = options.hooks.clone();
+        let values = Opening::prepare(&directory, writable, &options, &mut hooks, &mut rocks_options)?;
+        if let Some(hooks) = hooks {
             let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
             rocks_options.set_env(&env);
         }
@@ -77,10 +84,16 @@ impl Store {
         let totals = Arc::<Totals>::default();
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
-        let writable = mode != OpenMode::ReadOnly;
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            OffloadState::new(offload, slots, running.clone(), duties.clone(), tuning::table_format(&options))
+            OffloadState::new(
+                offload,
+                slots,
+                running.clone(),
+                duties.clone(),
+                tuning::table_format(&options, values.is_some()),
+                values.as_ref().map(|values| values.table_events().relocation),
+            )
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));
@@ -93,13 +106,17 @@ impl Store {
             duties,
             events: options.events.clone(),
             offload: offload.clone(),
+            values: values.as_ref().map(Opening::table_events),
         });
 
-        let db = Arc::new(open_database(&directory, mode, &mut rocks_options)?);
+        let opened = open_database(&directory, mode, &mut rocks_options);
+        let db = Arc::new(opened.map_err(|error| values.as_ref().and_then(Opening::failure).unwrap_or(error))?);
         let Some(family) = DataFamily::of(&db) else {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
-        let wal_sync = if writable { Some(start_wal_sync(&db, &directory, &options)?) } else { None };
+        let values = values.map(|values| values.finish(&directory, &db, family, writable)).transpose()?;
+        let log = values.as_ref().map(|values| values.log.clone());
+        let wal_sync = if writable { Some(start_wal_sync(&db, log, &directory, &options)?) } else { None };
         // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
         if let Some(offload) = &offload {
             offload.set_database(&db);
@@ -108,6 +125,7 @@ impl Store {
         write_synced.set_sync(true);
         Ok(Self {
             wal_sync,
+            values,
             db,
             family,
             read_options: ReadOptions::default(),
@@ -172,10 +190,17 @@ impl Store {
         if directory.exists() {
             return Err(Error::AlreadyExists { directory: directory.to_path_buf() });
         }
-        let checkpoint = Checkpoint::new(&*self.db).map_err(|e| self.failure(&e))?;
-        checkpoint.create_checkpoint(directory).map_err(|e| self.failure(&e))?;
+        let identity = identity::read(&self.directory)?;
+        let copy = || {
+            let checkpoint = Checkpoint::new(&*self.db).map_err(|e| self.failure(&e))?;
+            checkpoint.create_checkpoint(directory).map_err(|e| self.failure(&e))
+        };
+        match &self.values {
+            Some(values) => values.checkpoint(directory, copy)?,
+            None => copy()?,
+        }
         // Last: without it the copy is no store.
-        identity::write(directory)
+        identity::write(directory, identity)
     }
 
     /// Sets into how many parts an L0 or manual compaction is split that begins from now on; at least 1. Writes a new
@@ -204,6 +229,11 @@ impl Store {
             self.stall.change_to(condition);
         }
         Counters::read(&self.rocks_options, &self.totals, &self.stall)
+    }
+
+    /// What the value log holds, where the store has one.
+    pub fn value_log(&self) -> Option<ValueLogProperties> {
+        self.values.as_ref().map(DataLayer::properties)
     }
 
     /// All live tables.
@@ -236,17 +266,32 @@ impl Store {
         if let Some(mut wal_sync) = self.wal_sync.take() {
             wal_sync.stop();
             outcome = wal_sync.check();
-            let synced = self.db.flush_wal(true).map_err(|e| self.failure(&e));
+            let synced = self.sync_all();
             outcome = outcome.and(synced);
+        }
+        if let Some(values) = &self.values {
+            values.ask_to_stop();
         }
         if self.mode != OpenMode::ReadOnly {
             self.db.disable_manual_compaction();
+            if let Some(values) = &mut self.values {
+                values.stop();
+            }
             self.db.cancel_all_background_work(true);
             if let Some(detail) = self.background.error() {
                 outcome = outcome.and(Err(Error::Background { detail }));
             }
         }
         outcome
+    }
+
+    /// Makes durable what was written before the call.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        let sync_wal = || self.db.flush_wal(true).map_err(|e| self.failure(&e));
+        match &self.values {
+            Some(values) => values.sync(sync_wal),
+            None => sync_wal(),
+        }
     }
 
     /// Refuses writes to a store that takes none.
@@ -304,10 +349,18 @@ fn open_database(directory: &Path, mode: OpenMode, options: &mut Options) -> Res
     opened.map_err(|error| Error::from_open(directory, &error))
 }
 
-fn start_wal_sync(db: &Arc<DB>, directory: &Path, options: &StoreOptions) -> Result<WalSync> {
+fn start_wal_sync(
+    db: &Arc<DB>,
+    log: Option<Arc<ValueLog>>,
+    directory: &Path,
+    options: &StoreOptions,
+) -> Result<WalSync> {
     let of_thread = Arc::downgrade(db);
     let sync = move || match of_thread.upgrade() {
-        Some(db) => db.flush_wal(true).map_err(rust_rocksdb::Error::into_string),
+        Some(db) => {
+            log.as_ref().map_or(Ok(()), |log| log.sync()).map_err(|error| error.to_string())?;
+            db.flush_wal(true).map_err(rust_rocksdb::Error::into_string)
+        }
         None => Ok(()),
     };
     let events = options.events.clone();

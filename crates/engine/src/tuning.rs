@@ -1,11 +1,13 @@
 //! What RocksDB is told: every option that this room sets, and why.
 
+use ecotone_rocks_sys::properties::add_table_collector;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
     statistics::StatsLevel,
 };
 
 use crate::offload::TableFormat;
+use crate::values::references;
 use crate::worker::WorkerOptions;
 use crate::{Compression, StoreOptions, raw};
 
@@ -20,8 +22,8 @@ const INFO_LOGS_KEPT: usize = 3;
 const MANIFEST_BYTES: usize = 64 * 1024 * 1024;
 
 /// The layout of tables that follows from the options.
-pub(crate) fn table_format(options: &StoreOptions) -> TableFormat {
-    TableFormat { block_bytes: options.block_bytes, bloom_bits_per_key: options.bloom_bits_per_key }
+pub(crate) fn table_format(options: &StoreOptions, counts_references: bool) -> TableFormat {
+    TableFormat { block_bytes: options.block_bytes, bloom_bits_per_key: options.bloom_bits_per_key, counts_references }
 }
 
 /// The options of the database and of its data family.
@@ -78,7 +80,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
         db.set_compaction_readahead_size(usize_of(options.compaction_readahead_bytes));
     }
 
-    let mut table = table_options(table_format(options));
+    // Collectors are added where it is known that there are values to count.
+    let mut table = table_options(table_format(options, false));
     match &options.memory {
         Some(memory) => {
             db.set_write_buffer_manager(memory.memtables());
@@ -109,6 +112,9 @@ pub(crate) fn worker_options(options: &WorkerOptions) -> Options {
     // A compaction reads every block once.
     table.disable_cache();
     worker.set_block_based_table_factory(&table);
+    if options.table_format.counts_references {
+        add_table_collector(&mut worker, references::collectors());
+    }
     worker.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
     worker
 }

@@ -6,6 +6,7 @@ use std::ops::{Bound, RangeBounds};
 
 use rust_rocksdb::WriteBatch;
 
+use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
 use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::{Durability, Error, Result, Store, WriteOptions};
@@ -101,7 +102,22 @@ impl Store {
     pub fn put_opt(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        self.write_scratch(options, |scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value))
+        match &self.values {
+            Some(values) if values.takes(value.len()) => self.put_separated(values, key, value, options),
+            _ => self
+                .write_scratch(options, |scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value)),
+        }
+    }
+
+    #[inline]
+    fn put_separated(&self, values: &DataLayer, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+        self.check_writable()?;
+        let mut in_flight = None;
+        self.write_scratch(options, |scratch| {
+            in_flight = Some(values.separate(key, &[PLAIN], value, &mut scratch.stored)?);
+            scratch.batch.put_cf(&self.family, key, &scratch.stored);
+            Ok(())
+        })
     }
 
     /// Removes `key`, if it is there, with the store's durability.
@@ -149,13 +165,23 @@ impl Store {
         if batch.is_empty() {
             return self.check_writable().map(|_| ());
         }
-        self.commit(&batch.batch, options)
+        let separated = match &self.values {
+            Some(values) => {
+                self.check_writable()?;
+                values.separate_all(&batch.batch, self.family)?
+            }
+            None => None,
+        };
+        match separated {
+            Some((separated, _in_flights)) => self.commit(&separated, options),
+            None => self.commit(&batch.batch, options),
+        }
     }
 
-    /// Makes the WAL durable up to every write that was acknowledged before the call.
+    /// Makes everything durable up to every write that was acknowledged before the call.
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
-        self.db.flush_wal(true).map_err(|e| self.failure(&e))
+        self.sync_all()
     }
 
     #[inline]
@@ -175,13 +201,20 @@ impl Store {
     fn commit(&self, batch: &WriteBatch, options: WriteOptions) -> Result<()> {
         let wal_sync = self.check_writable()?;
         let durability = options.durability.unwrap_or(self.durability);
-        let rocks_options = if durability == Durability::Always { &self.write_synced } else { &self.write_unsynced };
+        // With a value log the sync comes after the write: all values that the WAL names before this write are in the kernel
+        // by then, so one sync of both sides makes all of that prefix durable.
+        let at_once = durability == Durability::Always && self.values.is_none();
+        let rocks_options = if at_once { &self.write_synced } else { &self.write_unsynced };
         self.db.write_opt(batch, rocks_options).map_err(|e| self.failure(&e))?;
-        if durability == Durability::EverySecond {
-            // After the write: a sync that begins later covers it.
-            wal_sync.want();
+        match durability {
+            Durability::Always if !at_once => self.sync_all(),
+            Durability::EverySecond => {
+                // After the write: a sync that begins later covers it.
+                wal_sync.want();
+                Ok(())
+            }
+            Durability::Always | Durability::None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -12,10 +12,18 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::value_of;
-use ecotone_engine::{Direction, Durability, Error, LockHolder, OpenMode, Store, StoreOptions, WriteOptions};
+use ecotone_engine::{
+    Direction, Durability, Error, LockHolder, OpenMode, Separation, Store, StoreOptions, WriteOptions,
+};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
+const SEPARATED: &str = "ECOTONE_TEST_SEPARATED";
+
+/// Small segments, so that a round seals and removes some.
+const SEPARATION: Separation = Separation { min_bytes: 100, segment_bytes: 64 * 1024 };
 
 /// Writes of the child: batches of this many keys, which must be there together or not at all.
 const BATCH: u64 = 3;
@@ -39,7 +47,19 @@ fn child() {
     let (Ok(directory), Ok(name)) = (std::env::var(DIRECTORY), std::env::var(DURABILITY)) else {
         return;
     };
-    let options = StoreOptions { durability: durability(&name), l0_compaction_trigger: 2, ..common::small() };
+    let options = StoreOptions {
+        durability: durability(&name),
+        l0_compaction_trigger: 2,
+        separation: std::env::var_os(SEPARATED).is_some().then_some(SEPARATION),
+        // Early and often, so that kills meet it.
+        relocation: RelocationParameters {
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            min_garbage_bytes: Bytes(64 * 1024),
+            ..RelocationParameters::default()
+        },
+        ..common::small()
+    };
     let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options).unwrap();
     let generation = store.properties().unwrap().last_sequence;
     println!("opened {generation}");
@@ -63,8 +83,12 @@ fn child() {
     });
 }
 
-fn start(directory: &Path, durability: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+fn start(directory: &Path, durability: &str, separated: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if separated {
+        command.env(SEPARATED, "yes");
+    }
+    command
         .args(["child", "--exact", "--nocapture", "--test-threads=1"])
         .env(DIRECTORY, directory)
         .env(DURABILITY, durability)
@@ -75,14 +99,14 @@ fn start(directory: &Path, durability: &str) -> Child {
 }
 
 /// Kills children in the middle of `writes` acknowledged writes, several times over, and checks the store after each.
-fn nothing_acknowledged_is_lost(durability: &str, writes: usize) {
+fn nothing_acknowledged_is_lost(durability: &str, separated: bool, rounds: usize, writes: usize) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    for round in 0..3 {
-        let mut child = start(&path, durability);
+    for round in 0..rounds {
+        let mut child = start(&path, durability, separated);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut acknowledged = Vec::new();
-        while acknowledged.len() < writes + round * 100 {
+        while acknowledged.len() < writes + round * 37 {
             let line = lines.next().expect("the child writes until it is killed").unwrap();
             acknowledged.extend(parse(&line));
         }
@@ -121,17 +145,32 @@ fn parse(line: &str) -> Option<(u64, u64, u64)> {
 
 #[test]
 fn a_kill_takes_nothing_without_sync() {
-    nothing_acknowledged_is_lost("none", 4_000);
+    nothing_acknowledged_is_lost("none", false, 3, 4_000);
 }
 
 #[test]
 fn a_kill_takes_nothing_with_a_sync_every_second() {
-    nothing_acknowledged_is_lost("everysec", 4_000);
+    nothing_acknowledged_is_lost("everysec", false, 3, 4_000);
 }
 
 #[test]
 fn a_kill_takes_nothing_with_a_sync_always() {
-    nothing_acknowledged_is_lost("always", 300);
+    nothing_acknowledged_is_lost("always", false, 3, 300);
+}
+
+#[test]
+fn a_kill_takes_no_separated_value_without_sync() {
+    nothing_acknowledged_is_lost("none", true, 20, 2_000);
+}
+
+#[test]
+fn a_kill_takes_no_separated_value_with_a_sync_every_second() {
+    nothing_acknowledged_is_lost("everysec", true, 20, 2_000);
+}
+
+#[test]
+fn a_kill_takes_no_separated_value_with_a_sync_always() {
+    nothing_acknowledged_is_lost("always", true, 5, 200);
 }
 
 #[test]

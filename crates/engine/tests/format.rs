@@ -1,7 +1,7 @@
 //! Stores written by earlier versions open for ever.
 //!
-//! `fixtures/format-1` was written by [`write_fixture`] below, with the version that introduced format 1. It is never written
-//! again: a change that cannot read it is a change of the format, and needs a new fixture beside it.
+//! `fixtures/format-1` and `fixtures/format-2` were written by the tests below, each with the version that introduced the format.
+//! They are never written again: a change that cannot read it is a change of the format, and needs a new fixture beside it.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -11,10 +11,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Model, assert_equals};
-use ecotone_engine::{Attributes, Compression, Durability, OpenMode, Store, StoreOptions, WriteOptions};
+use ecotone_engine::{
+    Attributes, Compression, Durability, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify,
+};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
+fn fixture(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/format-{format}"))
 }
 
 /// What the fixture holds: tables of two levels and all three compressions, entries that are only in the WAL, values of
@@ -71,7 +75,11 @@ fn write_fixture() {
         store.put(b"only in the WAL", b"never flushed").unwrap();
         store.close().unwrap();
     }
-    // RocksDB's own logs and the lock are no part of a store.
+    remove_logs(directory);
+}
+
+/// RocksDB's own logs and the lock are no part of a store.
+fn remove_logs(directory: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -81,20 +89,28 @@ fn write_fixture() {
     }
 }
 
-fn copy_of_fixture() -> tempfile::TempDir {
+fn copy_of_fixture(format: u32) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(fixture()).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_type().unwrap().is_file() {
-            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
-        }
+    copy_files(&fixture(format), copy.path());
+    if format > 1 {
+        fs::create_dir(copy.path().join("values")).unwrap();
+        copy_files(&fixture(format).join("values"), &copy.path().join("values"));
     }
     copy
 }
 
+fn copy_files(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_store_of_format_1_opens_and_works() {
-    let copy = copy_of_fixture();
+    let copy = copy_of_fixture(1);
     let mut model = expected();
     let reader = Store::open(copy.path(), OpenMode::ReadOnly, common::small()).unwrap();
     assert_equals(&reader, &model);
@@ -115,7 +131,84 @@ fn a_store_of_format_1_opens_and_works() {
 
 #[test]
 fn the_fixture_is_small_and_whole() {
-    let bytes: u64 = fs::read_dir(fixture()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let bytes: u64 = fs::read_dir(fixture(1)).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     assert!(bytes < 256 * 1024, "{bytes} bytes");
-    assert_eq!(fs::read_to_string(fixture().join("STORE")).unwrap(), "ecotone store\nformat 1\n");
+    assert_eq!(fs::read_to_string(fixture(1).join("STORE")).unwrap(), "ecotone store\nformat 1\n");
+}
+
+fn separated() -> StoreOptions {
+    StoreOptions {
+        durability: Durability::Always,
+        compression: Compression::Lz4,
+        separation: Some(Separation { min_bytes: 15, segment_bytes: 4096 }),
+        relocation: RelocationParameters {
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            min_garbage_bytes: Bytes(1024),
+            ..RelocationParameters::default()
+        },
+        ..common::small()
+    }
+}
+
+/// What the fixture of format 2 holds: inline and separated values of every header, in several segments, some of them relocated,
+/// some named by the WAL only.
+fn expected_2() -> Model {
+    let mut model = Model::new();
+    for number in 0..300_u64 {
+        let key = format!("key{number:03}").into_bytes();
+        model.insert(key.clone(), common::value_of(&key, if number % 3 == 0 { 2 } else { 1 }, 60));
+        let key = format!("short{number:03}").into_bytes();
+        model.insert(key.clone(), common::value_of(&key, 1, 10));
+    }
+    model.insert(b"both".to_vec(), b"an expiry and a version".to_vec());
+    model.insert(b"only in the WAL".to_vec(), b"never flushed, and long enough".to_vec());
+    model
+}
+
+/// Writes the fixture where `ECOTONE_WRITE_FIXTURE_2` says. Without it there is nothing to do.
+#[test]
+fn write_fixture_2() {
+    let Ok(directory) = std::env::var("ECOTONE_WRITE_FIXTURE_2") else {
+        return;
+    };
+    let directory = Path::new(&directory);
+    let store = Store::open(directory, OpenMode::Create, separated()).unwrap();
+    for version in [1, 2] {
+        for number in (0..300_u64).filter(|number| version == 1 || number % 3 == 0) {
+            let key = format!("key{number:03}").into_bytes();
+            store.put(&key, &common::value_of(&key, version, 60)).unwrap();
+            let key = format!("short{number:03}").into_bytes();
+            store.put(&key, &common::value_of(&key, 1, 10)).unwrap();
+        }
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+    }
+    while store.value_log().unwrap().relocated_bytes == 0 || store.value_log().unwrap().removed_segments == 0 {
+        std::thread::yield_now();
+    }
+    let mut batch = store.batch();
+    batch.put_with(b"both", b"an expiry and a version", &BOTH).unwrap();
+    store.write(&batch, WriteOptions::default()).unwrap();
+    store.flush(true).unwrap();
+    store.put(b"only in the WAL", b"never flushed, and long enough").unwrap();
+    store.close().unwrap();
+    remove_logs(directory);
+}
+
+#[test]
+fn a_store_of_format_2_opens_and_works() {
+    let copy = copy_of_fixture(2);
+    let mut model = expected_2();
+    let found = verify(copy.path(), |_| ()).unwrap();
+    assert!(found.is_sound() && found.segments > 1 && found.entries == model.len() as u64, "{found:?}");
+    let store = Store::open(copy.path(), OpenMode::Open, separated()).unwrap();
+    assert_equals(&store, &model);
+    assert_eq!(*store.get(b"both").unwrap().unwrap().attributes(), BOTH);
+    common::fill(&store, &mut model, 1, 3_000, 1_000);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    assert_equals(&Store::open(copy.path(), OpenMode::Open, common::small()).unwrap(), &model);
 }

@@ -9,7 +9,8 @@ use std::ops::Bound;
 
 use common::{Model, assert_equals};
 use ecotone_engine::{
-    Attributes, Compression, Direction, Durability, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
+    Attributes, Compression, Direction, Durability, MemoryLimit, OpenMode, Separation, Store, StoreOptions,
+    WriteOptions,
 };
 use proptest::prelude::*;
 
@@ -94,6 +95,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn separation() -> impl Strategy<Value = Option<Separation>> {
+    let min_bytes = prop_oneof![Just(1_u32), Just(20), Just(1_000)];
+    let segment_bytes = prop_oneof![Just(4096_u64), Just(1 << 20)];
+    proptest::option::of((min_bytes, segment_bytes))
+        .prop_map(|chosen| chosen.map(|(min_bytes, segment_bytes)| Separation { min_bytes, segment_bytes }))
+}
+
 fn options() -> impl Strategy<Value = StoreOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)];
     (
@@ -104,19 +112,23 @@ fn options() -> impl Strategy<Value = StoreOptions> {
         1..5_u32,
         any::<bool>(),
         durability(),
+        separation(),
     )
-        .prop_map(|(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability)| {
-            StoreOptions {
-                durability,
-                compression,
-                bloom_bits_per_key,
-                block_bytes,
-                l0_compaction_trigger: trigger,
-                max_subcompactions: parts,
-                memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
-                ..common::small()
-            }
-        })
+        .prop_map(
+            |(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability, separation)| {
+                StoreOptions {
+                    durability,
+                    compression,
+                    bloom_bits_per_key,
+                    block_bytes,
+                    l0_compaction_trigger: trigger,
+                    max_subcompactions: parts,
+                    separation,
+                    memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
+                    ..common::small()
+                }
+            },
+        )
 }
 
 /// The entries of a range in the model; a reversed range has none.

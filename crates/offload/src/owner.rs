@@ -304,6 +304,7 @@ impl Away<'_> {
             store_directory: path_text(&self.job.store_directory)?,
             output_name: self.job.output_name(),
             block_bytes: self.job.table_format.block_bytes,
+            counts_references: self.job.table_format.counts_references,
             bloom_bits_per_key: self.job.table_format.bloom_bits_per_key,
             input: self.job.input.clone(),
             files,

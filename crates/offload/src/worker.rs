@@ -444,7 +444,11 @@ fn run(
     let store_directory = PathBuf::from(&offer.store_directory);
     let files =
         OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);
-    let format = TableFormat { block_bytes: offer.block_bytes, bloom_bits_per_key: offer.bloom_bits_per_key };
+    let format = TableFormat {
+        block_bytes: offer.block_bytes,
+        bloom_bits_per_key: offer.bloom_bits_per_key,
+        counts_references: offer.counts_references,
+    };
     let result = run_remote_compaction(WorkerRequest {
         store_directory,
         output_name: offer.output_name.clone(),

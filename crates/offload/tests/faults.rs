@@ -127,6 +127,7 @@ fn offer(address: &str, token: u8) -> JobOffer {
         input_bytes: 1 << 20,
         deadline_seconds: 60.0,
         block_bytes: 4096,
+        counts_references: false,
         bloom_bits_per_key: 10,
     }
 }

@@ -23,6 +23,7 @@ use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
+use crate::values::relocation::Relocation;
 
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
@@ -35,6 +36,8 @@ pub(crate) struct OffloadState {
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
     pub(crate) siblings: Siblings,
+    /// Where the store has a value log.
+    relocation: Option<Arc<Relocation>>,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
@@ -50,6 +53,7 @@ impl OffloadState {
         running: Arc<Running>,
         duties: ThreadDuties,
         table_format: TableFormat,
+        relocation: Option<Arc<Relocation>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             offload,
@@ -58,6 +62,7 @@ impl OffloadState {
             duties,
             table_format,
             siblings: Siblings::default(),
+            relocation,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
             db: OnceLock::new(),
@@ -99,6 +104,11 @@ impl CompactionService for Adapter {
         release_on_this_thread();
         let local = || ScheduleResponse::from_status(CompactionServiceJobStatus::UseLocal);
         if self.0.is_closing() {
+            return local();
+        }
+        // A worker has no values to relocate.
+        if info.is_manual_compaction() && self.0.relocation.as_ref().is_some_and(|it| it.runs_on_purpose()) {
+            self.0.siblings.give_up(compaction_of(info.job_id()));
             return local();
         }
         let job = match catch_unwind(AssertUnwindSafe(|| self.0.describe(info, input))) {

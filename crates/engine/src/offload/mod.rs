@@ -102,6 +102,8 @@ pub struct TableFormat {
     pub block_bytes: u64,
     /// Bits per key of the Bloom filter; 0 is none.
     pub bloom_bits_per_key: u32,
+    /// Whether tables say how many bytes of which segments they refer to: so do those of a store with a value log.
+    pub counts_references: bool,
 }
 
 /// One input table of a job.

@@ -1,0 +1,306 @@
+//! The data layer of a store that has one: the value log, and what keeps it in step with RocksDB.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
+use ecotone_rocks_sys::filesystem::FileSystemHooks;
+use ecotone_rocks_sys::properties::add_table_collector;
+use ecotone_rocks_sys::tables::live_tables;
+use rust_rocksdb::{DB, Options, WriteBatch};
+
+use crate::batch_records::{Record, records};
+use crate::family::DataFamily;
+use crate::group_sync::GroupSync;
+use crate::header::{Header, Kind, encode_separated};
+use crate::identity::Identity;
+use crate::options::Separation;
+use crate::values::ValueLog;
+use crate::values::barrier::Barrier;
+use crate::values::log::Place;
+use crate::values::readers::{Reader, Readers};
+use crate::values::references;
+use crate::values::relocation::{Relocation, Relocators};
+use crate::values::removal::{Removal, newest_wal};
+use crate::values::replay::{Replay, ReplayOutcome};
+use crate::values::segment::{self, InFlight, Segment};
+use crate::values::upkeep::{Upkeep, Wake};
+use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
+
+/// Segments of a store that keeps no values apart from now on: only their reading matters then.
+const IDLE: Separation = Separation::from_bytes(u32::MAX);
+
+/// See the module.
+pub(crate) struct DataLayer {
+    pub(crate) log: Arc<ValueLog>,
+    min_bytes: usize,
+    readers: Readers,
+    removal: Arc<Removal>,
+    relocation: Arc<Relocation>,
+    group: GroupSync,
+    upkeep: Option<Upkeep>,
+}
+
+/// The data layer of a store whose database is being opened.
+pub(crate) struct Opening {
+    log: Arc<ValueLog>,
+    separation: Option<Separation>,
+    newest_wal: u64,
+    outcome: Arc<ReplayOutcome>,
+    relocation: Arc<Relocation>,
+    parameters: RelocationParameters,
+    most_l0_tables: u64,
+    wake: Arc<Wake>,
+}
+
+/// What the listener tells the data layer.
+#[derive(Clone)]
+pub(crate) struct TableEvents {
+    wake: Arc<Wake>,
+    pub(crate) relocation: Arc<Relocation>,
+}
+
+impl TableEvents {
+    /// A flush has ended.
+    pub(crate) fn flushed(&self) {
+        self.wake.tables_changed();
+    }
+
+    /// A compaction has ended.
+    pub(crate) fn compacted(&self) {
+        self.wake.tables_changed();
+    }
+}
+
+/// Values that a write has put into the value log and whose keys are not in RocksDB yet.
+pub(crate) type InFlights = Vec<InFlight>;
+
+thread_local! {
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Opening {
+    /// Prepares the options of the database in `directory`, whose identity is there. `None` for a store without values of
+    /// its own that is to stay so.
+    pub(crate) fn prepare(
+        directory: &Path,
+        writable: bool,
+        store_options: &StoreOptions,
+        hooks: &mut Option<FileSystemHooks>,
+        options: &mut Options,
+    ) -> Result<Option<Self>> {
+        let separation = store_options.separation.filter(|_| writable);
+        if separation.is_none() && !identity::read(directory)?.has_value_log() {
+            return Ok(None);
+        }
+        let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes)?);
+        if writable {
+            // What replay flushes may name them.
+            log.sync()?;
+        }
+        let (replay, outcome) = Replay::new(log.clone());
+        options.set_wal_filter(replay);
+        add_table_collector(options, references::collectors());
+        let relocation = Arc::new(Relocation::new(log.clone(), store_options.reclaim_expired));
+        set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
+        let next = hooks.take().unwrap_or_default();
+        *hooks = Some(FileSystemHooks {
+            tap: Some(Arc::new(Barrier::new(log.clone(), outcome.clone(), next.tap.clone()))),
+            ..next
+        });
+        Ok(Some(Self {
+            log,
+            separation,
+            newest_wal: newest_wal(directory)?,
+            outcome,
+            relocation,
+            parameters: store_options.relocation.clone(),
+            // Half of the way to the stall threshold is for users.
+            most_l0_tables: u64::from(store_options.l0_slowdown_trigger / 2),
+            wake: Arc::default(),
+        }))
+    }
+
+    /// What the listener is to tell.
+    pub(crate) fn table_events(&self) -> TableEvents {
+        TableEvents { wake: self.wake.clone(), relocation: self.relocation.clone() }
+    }
+
+    /// What went wrong in the value log when the database could not be opened.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let detail = self.outcome.corrupt.get()?.clone();
+        Some(Error::Corrupt { location: Some(self.log.directory().display().to_string()), detail })
+    }
+
+    /// The database is open.
+    pub(crate) fn finish(
+        self,
+        directory: &Path,
+        db: &Arc<DB>,
+        family: DataFamily,
+        writable: bool,
+    ) -> Result<DataLayer> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        if let Some(reason) = self.outcome.stopped.get() {
+            tracing::warn!(
+                ?directory,
+                reason,
+                "after a loss of power the store goes on from before the first write whose value was lost"
+            );
+        }
+        let mut identity = identity::read(directory)?;
+        if writable && !identity.has_value_log() {
+            // Tables that replay has just written say what they refer to, so it does no harm that they are below.
+            let newest = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+            let newest = newest.iter().map(|table| table.file_number).max();
+            identity = Identity::with_value_log(newest.map_or(0, |newest| newest + 1));
+            identity::write(directory, identity)?;
+        }
+        let readers = Readers::default();
+        let removal = Arc::new(Removal::new(self.log.clone(), readers.clone(), directory, self.newest_wal, identity));
+        let (relocation, parameters) = (self.relocation, self.parameters);
+        let upkeep = if writable {
+            let upkeep = Upkeep::start(
+                removal.clone(),
+                relocation.clone(),
+                parameters,
+                self.most_l0_tables,
+                self.wake,
+                db,
+                family,
+            );
+            Some(upkeep.map_err(|error| Error::io("start the value log's thread of", directory, &error))?)
+        } else {
+            None
+        };
+        let min_bytes = self.separation.map_or(usize::MAX, |separation| separation.min_bytes as usize);
+        Ok(DataLayer { log: self.log, min_bytes, readers, removal, relocation, group: GroupSync::default(), upkeep })
+    }
+}
+
+impl DataLayer {
+    /// Whether a value of this length goes to the value log.
+    #[inline]
+    pub(crate) fn takes(&self, value_bytes: usize) -> bool {
+        value_bytes >= self.min_bytes
+    }
+
+    /// Appends the value of `key` and leaves in `stored` what goes to RocksDB instead. `header` is that of the inline value.
+    pub(crate) fn separate(&self, key: &[u8], header: &[u8], value: &[u8], stored: &mut Vec<u8>) -> Result<InFlight> {
+        let (pointer, in_flight) = self.log.append(Place::Written, key, value)?;
+        stored.clear();
+        encode_separated(header, pointer, stored);
+        Ok(in_flight)
+    }
+
+    /// The same batch with its long values in the value log; `None` where it has none.
+    pub(crate) fn separate_all(
+        &self,
+        batch: &WriteBatch,
+        family: DataFamily,
+    ) -> Result<Option<(WriteBatch, InFlights)>> {
+        // The header counts as well: a batch without a stored value of this length has no value of this length.
+        let long = records(batch.data())
+            .any(|record| matches!(record, Ok(Record::Put { value, .. }) if self.takes(value.len())));
+        if !long {
+            return Ok(None);
+        }
+        let (mut separated, mut in_flights, mut stored) = (WriteBatch::default(), InFlights::new(), Vec::new());
+        for record in records(batch.data()) {
+            match record {
+                Ok(Record::Put { key, value, .. }) => {
+                    let header = Header::decode(value).map_err(|reason| Error::corrupt_value(key, &reason))?;
+                    let payload = &value[header.bytes..];
+                    if header.kind == Kind::Inline && self.takes(payload.len()) {
+                        in_flights.push(self.separate(key, &value[..header.bytes], payload, &mut stored)?);
+                        separated.put_cf(&family, key, &stored);
+                    } else {
+                        separated.put_cf(&family, key, value);
+                    }
+                }
+                Ok(Record::Delete { key }) => separated.delete_cf(&family, key),
+                Ok(Record::DeleteRange { from, to }) => separated.delete_range_cf(&family, from, to),
+                Ok(Record::Other) | Err(_) => {
+                    return Err(Error::invalid("batch", "it holds what no batch of a store holds"));
+                }
+            }
+        }
+        Ok(Some((separated, in_flights)))
+    }
+
+    /// Makes durable what was written before the call, segments and WAL side by side. Writers that call at the same time
+    /// share one sync.
+    pub(crate) fn sync(&self, sync_wal: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+        self.group.wait(|| {
+            if !self.log.is_dirty() {
+                return sync_wal();
+            }
+            std::thread::scope(|scope| {
+                let wal = scope.spawn(sync_wal);
+                let values = self.log.sync();
+                let wal = wal.join().unwrap_or_else(|_| {
+                    Err(Error::Background { detail: "the thread that synced the WAL panicked".into() })
+                });
+                values.and(wal)
+            })
+        })
+    }
+
+    /// Registers an iterator that is about to be made.
+    pub(crate) fn reader(&self) -> Reader {
+        self.readers.enter()
+    }
+
+    /// What the value log holds.
+    pub(crate) fn properties(&self) -> ValueLogProperties {
+        ValueLogProperties {
+            relocated_bytes: self.relocation.relocated_bytes(),
+            expired_values: self.relocation.expired_values(),
+            ..self.removal.properties()
+        }
+    }
+
+    /// Makes a copy with `copy`, which is given the directory of the new store and fills it, and adds the segments.
+    pub(crate) fn checkpoint(&self, directory: &Path, copy: impl FnOnce() -> Result<()>) -> Result<()> {
+        // Segments that the copy names must stay until they are linked.
+        self.removal.hold(|| {
+            self.log.seal_active();
+            copy()?;
+            let values = directory.join(crate::values::log::VALUES_DIRECTORY);
+            std::fs::create_dir(&values).map_err(|error| Error::io("create the directory", &values, &error))?;
+            for segment in self.log.segments() {
+                copy_segment(&segment, &values)?;
+            }
+            identity::sync_directory(&values)?;
+            identity::sync_directory(directory)
+        })
+    }
+
+    /// Asks the background work to end; [`stop`](Self::stop) waits for it.
+    pub(crate) fn ask_to_stop(&self) {
+        if let Some(upkeep) = &self.upkeep {
+            upkeep.ask_to_stop();
+        }
+    }
+
+    /// Ends the background work. Manual compactions must have been disabled.
+    pub(crate) fn stop(&mut self) {
+        self.upkeep = None;
+    }
+}
+
+/// Gives `segment` a second name in `directory`; where it is not sealed yet, copies what is in it.
+fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<()> {
+    let to = directory.join(segment::file_name(segment.number()));
+    if segment.is_sealed() && std::fs::hard_link(segment.path(), &to).is_ok() {
+        // Durable by the time the copy is said to be complete.
+        segment.sync()?;
+        return Ok(());
+    }
+    let copied = std::fs::copy(segment.path(), &to).and_then(|_| std::fs::File::open(&to)?.sync_all());
+    copied.map_err(|error| Error::io("copy a segment to", &to, &error))
+}

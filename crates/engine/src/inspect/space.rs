@@ -1,0 +1,113 @@
+//! Where the bytes of a store are.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::values::references::References;
+use crate::{Error, LevelProperties, Result, Store, identity};
+
+/// Where the bytes of a store are, at one moment. Sizes are lengths of files, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Space {
+    /// The levels of tables, L0 first.
+    pub levels: Vec<LevelProperties>,
+    /// The segments of the value log, in the order of their numbers; none without one.
+    pub segments: Vec<SegmentSpace>,
+    /// Write-ahead logs.
+    pub wal_bytes: u64,
+    /// Everything else: MANIFEST, OPTIONS, RocksDB's own logs.
+    pub other_bytes: u64,
+    /// RocksDB's estimate of the number of keys.
+    pub keys_estimate: u64,
+    /// Tables that do not say which segments they refer to. While there are any, all of a segment may be live.
+    pub silent_tables: Vec<String>,
+}
+
+/// One segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SegmentSpace {
+    /// Its number.
+    pub segment: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// Bytes of it that tables name. What was overwritten or deleted counts until a compaction has met it.
+    pub referenced_bytes: u64,
+}
+
+impl SegmentSpace {
+    /// Bytes that no table names: garbage, unless only a memtable or a WAL names them.
+    pub fn unnamed_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.referenced_bytes)
+    }
+}
+
+impl Space {
+    /// Bytes of all tables.
+    pub fn table_bytes(&self) -> u64 {
+        self.levels.iter().map(|level| level.bytes).sum()
+    }
+
+    /// Bytes of all segments.
+    pub fn segment_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Bytes of segments that tables name.
+    pub fn referenced_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.referenced_bytes).sum()
+    }
+
+    /// Bytes of everything.
+    pub fn all_bytes(&self) -> u64 {
+        self.table_bytes() + self.segment_bytes() + self.wal_bytes + self.other_bytes
+    }
+}
+
+impl Store {
+    /// Where the bytes are. Reads a few properties of every table: for the scale of minutes, not of requests.
+    ///
+    /// # Errors
+    ///
+    /// What a table or the directory says when it cannot be read.
+    pub fn space(&self) -> Result<Space> {
+        let properties = self.properties()?;
+        let mut space = Space {
+            levels: properties.levels,
+            segments: Vec::new(),
+            wal_bytes: 0,
+            other_bytes: 0,
+            keys_estimate: properties.keys_estimate,
+            silent_tables: Vec::new(),
+        };
+        if let Some(values) = &self.values {
+            let identity = identity::read(self.directory())?;
+            let references = References::count(&self.db, &self.family, identity, &HashSet::new())?;
+            let named = |number| references.bytes.get(&number).copied().unwrap_or(0);
+            space.segments = values
+                .log
+                .segments()
+                .iter()
+                .map(|segment| SegmentSpace {
+                    segment: segment.number().0,
+                    bytes: segment.bytes(),
+                    referenced_bytes: named(segment.number()),
+                })
+                .collect();
+            space.silent_tables = references.silent_tables;
+        }
+        let failed = |error| Error::io("list", self.directory(), &error);
+        for entry in std::fs::read_dir(self.directory()).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // Files come and go while it is looked at.
+            let Ok(metadata) = entry.metadata() else { continue };
+            match entry.file_name().to_str().and_then(|name| name.rsplit_once('.')).map(|(_, end)| end) {
+                Some("sst") => (),
+                Some("log") => space.wal_bytes += metadata.len(),
+                _ if metadata.is_file() => space.other_bytes += metadata.len(),
+                _ => (),
+            }
+        }
+        Ok(space)
+    }
+}

@@ -1,0 +1,236 @@
+//! Whether all bytes of a store are as they were written.
+//!
+//! Checked are: every block and the checksum of every table; every record of every segment; every value that can be read,
+//! through its pointer; and that each segment a table names is there. What is found is listed; only what keeps the check
+//! itself from going on is an error.
+//!
+//! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
+//! process removes would be reported as missing.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
+use serde::Serialize;
+
+use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
+use crate::values::references::References;
+use crate::values::segment::{SEGMENT_HEADER_BYTES, Segment};
+use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions, identity};
+
+/// Bytes of a segment that are read at once.
+const CHUNK_BYTES: usize = 4 * 1024 * 1024;
+
+/// Findings that are kept; more are counted only.
+const MOST_FINDINGS: usize = 1000;
+
+/// What is being checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checking {
+    /// A table.
+    Table {
+        /// How many are done.
+        done: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// A segment.
+    Segment {
+        /// How many are done.
+        done: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// The entries, each with its value.
+    Entries {
+        /// How many are done.
+        done: u64,
+    },
+}
+
+/// Something that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The file, with an offset where one is known.
+    pub place: String,
+    /// What is wrong there.
+    pub detail: String,
+}
+
+/// What was checked and found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// Tables checked.
+    pub tables: u64,
+    /// Their bytes.
+    pub table_bytes: u64,
+    /// Segments checked.
+    pub segments: u64,
+    /// Their bytes.
+    pub segment_bytes: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Entries whose values were read.
+    pub entries: u64,
+    /// What is damaged, the first [`MOST_FINDINGS`].
+    pub damaged: Vec<Finding>,
+    /// How many there are.
+    pub damaged_count: u64,
+    /// Where segments cannot be walked any further: what a crash leaves behind, or damage. What is named behind it is read
+    /// all the same, and reported as damaged where it is.
+    pub torn_ends: Vec<Finding>,
+}
+
+impl VerifyReport {
+    /// Whether everything is as it was written.
+    pub fn is_sound(&self) -> bool {
+        self.damaged_count == 0
+    }
+
+    fn damaged(&mut self, place: impl ToString, detail: impl ToString) {
+        self.damaged_count += 1;
+        if self.damaged.len() < MOST_FINDINGS {
+            self.damaged.push(Finding { place: place.to_string(), detail: detail.to_string() });
+        }
+    }
+}
+
+/// Checks the store in `directory`. `progress` is called now and then.
+///
+/// # Errors
+///
+/// What keeps the store from being opened, or its files from being listed.
+pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let store = match Store::open(directory, OpenMode::ReadOnly, StoreOptions::default()) {
+        Err(Error::Corrupt { location, detail }) => {
+            // So damaged that nothing else can be looked at.
+            report.damaged(location.unwrap_or_else(|| directory.display().to_string()), detail);
+            return Ok(report);
+        }
+        opened => opened?,
+    };
+    check_tables(&store, &mut report, &mut progress)?;
+    if let Some(values) = &store.values {
+        let identity = identity::read(store.directory())?;
+        let references = References::count(&store.db, &store.family, identity, &HashSet::new())?;
+        let segments = values.log.segments();
+        for (done, segment) in segments.iter().enumerate() {
+            progress(Checking::Segment { done, of: segments.len() });
+            check_segment(segment, &mut report);
+        }
+        for (number, bytes) in &references.bytes {
+            match values.log.segment(*number) {
+                None => report
+                    .damaged(format!("segment {number}"), format!("it is missing; tables name {bytes} bytes of it")),
+                Some(segment) if segment.bytes() < *bytes => {
+                    let detail = format!("tables name {bytes} bytes of it, it has {}", segment.bytes());
+                    report.damaged(segment.path().display(), detail);
+                }
+                Some(_) => (),
+            }
+        }
+    }
+    check_entries(&store, &mut report, &mut progress)?;
+    Ok(report)
+}
+
+fn check_tables(store: &Store, report: &mut VerifyReport, progress: &mut impl FnMut(Checking)) -> Result<()> {
+    let tables = store.live_tables()?;
+    for (done, table) in tables.iter().enumerate() {
+        progress(Checking::Table { done, of: tables.len() });
+        report.tables += 1;
+        report.table_bytes += table.bytes;
+        let path: PathBuf = store.directory().join(&table.name);
+        let expected = ExpectedTable {
+            file_bytes: Some(table.bytes),
+            file_checksum: (!table.file_checksum.is_empty()).then(|| table.file_checksum.clone()),
+            ..ExpectedTable::default()
+        };
+        if let Err(error) = verify_table(&path, &expected) {
+            report.damaged(path.display(), error);
+        }
+    }
+    Ok(())
+}
+
+/// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there.
+fn check_segment(segment: &Segment, report: &mut VerifyReport) {
+    report.segments += 1;
+    report.segment_bytes += segment.bytes();
+    let end = segment.bytes();
+    let mut offset = SEGMENT_HEADER_BYTES as u64;
+    let mut chunk = Vec::new();
+    while offset < end {
+        let wanted = (end - offset).min(CHUNK_BYTES as u64) as usize;
+        chunk.resize(wanted, 0);
+        if let Err(error) = segment.read(offset, &mut chunk) {
+            return report.damaged(segment.path().display(), error);
+        }
+        let mut within = 0;
+        let stop = loop {
+            match record::check(&chunk[within..]) {
+                Ok(layout) => {
+                    report.records += 1;
+                    within += layout.value.end;
+                    if within == chunk.len() {
+                        break None;
+                    }
+                }
+                Err(error) => break Some(error),
+            }
+        };
+        offset += within as u64;
+        match stop {
+            None => (),
+            Some(RecordError::Truncated { .. }) if wanted == CHUNK_BYTES && within > 0 => (),
+            // A record that is longer than what is read at once.
+            Some(RecordError::Truncated { need, .. }) if offset + need as u64 <= end && need > RECORD_HEADER_BYTES => {
+                chunk.resize(need, 0);
+                let read = segment.read(offset, &mut chunk).map_err(|error| error.to_string());
+                if let Err(error) =
+                    read.and_then(|()| record::check(&chunk).map(drop).map_err(|error| error.to_string()))
+                {
+                    return report.damaged(format!("{} at offset {offset}", segment.path().display()), error);
+                }
+                report.records += 1;
+                offset += need as u64;
+            }
+            // What is named behind it is found when the entries are read.
+            Some(error) => {
+                let place = format!("{} at offset {offset}", segment.path().display());
+                let detail = format!("{error}; {} bytes follow", end - offset);
+                return report.torn_ends.push(Finding { place, detail });
+            }
+        }
+    }
+}
+
+fn check_entries(store: &Store, report: &mut VerifyReport, progress: &mut impl FnMut(Checking)) -> Result<()> {
+    // A scan ends at an error; it is taken up behind the key that caused it.
+    let mut from = Vec::new();
+    loop {
+        let mut scan = store.scan(from.as_slice().., Direction::Forward, None)?;
+        let error = loop {
+            match scan.next_entry() {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {
+                    report.entries += 1;
+                    if report.entries.is_multiple_of(10_000) {
+                        progress(Checking::Entries { done: report.entries });
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        match &error {
+            Error::Corrupt { location, detail } => {
+                report.damaged(location.as_deref().unwrap_or("the entries"), detail);
+            }
+            other => report.damaged("the entries", other),
+        }
+        let Some(behind) = scan.key_at_error() else { return Ok(()) };
+        from = behind;
+        from.push(0);
+    }
+}

@@ -1,0 +1,430 @@
+//! The value log of one store: appends, reads, syncs.
+//!
+//! Invariants:
+//!
+//! - A value is in the file, as far as this process can say so to the kernel, before its pointer is handed out: so no kill of
+//!   the process leaves a pointer that leads nowhere.
+//! - Segments are synced in the order of their numbers, and the watermark is moved after that.
+//! - After a sync that failed nothing is appended or synced any more: the kernel may have dropped what it could not write.
+//!
+//! Threads: everything may be called from any number of threads. Appends are one after the other, reads are not held up by
+//! them, syncs hold up neither.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::pointer::{Pointer, SegmentNumber};
+use super::record::{self, RECORD_HEADER_BYTES};
+use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
+use super::stream::Stream;
+use super::watermark::{self, Watermark, WatermarkFile};
+use crate::identity::sync_directory;
+use crate::{Error, Result};
+
+/// The folder of the value log in a store's directory.
+pub const VALUES_DIRECTORY: &str = "values";
+
+/// Records up to this size are put together in memory and appended by one call of the kernel.
+const COPIED_BYTES: usize = 64 * 1024;
+
+/// Sealed segments that are held open. A process may open 1024 files unless it is allowed more, and RocksDB needs some.
+const MOST_OPEN_SEGMENTS: usize = 256;
+
+thread_local! {
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Levels that relocated values can come to rest in: those of RocksDB.
+const LEVELS: usize = 7;
+
+/// Which stream a value is appended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A user wrote it.
+    Written,
+    /// It was relocated, and rests in this level now. Deeper levels than RocksDB has count as its last.
+    Relocated(u32),
+}
+
+/// The value log of one store.
+#[derive(Debug)]
+pub struct ValueLog {
+    directory: PathBuf,
+    segment_bytes: u64,
+    segments: RwLock<HashMap<SegmentNumber, Arc<Segment>>>,
+    next_number: Mutex<u32>,
+    written: Stream,
+    relocated: [Stream; LEVELS],
+    new_names: AtomicBool,
+    syncing_names: Mutex<()>,
+    /// What replay may take on trust.
+    watermark: Option<Watermark>,
+    watermark_file: Mutex<Option<WatermarkFile>>,
+    failure: OnceLock<String>,
+}
+
+impl ValueLog {
+    /// The value log of the store in `store_directory`, which need not have one yet. Nothing is written before the first append.
+    /// A segment is sealed before it would grow beyond `segment_bytes`; a longer record has one of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it cannot be listed.
+    pub fn open(store_directory: &Path, segment_bytes: u64) -> Result<Self> {
+        let directory = store_directory.join(VALUES_DIRECTORY);
+        let found = segment::list(&directory)?;
+        let watermark = watermark::read(&directory)?;
+        let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
+        let segments: HashMap<_, _> =
+            found.into_iter().map(|(number, bytes)| (number, Segment::found(&directory, number, bytes))).collect();
+        // What the last process may have left in the kernel's hands: relocated values are synced before a table names them.
+        let mut unsynced: Vec<_> = segments
+            .values()
+            .filter(|segment| watermark.is_none_or(|watermark| segment.number() >= watermark.segment))
+            .cloned()
+            .collect();
+        unsynced.sort_by_key(|segment| segment.number());
+        Ok(Self {
+            directory,
+            segment_bytes,
+            next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
+            written: Stream::after(unsynced),
+            relocated: Default::default(),
+            segments: RwLock::new(segments),
+            new_names: AtomicBool::new(false),
+            syncing_names: Mutex::default(),
+            watermark,
+            watermark_file: Mutex::default(),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// Its folder.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Appends a value and says where it lies. Keep the second part until the pointer is in RocksDB, or given up.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`] and [`Error::Io`]: nothing was appended. [`Error::Background`] after a sync that failed.
+    pub fn append(&self, place: Place, key: &[u8], value: &[u8]) -> Result<(Pointer, InFlight)> {
+        self.check()?;
+        let header = record::encode_header(key, value);
+        if header.len() + key.len() + value.len() <= COPIED_BYTES {
+            RECORD.with_borrow_mut(|record| {
+                record.clear();
+                record.extend_from_slice(&header);
+                record.extend_from_slice(key);
+                record.extend_from_slice(value);
+                self.append_parts(place, &[record], value.len())
+            })
+        } else {
+            self.append_parts(place, &[&header, key, value], value.len())
+        }
+    }
+
+    fn append_parts(&self, place: Place, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+        let (offset, in_flight) =
+            self.stream(place).append(parts, self.segment_bytes, || self.create_segment(place))?;
+        // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
+        let (offset, value_bytes) = (offset as u32, value_bytes as u32);
+        Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
+    }
+
+    fn stream(&self, place: Place) -> &Stream {
+        match place {
+            Place::Written => &self.written,
+            Place::Relocated(level) => &self.relocated[(level as usize).min(LEVELS - 1)],
+        }
+    }
+
+    fn create_segment(&self, place: Place) -> Result<Arc<Segment>> {
+        self.close_some();
+        let mut next = self.next_number.lock();
+        let number = SegmentNumber(*next);
+        let Some(after) = next.checked_add(1) else {
+            return Err(Error::Background { detail: "the numbers of segments are used up".into() });
+        };
+        if let Err(error) = std::fs::create_dir(&self.directory) {
+            if error.kind() != std::io::ErrorKind::AlreadyExists {
+                return Err(Error::io("create the directory", &self.directory, &error));
+            }
+        } else if let Some(store) = self.directory.parent() {
+            sync_directory(store)?;
+        }
+        let resting_level = match place {
+            Place::Written => None,
+            Place::Relocated(level) => Some(level),
+        };
+        let segment = Segment::create(&self.directory, number, resting_level)?;
+        *next = after;
+        self.new_names.store(true, Ordering::Release);
+        self.segments.write().insert(number, segment.clone());
+        Ok(segment)
+    }
+
+    /// Ends the segments that are appended to; the next appends begin others.
+    pub fn seal_active(&self) {
+        self.written.seal();
+        self.relocated.iter().for_each(Stream::seal);
+    }
+
+    /// Whether a user's value was appended that may not be durable.
+    pub fn is_dirty(&self) -> bool {
+        self.written.is_dirty()
+    }
+
+    /// Makes every value durable that a user's write appended before the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Background`], now and from now on.
+    pub fn sync(&self) -> Result<()> {
+        if let Some(watermark) = self.sync_stream(&self.written)? {
+            self.keep(watermark);
+        }
+        Ok(())
+    }
+
+    /// Makes every value durable that was relocated before the call.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync`](Self::sync).
+    pub fn sync_relocated(&self) -> Result<()> {
+        self.relocated.iter().try_for_each(|stream| self.sync_stream(stream).map(drop))
+    }
+
+    fn sync_stream(&self, stream: &Stream) -> Result<Option<Watermark>> {
+        self.check()?;
+        stream.sync(|| self.sync_names()).map_err(|error| {
+            let _ = self.failure.set(error.to_string());
+            self.failed()
+        })
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        // Who finds nothing to do must find it done.
+        let _one_at_a_time = self.syncing_names.lock();
+        if self.new_names.swap(false, Ordering::AcqRel)
+            && let Err(error) = sync_directory(&self.directory)
+        {
+            self.new_names.store(true, Ordering::Release);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Only users' segments count for the watermark: the WAL names no others, and theirs are sealed in the order of their
+    /// numbers.
+    fn keep(&self, watermark: Watermark) {
+        let mut file = self.watermark_file.lock();
+        if file.is_none() {
+            *file = WatermarkFile::open(&self.directory).ok();
+        }
+        let kept = file.as_mut().map(|file| file.set(watermark));
+        if !matches!(kept, Some(Ok(()))) {
+            // Without it opening takes longer, no more.
+            tracing::warn!(directory = ?self.directory, "the watermark of the value log could not be written");
+            *file = None;
+        }
+    }
+
+    /// Reads the value of `key` that `pointer` leads to. The record is left in `into`; where the value lies in it is
+    /// returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] names file and offset.
+    pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+        let offset = u64::from(pointer.offset);
+        let Some(segment) = self.segment(pointer.segment) else {
+            return Err(Error::Corrupt {
+                location: Some(self.directory.join(segment::file_name(pointer.segment)).display().to_string()),
+                detail: "the segment is missing".into(),
+            });
+        };
+        if pointer.end(key.len()) > segment.bytes() || pointer.offset < SEGMENT_HEADER_BYTES as u32 {
+            return Err(segment.corrupt(offset, "the pointer leads outside of the segment"));
+        }
+        if !segment.is_open() {
+            self.close_some();
+        }
+        into.clear();
+        into.resize(pointer.record_bytes(key.len()), 0);
+        segment.read(offset, into)?;
+        record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
+    }
+
+    /// The segment of this number, where there is one.
+    pub fn segment(&self, number: SegmentNumber) -> Option<Arc<Segment>> {
+        self.segments.read().get(&number).cloned()
+    }
+
+    /// All segments, in the order of their numbers.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        let mut segments: Vec<_> = self.segments.read().values().cloned().collect();
+        segments.sort_by_key(|segment| segment.number());
+        segments
+    }
+
+    /// Whether replay must take the pointer on trust: it lies before the watermark that was found at opening.
+    pub fn was_durable(&self, key: &[u8], pointer: Pointer) -> bool {
+        self.watermark.is_some_and(|watermark| {
+            pointer.segment < watermark.segment
+                || (pointer.segment == watermark.segment && pointer.end(key.len()) <= watermark.offset)
+        })
+    }
+
+    /// Removes a segment that nobody can name any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
+    pub fn remove(&self, segment: &Segment) -> Result<()> {
+        self.segments.write().remove(&segment.number());
+        std::iter::once(&self.written).chain(&self.relocated).for_each(|stream| stream.forget(segment));
+        segment.remove()
+    }
+
+    /// The error of a sync that failed.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.failure.get().is_some() { Err(self.failed()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn failed(&self) -> Error {
+        let detail = self.failure.get().cloned().unwrap_or_default();
+        Error::Background { detail: format!("the value log could not be synced: {detail}") }
+    }
+
+    /// Closes all sealed segments where too many are open. Those in use are opened again: less than one in
+    /// [`MOST_OPEN_SEGMENTS`] reads does this.
+    #[cold]
+    fn close_some(&self) {
+        let segments = self.segments.read();
+        if segments.len() > MOST_OPEN_SEGMENTS
+            && segments.values().filter(|segment| segment.is_open()).count() >= MOST_OPEN_SEGMENTS
+        {
+            segments.values().for_each(|segment| segment.close());
+        }
+    }
+}
+
+// The record's own header is within what the first segment has room for.
+const _: () = assert!(RECORD_HEADER_BYTES + SEGMENT_HEADER_BYTES < COPIED_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
+        let directory = tempfile::tempdir().unwrap();
+        let log = ValueLog::open(directory.path(), segment_bytes).unwrap();
+        (directory, log)
+    }
+
+    fn value(number: usize) -> Vec<u8> {
+        vec![number as u8; number]
+    }
+
+    fn read(log: &ValueLog, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
+        let mut record = Vec::new();
+        let value = log.read(key, pointer, &mut record)?;
+        Ok(record[value].to_vec())
+    }
+
+    #[test]
+    fn values_of_all_sizes_are_found_again_over_many_segments_and_after_reopening() {
+        let (directory, log) = log(4096);
+        let sizes = [0, 1, 100, 4000, 4096, 5000, 3, COPIED_BYTES, COPIED_BYTES + 1, 200_000, 17];
+        let pointers: Vec<_> =
+            sizes.map(|size| log.append(Place::Written, &size.to_le_bytes(), &value(size)).unwrap().0).into();
+        let all = |log: &ValueLog| {
+            for (size, pointer) in sizes.iter().zip(&pointers) {
+                assert_eq!(read(log, &size.to_le_bytes(), *pointer).unwrap(), value(*size));
+            }
+        };
+        all(&log);
+        assert!(log.segments().len() > 4);
+        let within = log.segments().iter().all(|segment| segment.bytes() <= 4096 || segment.is_sealed());
+        assert!(within, "only a record that is longer than a segment makes one longer");
+        drop(log);
+        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        all(&log);
+        let (next, _) = log.append(Place::Written, b"k", b"v").unwrap();
+        assert!(pointers.iter().all(|pointer| pointer.segment < next.segment), "a found segment is never appended to");
+    }
+
+    #[test]
+    fn a_sync_moves_the_watermark_over_what_was_appended_before_it() {
+        let (directory, log) = log(4096);
+        assert!(!log.is_dirty());
+        let pointers: Vec<_> = (0..20).map(|_| log.append(Place::Written, b"key", &value(1000)).unwrap().0).collect();
+        assert!(log.is_dirty());
+        log.sync().unwrap();
+        assert!(!log.is_dirty());
+        let (later, _) = log.append(Place::Written, b"key", &value(1000)).unwrap();
+        drop(log);
+        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        assert!(pointers.iter().all(|pointer| log.was_durable(b"key", *pointer)));
+        assert!(!log.was_durable(b"key", later));
+    }
+
+    #[test]
+    fn numbers_are_not_used_again_after_their_segment_is_gone() {
+        let (directory, log) = log(4096);
+        let (pointer, _) = log.append(Place::Written, b"key", &value(1000)).unwrap();
+        log.sync().unwrap();
+        log.seal_active();
+        log.remove(&log.segment(pointer.segment).unwrap()).unwrap();
+        assert!(read(&log, b"key", pointer).unwrap_err().to_string().contains("missing"));
+        drop(log);
+        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        assert!(log.append(Place::Written, b"key", b"").unwrap().0.segment > pointer.segment);
+    }
+
+    #[test]
+    fn a_pointer_that_leads_elsewhere_is_an_error_that_names_the_file() {
+        let (_directory, log) = log(1 << 20);
+        let (pointer, _) = log.append(Place::Written, b"key", &value(100)).unwrap();
+        log.append(Place::Written, b"other", &value(100)).unwrap();
+        for wrong in [
+            Pointer { offset: 0, ..pointer },
+            Pointer { offset: pointer.offset + 1, ..pointer },
+            Pointer { value_bytes: 99, ..pointer },
+            Pointer { value_bytes: 101, ..pointer },
+            Pointer { value_bytes: u32::MAX / 8, ..pointer },
+            Pointer { offset: u32::MAX, ..pointer },
+        ] {
+            let error = read(&log, b"key", wrong).unwrap_err().to_string();
+            assert!(error.contains("000001.segment at offset"), "{error}");
+        }
+        assert!(read(&log, b"kez", pointer).is_err());
+    }
+
+    #[test]
+    fn more_segments_than_may_be_open_can_be_read() {
+        let (_directory, log) = log(64);
+        let pointers: Vec<_> = (0..2 * MOST_OPEN_SEGMENTS as u32)
+            .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
+            .collect();
+        log.seal_active();
+        for _ in 0..2 {
+            for (number, pointer) in pointers.iter().enumerate() {
+                assert_eq!(read(&log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
+                let open = log.segments().iter().filter(|segment| segment.is_open()).count();
+                assert!(open <= MOST_OPEN_SEGMENTS + 1, "{open}");
+            }
+        }
+    }
+}

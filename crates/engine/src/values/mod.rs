@@ -1,0 +1,24 @@
+//! The data layer: values apart from their keys, each written once.
+//!
+//! - [`record`], [`pointer`], [`segment`]: the formats.
+//! - [`stream`], [`log`]: appends, reads and syncs. [`watermark`]: up to where it is durable.
+//! - [`replay`]: what a crash left. [`barrier`]: no table before its values.
+//! - [`references`], [`readers`], [`removal`]: when a segment may go.
+//! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage.
+
+pub(crate) mod barrier;
+pub(crate) mod log;
+pub(crate) mod pointer;
+pub(crate) mod readers;
+pub(crate) mod record;
+pub(crate) mod references;
+pub(crate) mod relocation;
+pub(crate) mod removal;
+pub(crate) mod replay;
+pub(crate) mod segment;
+pub(crate) mod stream;
+pub(crate) mod upkeep;
+pub(crate) mod watermark;
+
+pub(crate) use log::ValueLog;
+pub use removal::ValueLogProperties;

@@ -1,0 +1,195 @@
+//! One value in a segment.
+//!
+//! ```text
+//!  0          4            8              12         12 + k        12 + k + v
+//!  +----------+------------+--------------+----------+-------------+
+//!  | crc32c   | key length | value length |   key    |    value    |
+//!  | u32      | u32        | u32          |          |             |
+//!  +----------+------------+--------------+----------+-------------+
+//!             |<------------- what the checksum is over ---------->|
+//! ```
+//!
+//! All numbers are little-endian. Nothing stands between two records. The key is kept so that a pointer that leads to
+//! another value is noticed, and so that a value can be relocated or saved without its table.
+
+use std::ops::Range;
+
+use crate::options::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+/// What stands before the key.
+pub const RECORD_HEADER_BYTES: usize = 12;
+
+/// Why bytes are not the record that was looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The bytes end before the record does.
+    #[error("the record ends after {have} of {need} bytes")]
+    Truncated {
+        /// Bytes there are.
+        have: usize,
+        /// Bytes the record has.
+        need: usize,
+    },
+    /// A length that no record has.
+    #[error("the record says that its key has {key_bytes} bytes and its value {value_bytes}")]
+    Length {
+        /// What the record says of its key.
+        key_bytes: u32,
+        /// What the record says of its value.
+        value_bytes: u32,
+    },
+    /// The bytes are not those that were written.
+    #[error("the record's checksum is {stored:#010x}, its bytes have {computed:#010x}")]
+    Checksum {
+        /// The checksum in the record.
+        stored: u32,
+        /// The checksum of its bytes.
+        computed: u32,
+    },
+    /// A whole record, but of another key.
+    #[error("the record belongs to another key")]
+    AnotherKey,
+}
+
+/// Where key and value lie in a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The key's bytes.
+    pub key: Range<usize>,
+    /// The value's bytes.
+    pub value: Range<usize>,
+}
+
+/// The bytes of the record of a key and a value.
+pub const fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    RECORD_HEADER_BYTES + key_bytes + value_bytes
+}
+
+/// Writes the header of the record of `key` and `value`.
+///
+/// Lengths are those that [`crate::Store`] takes, so they fit.
+pub fn encode_header(key: &[u8], value: &[u8]) -> [u8; RECORD_HEADER_BYTES] {
+    let mut header = [0; RECORD_HEADER_BYTES];
+    header[4..8].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    header[8..12].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    let checksum = crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&header[4..]), key), value);
+    header[..4].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// The length of the record that begins `bytes`, as it says itself; its checksum is not looked at.
+///
+/// # Errors
+///
+/// [`RecordError::Truncated`] where there is no whole header, [`RecordError::Length`] where it cannot be one.
+pub fn announced_bytes(bytes: &[u8]) -> Result<usize, RecordError> {
+    let Some(header) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else {
+        return Err(RecordError::Truncated { have: bytes.len(), need: RECORD_HEADER_BYTES });
+    };
+    let (key_bytes, value_bytes) = (number(&header[4..8]), number(&header[8..12]));
+    if key_bytes as usize > MAX_KEY_BYTES || value_bytes as usize > MAX_VALUE_BYTES {
+        return Err(RecordError::Length { key_bytes, value_bytes });
+    }
+    Ok(record_bytes(key_bytes as usize, value_bytes as usize))
+}
+
+/// Checks the record that begins `bytes`, and says where its parts lie.
+///
+/// # Errors
+///
+/// Whatever is wrong with it. Never panics, whatever the bytes are.
+pub fn check(bytes: &[u8]) -> Result<Layout, RecordError> {
+    let need = announced_bytes(bytes)?;
+    let Some(record) = bytes.get(..need) else {
+        return Err(RecordError::Truncated { have: bytes.len(), need });
+    };
+    let (stored, computed) = (number(&record[..4]), crc32c::crc32c(&record[4..]));
+    if stored != computed {
+        return Err(RecordError::Checksum { stored, computed });
+    }
+    let key_end = RECORD_HEADER_BYTES + number(&record[4..8]) as usize;
+    Ok(Layout { key: RECORD_HEADER_BYTES..key_end, value: key_end..need })
+}
+
+/// Like [`check`], for a record that must be the whole of `bytes` and must belong to `key`. Says where its value lies.
+///
+/// # Errors
+///
+/// As [`check`], and [`RecordError::AnotherKey`].
+pub fn check_for(bytes: &[u8], key: &[u8]) -> Result<Range<usize>, RecordError> {
+    let layout = check(bytes)?;
+    if layout.value.end != bytes.len() || bytes[layout.key] != *key {
+        return Err(RecordError::AnotherKey);
+    }
+    Ok(layout.value)
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encode(key: &[u8], value: &[u8]) -> Vec<u8> {
+        [&encode_header(key, value)[..], key, value].concat()
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_never_change() {
+        // The checksum was computed with another implementation of crc32c (Castagnoli).
+        let record = encode(b"key", b"value");
+        assert_eq!(record[4..], *b"\x03\0\0\0\x05\0\0\0keyvalue");
+        assert_eq!(record[..4], crc32c_bit_by_bit(&record[4..]).to_le_bytes());
+    }
+
+    fn crc32c_bit_by_bit(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0_u32, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0x82F6_3B78 & (crc & 1).wrapping_neg()))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(key: Vec<u8>, value: Vec<u8>, behind: Vec<u8>) {
+            let record = encode(&key, &value);
+            prop_assert_eq!(record.len(), record_bytes(key.len(), value.len()));
+            prop_assert_eq!(&record[check_for(&record, &key).unwrap()], &value[..]);
+            let in_segment = [&record[..], &behind].concat();
+            let layout = check(&in_segment).unwrap();
+            prop_assert_eq!((&in_segment[layout.key], &in_segment[layout.value]), (&key[..], &value[..]));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_noticed(key in proptest::collection::vec(any::<u8>(), 0..40), value in proptest::collection::vec(any::<u8>(), 0..200), bit: proptest::sample::Index) {
+            let mut record = encode(&key, &value);
+            let bit = bit.index(record.len() * 8);
+            record[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(check_for(&record, &key).is_err());
+        }
+
+        #[test]
+        fn a_cut_record_is_noticed(key in proptest::collection::vec(any::<u8>(), 0..40), value in proptest::collection::vec(any::<u8>(), 0..200), at: proptest::sample::Index) {
+            let record = encode(&key, &value);
+            let cut = &record[..at.index(record.len())];
+            let truncated = matches!(check(cut), Err(RecordError::Truncated { .. }));
+            prop_assert!(truncated);
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(bytes: Vec<u8>, key: Vec<u8>) {
+            if let Ok(value) = check_for(&bytes, &key) {
+                prop_assert_eq!(encode(&key, &bytes[value]), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn the_record_of_another_key_is_refused() {
+        let record = encode(b"ab", b"c");
+        assert_eq!(check_for(&record, b"a"), Err(RecordError::AnotherKey));
+        assert_eq!(check_for(&[&record[..], b"x"].concat(), b"ab"), Err(RecordError::AnotherKey));
+    }
+}

@@ -1,0 +1,195 @@
+//! Relocation: live values of garbage-rich segments are copied while their tables are compacted anyway.
+//!
+//! A cohort of segments is chosen (see `ecotone_policy::relocation`). Every local compaction that meets a pointer into it appends
+//! the value to the stream of the level that its tables go to, in the order of the keys, and changes the pointer. The change
+//! becomes real with the compaction or not at all. When the last table that named a segment of the cohort is gone, the
+//! segment goes too (see [`super::removal`]).
+//!
+//! Invariants:
+//!
+//! - What a compaction has relocated is synced before its table is said to be: see [`super::barrier`].
+//! - A segment is kept while a compaction runs that has appended to it, because no table names it yet (see [`super::removal`]).
+//! - A value that cannot be read stays where it is. A filter must not fail; the reader of the value will.
+//!
+//! A value whose time is over is removed instead, by the clock at the compaction's begin.
+//!
+//! Threads: a compaction, or a part of one, runs on one thread. RocksDB makes its filter sometimes before and sometimes after it tells
+//! the listener, so nothing but the choice of a stream rests on what the listener has said.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
+use parking_lot::RwLock;
+
+use super::ValueLog;
+use super::log::Place;
+use super::pointer::{Pointer, SegmentNumber};
+use super::segment::InFlight;
+use crate::header::{Header, Kind, encode_separated};
+
+thread_local! {
+    /// The level that the tables of this thread's last compaction went to.
+    static OUTPUT_LEVEL: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Whether the compaction on this thread has relocated something that is not synced.
+    static UNSYNCED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that a compaction, or a part of one, begins on this thread.
+pub(crate) fn mark_compaction(output_level: i32) {
+    OUTPUT_LEVEL.set(u32::try_from(output_level).ok());
+}
+
+/// Says whether this thread has relocated something since it was last asked.
+pub(crate) fn take_unsynced() -> bool {
+    UNSYNCED.replace(false)
+}
+
+/// Says that what this thread has relocated could not be synced.
+pub(crate) fn mark_unsynced() {
+    UNSYNCED.set(true);
+}
+
+/// What relocation is to do, and what it has done. Shared by the filters of all compactions.
+#[derive(Debug)]
+pub(crate) struct Relocation {
+    log: Arc<ValueLog>,
+    cohort: RwLock<Arc<HashSet<SegmentNumber>>>,
+    /// Whether a compaction on purpose runs.
+    on_purpose: AtomicBool,
+    reclaims_expired: bool,
+    relocated_bytes: AtomicU64,
+    expired_values: AtomicU64,
+}
+
+impl Relocation {
+    /// With `reclaims_expired`, compactions remove values whose time is over.
+    pub(crate) fn new(log: Arc<ValueLog>, reclaims_expired: bool) -> Self {
+        Self {
+            log,
+            cohort: RwLock::default(),
+            on_purpose: AtomicBool::new(false),
+            reclaims_expired,
+            relocated_bytes: AtomicU64::new(0),
+            expired_values: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the segments whose values are relocated by compactions that begin from now on.
+    pub(crate) fn set_cohort(&self, cohort: HashSet<SegmentNumber>) {
+        *self.cohort.write() = Arc::new(cohort);
+    }
+
+    /// Runs a compaction that is made for relocation alone.
+    pub(crate) fn on_purpose<T>(&self, compact: impl FnOnce() -> T) -> T {
+        self.on_purpose.store(true, Ordering::Release);
+        let outcome = compact();
+        self.on_purpose.store(false, Ordering::Release);
+        outcome
+    }
+
+    /// Whether a manual compaction that begins now is one for relocation, and so must stay here.
+    pub(crate) fn runs_on_purpose(&self) -> bool {
+        self.on_purpose.load(Ordering::Acquire)
+    }
+
+    /// Bytes of records relocated since the store was opened.
+    pub(crate) fn relocated_bytes(&self) -> u64 {
+        self.relocated_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Values removed because their time was over, since the store was opened.
+    pub(crate) fn expired_values(&self) -> u64 {
+        self.expired_values.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes a filter for each compaction.
+pub(crate) struct Relocators(pub(crate) Arc<Relocation>);
+
+impl CompactionFilterFactory for Relocators {
+    fn filter(&self, context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
+        let output_level = OUTPUT_LEVEL.get().or(context.input_level).unwrap_or(0);
+        let now_ms = self
+            .0
+            .reclaims_expired
+            .then(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64));
+        Some(Box::new(Relocator {
+            relocation: self.0.clone(),
+            cohort: self.0.cohort.read().clone(),
+            place: Place::Relocated(output_level),
+            now_ms,
+            segments: Vec::new(),
+            record: Vec::new(),
+            stored: Vec::new(),
+            told: false,
+        }))
+    }
+}
+
+/// The filter of one compaction, or of a part of one.
+struct Relocator {
+    relocation: Arc<Relocation>,
+    cohort: Arc<HashSet<SegmentNumber>>,
+    place: Place,
+    /// Values whose time is over by then are removed.
+    now_ms: Option<u64>,
+    /// The segments that values went to, each once, in flight until this filter is dropped. The compaction's inputs are marked as
+    /// being compacted for longer than that.
+    segments: Vec<InFlight>,
+    record: Vec<u8>,
+    stored: Vec<u8>,
+    told: bool,
+}
+
+impl Relocator {
+    /// Copies the value; `None` where that cannot be done.
+    fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
+        let copied = self
+            .relocation
+            .log
+            .read(key, pointer, &mut self.record)
+            .and_then(|value| self.relocation.log.append(self.place, key, &self.record[value]));
+        let (copy, in_flight) = match copied {
+            Ok(copied) => copied,
+            Err(error) => {
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::warn!(%error, "values could not be relocated; they stay where they are");
+                }
+                return None;
+            }
+        };
+        UNSYNCED.set(true);
+        if self.segments.last().is_none_or(|last| last.segment() != copy.segment) {
+            self.segments.push(in_flight);
+        }
+        self.relocation.relocated_bytes.fetch_add(copy.record_bytes(key.len()) as u64, Ordering::Relaxed);
+        self.stored.clear();
+        encode_separated(header, copy, &mut self.stored);
+        Some(())
+    }
+}
+
+impl CompactionFilter for Relocator {
+    fn decide(&mut self, _level: u32, key: &[u8], value: &[u8]) -> Verdict<'_> {
+        let Ok(header) = Header::decode(value) else { return Verdict::Keep };
+        if let (Some(expires_at_ms), Some(now_ms)) = (header.attributes.expires_at_ms, self.now_ms)
+            && expires_at_ms <= now_ms
+        {
+            self.relocation.expired_values.fetch_add(1, Ordering::Relaxed);
+            return Verdict::Remove;
+        }
+        match header.kind {
+            Kind::Separated(pointer) if self.cohort.contains(&pointer.segment) => {
+                match self.relocate(key, &value[..header.bytes], pointer) {
+                    Some(()) => Verdict::Change(&self.stored),
+                    None => Verdict::Keep,
+                }
+            }
+            _ => Verdict::Keep,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Removal of segments that nobody can name any more.
+//!
+//! A sealed segment goes when all of this holds, found out in this order:
+//!
+//! 1. no write that has its value there is still on its way into RocksDB;
+//! 2. every WAL that was there then is obsolete: what it names is in tables, or overwritten there;
+//! 3. no live table refers to it, looked at after 2, so that what a flush moved from memtable to table meanwhile is seen;
+//! 4. no iterator is left that was made before 3;
+//! 5. no checkpoint is being made.
+//!
+//! Compactions that run, here or on a worker, read tables that stay live until their outputs are, and the outputs name nothing that the
+//! inputs do not, but for what was relocated: no table names that before the compaction is installed. So a segment of relocated
+//! values is judged only once none of the tables is being compacted any more that were when its last filter was done: the inputs of
+//! that compaction are among them, and stay so until it is installed or has failed.
+//!
+//! A lookup may read its pointer and lose the segment before it reads the value; it then looks up again (see `read.rs`).
+//!
+//! Threads: rounds are made by the thread of [`super::upkeep`]. Failure: the round ends, and the next one tries again.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ecotone_policy::relocation::SegmentUse;
+use ecotone_policy::units::Bytes;
+use ecotone_rocks_sys::tables::live_tables;
+use parking_lot::Mutex;
+use rust_rocksdb::{DB, properties};
+
+use super::ValueLog;
+use super::pointer::SegmentNumber;
+use super::readers::Readers;
+use super::references::References;
+use super::segment::Segment;
+use crate::family::DataFamily;
+use crate::identity::Identity;
+use crate::{Error, Result};
+
+/// The number of a WAL.
+pub(crate) type WalNumber = u64;
+
+/// Older than any.
+const NO_WAL: WalNumber = 0;
+
+/// What a round found.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Whether a segment waits for something that no flush or compaction will tell of.
+    pub(crate) waits: bool,
+    /// The sealed segments that are still named.
+    pub(crate) segments: Vec<SegmentUse>,
+    /// Numbers of the tables that name a segment of the cohort.
+    pub(crate) naming_cohort: HashSet<u64>,
+    /// The oldest WAL that replay would need.
+    pub(crate) oldest_wal: WalNumber,
+}
+
+/// What is known of the sealed segments.
+#[derive(Debug)]
+pub(crate) struct Removal {
+    log: Arc<ValueLog>,
+    readers: Readers,
+    directory: PathBuf,
+    identity: Identity,
+    /// Held during a round, and during a checkpoint.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest WAL that may name a value of the segment.
+    last_wal: HashMap<SegmentNumber, WalNumber>,
+    /// Tables that were being compacted when the last filter had appended to the segment, and may be still.
+    appended_by: HashMap<SegmentNumber, HashSet<u64>>,
+    /// The epoch in which no table named the segment any more.
+    unnamed_since: HashMap<SegmentNumber, u64>,
+    references: References,
+    removed_segments: u64,
+    removed_bytes: u64,
+    warned: bool,
+}
+
+/// What the value log holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValueLogProperties {
+    /// Segments there are.
+    pub segments: u64,
+    /// Their length together, in bytes.
+    pub bytes: u64,
+    /// Bytes of records that a table names; values that are in memtables only are not counted yet.
+    pub referenced_bytes: u64,
+    /// Bytes of records that were relocated since the store was opened.
+    pub relocated_bytes: u64,
+    /// Values that were removed since the store was opened because their time was over.
+    pub expired_values: u64,
+    /// Segments removed since the store was opened.
+    pub removed_segments: u64,
+    /// Their length together, in bytes.
+    pub removed_bytes: u64,
+}
+
+impl Removal {
+    /// `newest_wal` is the newest that was there before the database was opened: segments found then can be named by none
+    /// that came later.
+    pub(crate) fn new(
+        log: Arc<ValueLog>,
+        readers: Readers,
+        directory: &Path,
+        newest_wal: WalNumber,
+        identity: Identity,
+    ) -> Self {
+        let last_wal = log.segments().iter().map(|segment| (segment.number(), newest_wal)).collect();
+        let state = Mutex::new(State { last_wal, ..State::default() });
+        Self { log, readers, directory: directory.to_path_buf(), identity, state }
+    }
+
+    /// Holds back removals while `action` runs.
+    pub(crate) fn hold<T>(&self, action: impl FnOnce() -> T) -> T {
+        let _state = self.state.lock();
+        action()
+    }
+
+    /// What there is now; references as of the last round.
+    pub(crate) fn properties(&self) -> ValueLogProperties {
+        let state = self.state.lock();
+        let segments = self.log.segments();
+        ValueLogProperties {
+            segments: segments.len() as u64,
+            bytes: segments.iter().map(|segment| segment.bytes()).sum(),
+            referenced_bytes: state.references.bytes.values().sum(),
+            relocated_bytes: 0,
+            expired_values: 0,
+            removed_segments: state.removed_segments,
+            removed_bytes: state.removed_bytes,
+        }
+    }
+
+    /// One round: removes what can go, and tells what there is. `cohort` are the segments that are being relocated.
+    pub(crate) fn round(&self, db: &DB, family: DataFamily, cohort: &HashSet<SegmentNumber>) -> Result<Round> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let sealed: Vec<_> =
+            self.log.segments().into_iter().filter(|segment| segment.is_sealed() && !segment.has_writers()).collect();
+        for segment in &sealed {
+            if let Entry::Vacant(unknown) = state.last_wal.entry(segment.number()) {
+                unknown.insert(if segment.may_be_in_wal() { self.last_wal(db, family)? } else { NO_WAL });
+            }
+        }
+        let not_installed = state.not_installed(db, &sealed)?;
+        let oldest_wal = db
+            .property_int_value_cf(&family, properties::MIN_LOG_NUMBER_TO_KEEP)
+            .map_err(|error| Error::from_rocks(&error))?
+            .unwrap_or(0);
+        // After the question above, see 3.
+        state.references = References::count(db, &family, self.identity, cohort)?;
+        if !state.references.silent_tables.is_empty() {
+            if !std::mem::replace(&mut state.warned, true) {
+                let tables = &state.references.silent_tables;
+                tracing::warn!(
+                    ?tables,
+                    "tables do not say which values they name: no space is reclaimed until they are compacted"
+                );
+            }
+            return Ok(Round::default());
+        }
+        let mut round = Round { naming_cohort: state.references.naming_cohort.clone(), oldest_wal, ..Round::default() };
+        for segment in sealed {
+            let number = segment.number();
+            if not_installed.contains(&number) {
+                round.waits = true;
+                continue;
+            }
+            let referenced = state.references.bytes.get(&number).copied().unwrap_or(0);
+            let settled = state.last_wal.get(&number).is_some_and(|last| *last < oldest_wal);
+            if !settled || referenced > 0 {
+                round.segments.push(use_of(&segment, referenced, settled));
+                continue;
+            }
+            let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
+            if !self.readers.are_gone(epoch) {
+                round.waits = true;
+                continue;
+            }
+            state.last_wal.remove(&number);
+            state.appended_by.remove(&number);
+            state.unnamed_since.remove(&number);
+            state.removed_segments += 1;
+            state.removed_bytes += segment.bytes();
+            self.log.remove(&segment)?;
+        }
+        Ok(round)
+    }
+}
+
+impl State {
+    /// Segments of relocated values that a compaction may be about to name. Looked at before the tables' references are counted.
+    fn not_installed(&mut self, db: &DB, sealed: &[Arc<Segment>]) -> Result<HashSet<SegmentNumber>> {
+        let waits = |state: &Self, number| state.appended_by.get(&number).is_none_or(|tables| !tables.is_empty());
+        let relocated: Vec<_> =
+            sealed.iter().filter(|segment| !segment.may_be_in_wal()).map(|it| it.number()).collect();
+        if !relocated.iter().any(|number| waits(self, *number)) {
+            return Ok(HashSet::new());
+        }
+        let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let compacted: HashSet<_> =
+            tables.into_iter().filter(|table| table.being_compacted).map(|table| table.file_number).collect();
+        let mut not_installed = HashSet::new();
+        for number in relocated {
+            let tables = self.appended_by.entry(number).or_insert_with(|| compacted.clone());
+            tables.retain(|table| compacted.contains(table));
+            if !tables.is_empty() {
+                not_installed.insert(number);
+            }
+        }
+        Ok(not_installed)
+    }
+}
+
+impl Removal {
+    /// The newest WAL that can name a value of a segment whose writers are gone.
+    fn last_wal(&self, db: &DB, family: DataFamily) -> Result<WalNumber> {
+        let entries = db.property_int_value_cf(&family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
+        // Looked at before the WALs: the last write is in the active memtable, whose WAL is there, or in an older one.
+        let is_empty = entries.map_err(|error| Error::from_rocks(&error))? == Some(0);
+        let newest = newest_wal(&self.directory)?;
+        // A memtable begins with a WAL of its own, so nothing is in that one.
+        Ok(if is_empty { newest.saturating_sub(1) } else { newest })
+    }
+}
+
+fn use_of(segment: &Segment, referenced: u64, settled: bool) -> SegmentUse {
+    SegmentUse { segment: segment.number().0, bytes: Bytes(segment.bytes()), referenced: Bytes(referenced), settled }
+}
+
+/// The newest WAL in a store's directory, 0 without any.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the directory cannot be listed.
+pub(crate) fn newest_wal(directory: &Path) -> Result<WalNumber> {
+    let failed = |error: std::io::Error| Error::io("list", directory, &error);
+    let mut newest = 0;
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".log")).and_then(|stem| stem.parse().ok());
+        newest = newest.max(number.unwrap_or(0));
+    }
+    Ok(newest)
+}

@@ -1,0 +1,374 @@
+//! One file of the value log: its name, its header, its bytes.
+//!
+//! ```text
+//!  0            8         12        16      20           28        32
+//!  +------------+---------+---------+-------+------------+---------+ - - - - -
+//!  | "ECOVALUE" | format  | segment | level | 0 (8 bytes)| crc32c  | records
+//!  |            | u32     | u32     | u32   |            | u32     |
+//!  +------------+---------+---------+-------+------------+---------+ - - - - -
+//!  |<------- what the checksum is over ------------------>|
+//! ```
+//!
+//! All numbers are little-endian. The level is 0 in a segment that users' writes went to; in one of relocated values it is one
+//! more than the level that they came to rest in.
+//!
+//! A segment is appended to by one process until it is sealed, and never changed after. What a process that died was
+//! appending to is taken as sealed; behind its last whole record may be anything.
+//!
+//! Threads: reads come from any number of threads; [`Segment::append`] is called under the log's lock.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::pointer::SegmentNumber;
+use crate::{Error, Result};
+
+/// The length of a segment's header.
+pub const SEGMENT_HEADER_BYTES: usize = 32;
+
+const MAGIC: &[u8; 8] = b"ECOVALUE";
+const FORMAT: u32 = 1;
+const SUFFIX: &str = ".segment";
+
+/// A segment, with its file where that is open.
+#[derive(Debug)]
+pub struct Segment {
+    number: SegmentNumber,
+    path: PathBuf,
+    /// Whether a WAL can name its values.
+    written_by_users: bool,
+    file: Mutex<Option<Arc<File>>>,
+    /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
+    written: AtomicU64,
+    /// Bytes that are on the device.
+    durable: AtomicU64,
+    /// Writes whose value is here and whose key is not in RocksDB yet.
+    writers: AtomicU32,
+    sealed: AtomicBool,
+}
+
+/// Says, while it lives, that a value is in its segment and its key not in RocksDB yet.
+#[derive(Debug)]
+pub struct InFlight(Arc<Segment>);
+
+impl InFlight {
+    /// The segment.
+    pub fn segment(&self) -> SegmentNumber {
+        self.0.number
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Segment {
+    /// Makes a new segment in `directory`, with its header, for appending. Its name is not durable yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DiskFull`], [`Error::Io`]; a file of that name is never touched.
+    pub fn create(directory: &Path, number: SegmentNumber, resting_level: Option<u32>) -> Result<Arc<Self>> {
+        let path = directory.join(file_name(number));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| Error::io("create", &path, &error))?;
+        if let Err(error) = file.write_all_at(&header(number, resting_level.map_or(0, |level| level + 1)), 0) {
+            // It would be refused as damaged at the next open; nothing refers to it.
+            let _ = std::fs::remove_file(&path);
+            return Err(Error::io("write", &path, &error));
+        }
+        Ok(Arc::new(Self {
+            number,
+            path,
+            written_by_users: resting_level.is_none(),
+            file: Mutex::new(Some(Arc::new(file))),
+            written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
+            durable: AtomicU64::new(0),
+            writers: AtomicU32::new(0),
+            sealed: AtomicBool::new(false),
+        }))
+    }
+
+    /// A segment that is there, sealed. Its file is opened and its header checked when it is first read.
+    pub fn found(directory: &Path, number: SegmentNumber, bytes: u64) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            path: directory.join(file_name(number)),
+            written_by_users: true,
+            file: Mutex::new(None),
+            written: AtomicU64::new(bytes),
+            durable: AtomicU64::new(0),
+            writers: AtomicU32::new(0),
+            sealed: AtomicBool::new(true),
+        })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> SegmentNumber {
+        self.number
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length in bytes, header included.
+    pub fn bytes(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Whether a WAL may name its values. Of a segment that was found at opening nobody knows.
+    pub fn may_be_in_wal(&self) -> bool {
+        self.written_by_users
+    }
+
+    /// Whether nothing is appended any more.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// Ends appending.
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    /// Whether a write has its value here and its key not in RocksDB yet.
+    pub fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Acquire) > 0
+    }
+
+    /// Appends `parts`, one behind the other, and returns where they begin. One caller at a time.
+    ///
+    /// # Errors
+    ///
+    /// On any error nothing was appended: the next call writes over what this one left.
+    pub fn append(self: &Arc<Self>, parts: &[&[u8]]) -> Result<(u64, InFlight)> {
+        let file = self.file()?;
+        let begin = self.written.load(Ordering::Relaxed);
+        let mut end = begin;
+        for part in parts {
+            file.write_all_at(part, end).map_err(|error| Error::io("append to", &self.path, &error))?;
+            end += part.len() as u64;
+        }
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        self.written.store(end, Ordering::Release);
+        Ok((begin, InFlight(self.clone())))
+    }
+
+    /// Reads `into.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] where the segment ends before, [`Error::Io`] where it cannot be read.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.file()?.read_exact_at(into, offset).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => self.corrupt(offset, "the segment ends before the record does"),
+            _ => Error::io("read", &self.path, &error),
+        })
+    }
+
+    /// Makes all bytes durable that were appended before the call, and returns how many there are. Its name in the directory
+    /// is not its concern.
+    ///
+    /// # Errors
+    ///
+    /// After an error nobody knows which bytes are durable: the store must take no more writes.
+    pub fn sync(&self) -> Result<u64> {
+        let written = self.written.load(Ordering::Acquire);
+        if self.durable.load(Ordering::Acquire) < written {
+            // Found ones too, whose header a loss of power may have taken: that is for their readers to find.
+            let open = self.file.lock().clone();
+            let file = open.map_or_else(|| File::open(&self.path).map(Arc::new), Ok);
+            file.and_then(|file| file.sync_data()).map_err(|error| Error::io("sync", &self.path, &error))?;
+            self.durable.fetch_max(written, Ordering::AcqRel);
+        }
+        Ok(written)
+    }
+
+    /// Whether its file is open.
+    pub fn is_open(&self) -> bool {
+        self.file.lock().is_some()
+    }
+
+    /// Closes the file, where it is open and sealed; a read opens it again. Reads under way end in peace.
+    pub fn close(&self) {
+        if self.is_sealed() {
+            *self.file.lock() = None;
+        }
+    }
+
+    /// Removes the file's name. Readers that have it open can go on.
+    pub fn remove(&self) -> Result<()> {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &self.path, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// That the bytes at `offset` are not what they should be.
+    #[cold]
+    pub fn corrupt(&self, offset: u64, detail: impl ToString) -> Error {
+        Error::Corrupt {
+            location: Some(format!("{} at offset {offset}", self.path.display())),
+            detail: detail.to_string(),
+        }
+    }
+
+    fn file(&self) -> Result<Arc<File>> {
+        let mut slot = self.file.lock();
+        if let Some(file) = &*slot {
+            return Ok(file.clone());
+        }
+        let file = File::open(&self.path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => self.corrupt(0, "the segment is missing"),
+            _ => Error::io("open", &self.path, &error),
+        })?;
+        let mut found = [0; SEGMENT_HEADER_BYTES];
+        file.read_exact_at(&mut found, 0).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => self.corrupt(0, "the segment ends inside its header"),
+            _ => Error::io("read", &self.path, &error),
+        })?;
+        check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
+        let file = Arc::new(file);
+        *slot = Some(file.clone());
+        Ok(file)
+    }
+}
+
+/// The name of a segment's file.
+pub fn file_name(number: SegmentNumber) -> String {
+    format!("{number}{SUFFIX}")
+}
+
+/// The number that a file's name gives; `None` for a file that is no segment.
+pub fn number_in(name: &str) -> Option<SegmentNumber> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
+    // One name for each number, so that no two files are the same segment.
+    (file_name(SegmentNumber(number)) == name).then_some(SegmentNumber(number))
+}
+
+fn header(number: SegmentNumber, level: u32) -> [u8; SEGMENT_HEADER_BYTES] {
+    let mut header = [0; SEGMENT_HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    header[12..16].copy_from_slice(&number.0.to_le_bytes());
+    header[16..20].copy_from_slice(&level.to_le_bytes());
+    let checksum = crc32c::crc32c(&header[..28]);
+    header[28..].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> std::result::Result<(), String> {
+    let field = |at: usize| found[at..at + 4].iter().rev().fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
+    if found[..8] != *MAGIC {
+        return Err("it does not begin as a segment does".into());
+    }
+    if field(28) != crc32c::crc32c(&found[..28]) {
+        return Err("the checksum of its header does not match".into());
+    }
+    if field(8) != FORMAT {
+        return Err(format!("its format is {}, this version reads {FORMAT}: use a newer version", field(8)));
+    }
+    if field(12) != number.0 {
+        return Err(format!("its header says that it is segment {}", SegmentNumber(field(12))));
+    }
+    Ok(())
+}
+
+/// The segments in `directory` with their lengths, in the order of their numbers; none where it is missing.
+pub fn list(directory: &Path) -> Result<Vec<(SegmentNumber, u64)>> {
+    let failed = |error: io::Error| Error::io("list", directory, &error);
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let Some(number) = entry.file_name().to_str().and_then(number_in) else { continue };
+        match entry.metadata() {
+            Ok(metadata) => found.push((number, metadata.len())),
+            // Removed meanwhile, by the process that writes the store: seen by one that only reads it.
+            Err(error) if error.kind() == ErrorKind::NotFound => (),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_and_a_number_belong_together() {
+        assert_eq!(file_name(SegmentNumber(7)), "000007.segment");
+        assert_eq!(file_name(SegmentNumber(u32::MAX)), "4294967295.segment");
+        for number in [0, 7, 999_999, 1_000_000, u32::MAX].map(SegmentNumber) {
+            assert_eq!(number_in(&file_name(number)), Some(number));
+        }
+        for other in ["7.segment", "0000007.segment", "+00007.segment", "4294967296.segment", ".segment", "000007.sst"]
+        {
+            assert_eq!(number_in(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_header_never_change() {
+        let bytes = header(SegmentNumber(0x0102), 3);
+        assert_eq!(bytes[..28], *b"ECOVALUE\x01\0\0\0\x02\x01\0\0\x03\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(bytes[28..], crc32c::crc32c(&bytes[..28]).to_le_bytes());
+    }
+
+    #[test]
+    fn a_damaged_header_is_refused_and_says_where() {
+        let directory = tempfile::tempdir().unwrap();
+        let number = SegmentNumber(3);
+        drop(Segment::create(directory.path(), number, None).unwrap());
+        let path = directory.path().join(file_name(number));
+        let good = std::fs::read(&path).unwrap();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, &bad).unwrap();
+            let error = Segment::found(directory.path(), number, 32).read(0, &mut [0; 1]).unwrap_err();
+            assert!(
+                matches!(&error, Error::Corrupt { location: Some(location), .. } if location.contains("000003.segment")),
+                "{error}"
+            );
+        }
+        std::fs::write(&path, &good[..31]).unwrap();
+        let error = Segment::found(directory.path(), number, 31).read(0, &mut [0; 1]).unwrap_err();
+        assert!(error.to_string().contains("ends inside its header"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        let error = Segment::found(directory.path(), number, 31).read(0, &mut [0; 1]).unwrap_err();
+        assert!(error.to_string().contains("is missing"), "{error}");
+    }
+
+    #[test]
+    fn an_append_that_failed_leaves_no_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None).unwrap();
+        let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
+        // A file opened for reading takes no bytes.
+        let writable = segment.file.lock().replace(Arc::new(File::open(segment.path()).unwrap()));
+        segment.append(&[b"lost"]).unwrap_err();
+        *segment.file.lock() = writable;
+        let (second, _) = segment.append(&[b"three"]).unwrap();
+        assert_eq!((first, second), (32, 38));
+        let mut bytes = [0; 11];
+        segment.read(32, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"onetwothree");
+    }
+}

@@ -1,0 +1,116 @@
+//! One sequence of segments that is appended to.
+//!
+//! Users' writes have one, and values that were relocated have one for each level that they came to rest in, so that what is
+//! cold lies together. Each is appended to, sealed and synced by itself.
+//!
+//! Invariant: what is said to be synced is on the device, names included.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::segment::{InFlight, SEGMENT_HEADER_BYTES, Segment};
+use super::watermark::Watermark;
+use crate::Result;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Stream {
+    active: Mutex<Option<Arc<Segment>>>,
+    /// Segments that are not known to be durable whole, in the order of their numbers.
+    unsynced: Mutex<Vec<Arc<Segment>>>,
+    syncing: Mutex<()>,
+    /// Records appended, and those of them that are durable.
+    appended: AtomicU64,
+    synced: AtomicU64,
+}
+
+impl Stream {
+    /// One that begins with segments of another process, which it may have left unsynced.
+    pub fn after(unsynced: Vec<Arc<Segment>>) -> Self {
+        let appended = AtomicU64::new(unsynced.len() as u64);
+        Self { unsynced: Mutex::new(unsynced), appended, ..Self::default() }
+    }
+
+    /// Appends one record of `parts`, to a segment of at most `segment_bytes` unless the record alone is longer. `create` makes
+    /// a further segment. Returns where the record begins.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was appended.
+    pub fn append(
+        &self,
+        parts: &[&[u8]],
+        segment_bytes: u64,
+        create: impl FnOnce() -> Result<Arc<Segment>>,
+    ) -> Result<(u64, InFlight)> {
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let mut active = self.active.lock();
+        let has_room = |segment: &Arc<Segment>| {
+            let used = segment.bytes();
+            used == SEGMENT_HEADER_BYTES as u64 || used + bytes <= segment_bytes
+        };
+        let segment = match active.as_ref().filter(|segment| has_room(segment)) {
+            Some(segment) => segment.clone(),
+            None => {
+                if let Some(full) = active.take() {
+                    full.seal();
+                }
+                let segment = create()?;
+                self.unsynced.lock().push(segment.clone());
+                active.insert(segment).clone()
+            }
+        };
+        let appended = segment.append(parts)?;
+        self.appended.fetch_add(1, Ordering::Release);
+        Ok(appended)
+    }
+
+    /// Ends the segment that is appended to; the next append begins another.
+    pub fn seal(&self) {
+        if let Some(segment) = self.active.lock().take() {
+            segment.seal();
+        }
+    }
+
+    /// Whether a record was appended that may not be durable.
+    pub fn is_dirty(&self) -> bool {
+        self.synced.load(Ordering::Acquire) < self.appended.load(Ordering::Acquire)
+    }
+
+    /// Makes every record durable that was appended before the call. `sync_names` is called where segments are new. Returns up
+    /// to where the stream is durable now; `None` where it was already.
+    ///
+    /// # Errors
+    ///
+    /// Nobody knows what is durable then.
+    pub fn sync(&self, sync_names: impl FnOnce() -> Result<()>) -> Result<Option<Watermark>> {
+        let _one_at_a_time = self.syncing.lock();
+        let appended = self.appended.load(Ordering::Acquire);
+        if self.synced.load(Ordering::Acquire) >= appended {
+            return Ok(None);
+        }
+        let unsynced = self.unsynced.lock().clone();
+        let mut watermark = None;
+        let mut whole = Vec::new();
+        for segment in &unsynced {
+            // Before the sync: what is sealed then has all its bytes.
+            let sealed = segment.is_sealed();
+            let offset = segment.sync()?;
+            watermark = Some(Watermark { segment: segment.number(), offset });
+            if sealed {
+                whole.push(segment.number());
+            }
+        }
+        sync_names()?;
+        self.unsynced.lock().retain(|segment| !whole.contains(&segment.number()));
+        self.synced.store(appended, Ordering::Release);
+        Ok(watermark)
+    }
+
+    /// Forgets a segment that is being removed.
+    pub fn forget(&self, segment: &Segment) {
+        self.unsynced.lock().retain(|other| other.number() != segment.number());
+    }
+}

@@ -1,0 +1,292 @@
+//! The thread that keeps the value log in shape: it removes segments that nobody names, chooses a cohort when there is too much
+//! garbage, and compacts the tables that still name it, one after the other.
+//!
+//! Most of a cohort is relocated by compactions that happen anyway. What rests in tables that nobody would compact is compacted on
+//! purpose: the deepest first, in the order of the keys, with rests between, and not while level 0 fills. Such compactions stay on
+//! this server, since a worker has no segments.
+//!
+//! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
+//! compactions for each table there was, and nothing is tried for [`AFTER_FAILED_PASS`].
+//!
+//! Failure: whatever fails is logged and tried again in the next round.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ecotone_policy::relocation::{RelocationParameters, cohort, ratio, rest};
+use ecotone_policy::units::Seconds;
+use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use parking_lot::{Condvar, Mutex};
+use rust_rocksdb::compaction::CompactionOptions;
+use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
+
+use super::pointer::SegmentNumber;
+use super::relocation::Relocation;
+use super::removal::{Removal, Round, WalNumber};
+use crate::family::DataFamily;
+use crate::{Error, Result};
+
+/// The longest time between two rounds while something is waited for that nobody tells of.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A segment that was sealed waits so long for a flush to settle what names it; then one is begun.
+const SETTLE_AFTER: Duration = Duration::from_secs(5);
+
+/// A table is rewritten at most once in a pass for each level above its own that holds keys of its range, and seldom so often.
+const STEPS_PER_TABLE: usize = 4;
+
+/// How long nothing is relocated on purpose after a pass was given up.
+const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
+
+/// Wakes the thread; shared with the listener.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    round: bool,
+    stop: bool,
+}
+
+impl Wake {
+    /// A flush or a compaction has ended.
+    pub(crate) fn tables_changed(&self) {
+        self.wanted.lock().round = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until there is a reason for a round, or for `most`. False when the thread is to end.
+    fn wait(&self, most: Option<Duration>) -> bool {
+        let mut wanted = self.wanted.lock();
+        match most {
+            _ if wanted.stop || wanted.round => (),
+            Some(most) => drop(self.changed.wait_for(&mut wanted, most)),
+            None => {
+                self.changed.wait_while(&mut wanted, |wanted| !wanted.stop && !wanted.round);
+            }
+        }
+        wanted.round = false;
+        !wanted.stop
+    }
+
+    /// Rests for `time`. False when the thread is to end.
+    fn rest(&self, time: Duration) -> bool {
+        let mut wanted = self.wanted.lock();
+        let until = Instant::now() + time;
+        while !wanted.stop && !self.changed.wait_until(&mut wanted, until).timed_out() {}
+        !wanted.stop
+    }
+}
+
+/// The thread, while it lives.
+pub(crate) struct Upkeep {
+    wake: Arc<Wake>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Upkeep {
+    pub(crate) fn start(
+        removal: Arc<Removal>,
+        relocation: Arc<Relocation>,
+        parameters: RelocationParameters,
+        most_l0_tables: u64,
+        wake: Arc<Wake>,
+        db: &Arc<DB>,
+        family: DataFamily,
+    ) -> std::io::Result<Self> {
+        let of_thread = Thread {
+            removal,
+            relocation,
+            parameters,
+            most_l0_tables,
+            wake: wake.clone(),
+            family,
+            pass: None,
+            again: None,
+            unsettled: None,
+        };
+        let db = Arc::downgrade(db);
+        // What the last process left.
+        wake.tables_changed();
+        let thread = std::thread::Builder::new().name("ecotone-values".into()).spawn(move || of_thread.run(&db))?;
+        Ok(Self { wake, thread: Some(thread) })
+    }
+
+    /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
+    pub(crate) fn ask_to_stop(&self) {
+        self.wake.wanted.lock().stop = true;
+        self.wake.changed.notify_one();
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.ask_to_stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, its message is on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    removal: Arc<Removal>,
+    relocation: Arc<Relocation>,
+    parameters: RelocationParameters,
+    /// No compaction on purpose begins with more tables in level 0.
+    most_l0_tables: u64,
+    wake: Arc<Wake>,
+    family: DataFamily,
+    pass: Option<Pass>,
+    /// Before this nothing is relocated on purpose.
+    again: Option<Instant>,
+    /// Since when no flush has settled anything, though something waits for one.
+    unsettled: Option<(WalNumber, Instant)>,
+}
+
+/// The relocation of a cohort, which may grow until it is gone.
+#[derive(Default)]
+struct Pass {
+    cohort: HashSet<SegmentNumber>,
+    /// Compactions on purpose that are left until the cohort must have shrunk; `None` before the first.
+    steps_left: Option<usize>,
+}
+
+impl Thread {
+    fn run(mut self, db: &Weak<DB>) {
+        let mut wait = None;
+        while self.wake.wait(wait) {
+            // The store ends this thread before it closes the database, so the family is good while this is.
+            let Some(db) = db.upgrade() else { return };
+            wait = self.round(&db).unwrap_or_else(|error| {
+                tracing::warn!(%error, "the value log could not be looked after; trying again");
+                Some(ROUND_INTERVAL)
+            });
+        }
+    }
+
+    /// One round. Returns how long to wait for a reason for the next; `None` is for ever.
+    fn round(&mut self, db: &DB) -> Result<Option<Duration>> {
+        let none = HashSet::new();
+        let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.cohort);
+        let round = self.removal.round(db, self.family, cohort_now)?;
+        let waits_for_flush = self.settle(db, &round)?;
+        let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
+        if self.again.is_some_and(|again| Instant::now() < again) {
+            return Ok(Some(ROUND_INTERVAL));
+        }
+        let Some(grown) = self.choose(&round) else { return Ok(wait) };
+        if grown {
+            // The next round knows which tables name it.
+            return Ok(Some(Duration::ZERO));
+        }
+        self.step(db, &round).map(Some)
+    }
+
+    /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It grows also while a pass is under
+    /// way: a compaction takes along what is known when it begins.
+    fn choose(&mut self, round: &Round) -> Option<bool> {
+        let chosen = cohort(&round.segments, &self.parameters);
+        let there: HashSet<_> = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
+        let pass = self.pass.get_or_insert_default();
+        let before = pass.cohort.len();
+        pass.cohort.retain(|segment| there.contains(segment));
+        let kept = pass.cohort.len();
+        pass.cohort.extend(chosen.segments.into_iter().map(SegmentNumber));
+        let grown = pass.cohort.len() > kept;
+        if grown || kept < before {
+            pass.steps_left = None;
+            self.relocation.set_cohort(pass.cohort.clone());
+        }
+        if pass.cohort.is_empty() {
+            self.pass = None;
+            return None;
+        }
+        Some(grown)
+    }
+
+    /// Begins a flush where segments have waited for one for long. Returns whether any wait.
+    fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
+        if round.segments.iter().all(|segment| segment.settled) {
+            self.unsettled = None;
+            return Ok(false);
+        }
+        match self.unsettled {
+            Some((wal, since)) if wal == round.oldest_wal => {
+                if since.elapsed() >= SETTLE_AFTER {
+                    self.unsettled = None;
+                    let mut options = FlushOptions::default();
+                    options.set_wait(false);
+                    db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error))?;
+                }
+            }
+            _ => self.unsettled = Some((round.oldest_wal, Instant::now())),
+        }
+        Ok(true)
+    }
+
+    /// Compacts one table that names the cohort. Returns how long to wait for a reason to go on.
+    fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
+        let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
+        if level_zero_tables(db, self.family)? > self.most_l0_tables {
+            return Ok(ROUND_INTERVAL);
+        }
+        let Some(table) = next_table(db, &round.naming_cohort)? else {
+            // A compaction is rewriting what names the cohort, or only iterators hold its segments.
+            return Ok(ROUND_INTERVAL);
+        };
+        let left = pass.steps_left.get_or_insert(round.naming_cohort.len() * STEPS_PER_TABLE);
+        let Some(fewer) = left.checked_sub(1) else {
+            tracing::warn!(
+                "relocation does not come to its end: a snapshot may hold old values, or a table cannot be compacted"
+            );
+            self.again = Some(Instant::now() + AFTER_FAILED_PASS);
+            self.pass = None;
+            self.relocation.set_cohort(HashSet::new());
+            return Ok(ROUND_INTERVAL);
+        };
+        *left = fewer;
+        let began = Instant::now();
+        let outcome = self.relocation.on_purpose(|| compact(db, self.family, &table));
+        if let Err(error) = outcome {
+            // Another compaction was faster, most likely; the next round looks again.
+            tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
+        }
+        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &self.parameters);
+        self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
+        Ok(Duration::ZERO)
+    }
+}
+
+/// The table to compact next: the deepest, and of those the first.
+fn next_table(db: &DB, naming: &HashSet<u64>) -> Result<Option<TableMetadata>> {
+    let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+    let of_cohort = tables.into_iter().filter(|table| naming.contains(&table.file_number) && !table.being_compacted);
+    Ok(of_cohort.min_by(|one, other| {
+        other.level.cmp(&one.level).then_with(|| one.smallest_user_key.cmp(&other.smallest_user_key))
+    }))
+}
+
+/// Rewrites one table in its level. Tables of level 0 overlap and go down with what is below them.
+fn compact(db: &DB, family: DataFamily, table: &TableMetadata) -> std::result::Result<(), rust_rocksdb::Error> {
+    if table.level == 0 {
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(false);
+        let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
+        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
+        return Ok(());
+    }
+    // Levels are few.
+    let level = table.level as i32;
+    db.compact_files_cf(&family, &CompactionOptions::default(), [table.name.as_str()], level).map(drop)
+}
+
+fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {
+    let tables = db.property_value_cf(&family, properties::num_files_at_level(0)).map_err(|e| Error::from_rocks(&e))?;
+    Ok(tables.and_then(|tables| tables.parse().ok()).unwrap_or(0))
+}

@@ -1,0 +1,158 @@
+//! Up to where the value log is known to be durable, kept over restarts.
+//!
+//! ```text
+//!  0        8         12       16       24        28
+//!  +--------+---------+--------+--------+---------+
+//!  | count  | segment | 0      | offset | crc32c  |      u64, u32, u32, u64, u32, little-endian
+//!  +--------+---------+--------+--------+---------+
+//! ```
+//!
+//! Two such slots, 512 bytes apart, are written in turn, each time after the segments were synced. The file itself is not
+//! synced: whichever of its former contents a crash leaves was true when it was written and still is. Of two good slots the
+//! one with the greater count holds; without any nothing is known to be durable, and replay checks every pointer.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::pointer::SegmentNumber;
+use crate::{Error, Result};
+
+/// The file's name, beside the segments.
+pub const WATERMARK_FILE: &str = "WATERMARK";
+
+const SLOT_BYTES: usize = 28;
+
+/// Apart by a sector, so that a torn write spoils one of them only.
+const SLOT_DISTANCE: u64 = 512;
+
+/// All segments with a lower number are durable, and this one up to `offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Watermark {
+    /// The segment.
+    pub segment: SegmentNumber,
+    /// Its durable bytes.
+    pub offset: u64,
+}
+
+/// Where the watermark is kept.
+#[derive(Debug)]
+pub struct WatermarkFile {
+    file: File,
+    count: u64,
+}
+
+impl WatermarkFile {
+    /// Opens the file in `directory` for writing, and makes it where it is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], [`Error::DiskFull`].
+    pub fn open(directory: &Path) -> Result<Self> {
+        let path = directory.join(WATERMARK_FILE);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|error| Error::io("open", &path, &error))?;
+        let count = slots(&file).into_iter().flatten().map(|(count, _)| count).max().unwrap_or(0);
+        Ok(Self { file, count })
+    }
+
+    /// Keeps `watermark`. A failure is no harm: the former one goes on being true.
+    pub fn set(&mut self, watermark: Watermark) -> std::io::Result<()> {
+        let count = self.count + 1;
+        self.file.write_all_at(&encode(count, watermark), (count % 2) * SLOT_DISTANCE)?;
+        self.count = count;
+        Ok(())
+    }
+}
+
+/// The watermark that is kept in `directory`.
+///
+/// # Errors
+///
+/// [`Error::Io`] where there is a file that cannot be read.
+pub fn read(directory: &Path) -> Result<Option<Watermark>> {
+    let path = directory.join(WATERMARK_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("open", &path, &error)),
+    };
+    Ok(slots(&file).into_iter().flatten().max_by_key(|(count, _)| *count).map(|(_, watermark)| watermark))
+}
+
+fn slots(file: &File) -> [Option<(u64, Watermark)>; 2] {
+    [0, SLOT_DISTANCE].map(|offset| {
+        let mut slot = [0; SLOT_BYTES];
+        file.read_exact_at(&mut slot, offset).ok()?;
+        decode(&slot)
+    })
+}
+
+fn encode(count: u64, watermark: Watermark) -> [u8; SLOT_BYTES] {
+    let mut slot = [0; SLOT_BYTES];
+    slot[..8].copy_from_slice(&count.to_le_bytes());
+    slot[8..12].copy_from_slice(&watermark.segment.0.to_le_bytes());
+    slot[16..24].copy_from_slice(&watermark.offset.to_le_bytes());
+    let checksum = crc32c::crc32c(&slot[..24]);
+    slot[24..].copy_from_slice(&checksum.to_le_bytes());
+    slot
+}
+
+fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Watermark)> {
+    let number = |at: usize, bytes: usize| {
+        slot[at..at + bytes].iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
+    };
+    // A slot of zeros has the right checksum of nothing written; counts begin at 1.
+    if number(24, 4) != u64::from(crc32c::crc32c(&slot[..24])) || number(0, 8) == 0 {
+        return None;
+    }
+    let segment = SegmentNumber(number(8, 4) as u32);
+    Some((number(0, 8), Watermark { segment, offset: number(16, 8) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(segment: u32, offset: u64) -> Watermark {
+        Watermark { segment: SegmentNumber(segment), offset }
+    }
+
+    #[test]
+    fn the_latest_holds_also_after_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read(directory.path()).unwrap(), None);
+        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), None);
+        for number in 1..6 {
+            file.set(at(number, 100)).unwrap();
+            assert_eq!(read(directory.path()).unwrap(), Some(at(number, 100)));
+        }
+        drop(file);
+        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        file.set(at(6, 50)).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), Some(at(6, 50)));
+    }
+
+    #[test]
+    fn damage_falls_back_to_the_one_before_and_then_to_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        file.set(at(1, 10)).unwrap();
+        file.set(at(2, 20)).unwrap();
+        let path = directory.path().join(WATERMARK_FILE);
+        let good = std::fs::read(&path).unwrap();
+        // The first write went to the second slot.
+        for bit in 0..SLOT_BYTES * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, &bad).unwrap();
+            assert_eq!(read(directory.path()).unwrap(), Some(at(1, 10)));
+        }
+        for rest in [0, 27, 512, 539] {
+            std::fs::write(&path, vec![0; rest]).unwrap();
+            assert_eq!(read(directory.path()).unwrap(), None);
+        }
+    }
+}

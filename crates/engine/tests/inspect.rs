@@ -1,0 +1,102 @@
+//! `verify` and `space`: what they say of a sound store, and of one that is not.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Model, fill};
+use ecotone_engine::{OpenMode, Separation, Store, StoreOptions, verify};
+
+fn separated() -> StoreOptions {
+    StoreOptions { separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }), ..common::small() }
+}
+
+/// A store with tables and segments, closed, and how many entries it has.
+fn closed() -> (tempfile::TempDir, PathBuf, u64) {
+    let (directory, store) = common::store(separated());
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 4_000, 1_000);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    store.put(b"in the WAL", &[1; 100]).unwrap();
+    store.close().unwrap();
+    let path = directory.path().join("store");
+    (directory, path, model.len() as u64 + 1)
+}
+
+fn newest(directory: &Path, end: &str) -> PathBuf {
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == end)).max().unwrap()
+}
+
+#[test]
+fn a_sound_store_is_sound_and_every_byte_has_its_place() {
+    let (_directory, path, entries) = closed();
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    assert_eq!(report.entries, entries);
+    assert!(report.tables > 0 && report.segments > 0 && report.records > 0, "{report:?}");
+    assert_eq!(report.torn_ends, []);
+
+    let store = Store::open(&path, OpenMode::ReadOnly, separated()).unwrap();
+    let space = store.space().unwrap();
+    let on_disk = |directory: &Path, end: &str| -> u64 {
+        let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let files = files.filter(|path| path.extension().is_some_and(|extension| extension == end));
+        files.map(|path| fs::metadata(path).unwrap().len()).sum()
+    };
+    assert_eq!(space.table_bytes(), on_disk(&path, "sst"));
+    assert_eq!(space.segment_bytes(), on_disk(&path.join("values"), "segment"));
+    assert_eq!(space.wal_bytes, on_disk(&path, "log"));
+    assert!(space.referenced_bytes() > 0 && space.referenced_bytes() <= space.segment_bytes());
+    assert_eq!((report.table_bytes, report.segment_bytes), (space.table_bytes(), space.segment_bytes()));
+}
+
+#[test]
+fn damage_is_found_wherever_it_is_and_named() {
+    let (_directory, path, entries) = closed();
+    for file in [newest(&path, "sst"), newest(&path.join("values"), "segment")] {
+        let good = fs::read(&file).unwrap();
+        for share in [0.3, 0.6, 0.9] {
+            let mut bad = good.clone();
+            let at = (bad.len() as f64 * share) as usize;
+            bad[at] ^= 0x10;
+            fs::write(&file, &bad).unwrap();
+            let report = verify(&path, |_| ()).unwrap();
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let named = report.damaged.iter().chain(&report.torn_ends).any(|finding| finding.place.contains(name));
+            assert!(named, "{at} of {name}: {report:?}");
+        }
+        fs::write(&file, good).unwrap();
+    }
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound() && report.entries == entries);
+}
+
+#[test]
+fn a_missing_segment_and_every_value_lost_with_it_are_named() {
+    let (_directory, path, entries) = closed();
+    let segments: Vec<_> = fs::read_dir(path.join("values")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let oldest = segments.iter().filter(|path| path.extension().is_some_and(|end| end == "segment")).min().unwrap();
+    fs::remove_file(oldest).unwrap();
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(!report.is_sound());
+    assert!(report.damaged[0].detail.contains("is missing"), "{:?}", report.damaged[0]);
+    assert_eq!(report.entries + report.damaged_count - 1, entries, "each lost value is one finding");
+}
+
+#[test]
+fn the_end_of_a_segment_that_a_crash_tore_is_no_damage() {
+    let (_directory, path, _) = closed();
+    let last = newest(&path.join("values"), "segment");
+    let mut bytes = fs::read(&last).unwrap();
+    let sound = bytes.len();
+    bytes.extend([7; 5]);
+    fs::write(&last, bytes).unwrap();
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    assert!(report.torn_ends[0].place.ends_with(&format!("at offset {sound}")), "{:?}", report.torn_ends);
+}

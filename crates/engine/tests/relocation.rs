@@ -1,0 +1,235 @@
+//! Relocation: what is mostly garbage goes, what lives stays, whatever happens meanwhile.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::offloads::InProcess;
+use common::{Model, assert_equals, fill, value_of};
+use ecotone_engine::{
+    Attributes, Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, ValueLogProperties,
+    WriteOptions,
+};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
+
+/// Relocation that begins early, over small segments and tables.
+fn relocating() -> StoreOptions {
+    StoreOptions {
+        separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }),
+        relocation: RelocationParameters {
+            begin_ratio: 1.2,
+            end_ratio: 1.1,
+            min_garbage_bytes: Bytes(64 * 1024),
+            ..RelocationParameters::default()
+        },
+        ..common::small()
+    }
+}
+
+fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> ValueLogProperties {
+    let begin = Instant::now();
+    loop {
+        let properties = store.value_log().unwrap();
+        if wanted(&properties) {
+            return properties;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{properties:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn record_bytes((key, value): (&Vec<u8>, &Vec<u8>)) -> u64 {
+    12 + key.len() as u64 + value.len() as u64
+}
+
+#[test]
+fn space_stays_near_what_lives_while_everything_is_overwritten() {
+    let (directory, store) = common::store(relocating());
+    let mut model = Model::new();
+    for round in 0..20 {
+        fill(&store, &mut model, round, 4_000, 2_000);
+    }
+    store.flush(true).unwrap();
+    // What is overwritten and not yet met by a compaction still counts as named.
+    store.compact(..).unwrap();
+    let live: u64 = model.iter().map(record_bytes).sum();
+    let log = until(&store, |log| (log.bytes as f64) < 1.7 * live as f64);
+    assert!(log.relocated_bytes > 0 && log.removed_segments > 0, "{log:?}");
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    let store = Store::open(&directory.path().join("store"), OpenMode::Open, relocating()).unwrap();
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn cold_tables_are_compacted_on_purpose() {
+    let (_directory, store) = common::store(relocating());
+    let mut model = Model::new();
+    for number in 0..4_000_u64 {
+        let key = format!("key{number:06}").into_bytes();
+        let value = value_of(&key, 0, 100);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    // Every second one is deleted; the rest lies in tables that nothing else would touch again.
+    for number in (0..4_000_u64).step_by(2) {
+        let key = format!("key{number:06}").into_bytes();
+        store.delete(&key).unwrap();
+        model.remove(&key);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let live: u64 = model.iter().map(record_bytes).sum();
+    let log = until(&store, |log| (log.bytes as f64) < 1.3 * live as f64);
+    assert!(log.relocated_bytes > live / 2, "{log:?}");
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn readers_see_every_value_while_it_moves() {
+    let (_directory, store) = common::shared(StoreOptions { l0_compaction_trigger: 2, ..relocating() });
+    let keys: Vec<_> = (0..500_u64).map(|number| format!("key{number:04}").into_bytes()).collect();
+    let still: Vec<_> = (0..500_u64).map(|number| format!("still{number:04}").into_bytes()).collect();
+    for key in keys.iter().chain(&still) {
+        store.put(key, &value_of(key, 0, 200)).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reverse in [false, true] {
+            let (store, still, done) = (&store, &still, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Acquire) {
+                    for key in still {
+                        assert_eq!(store.get(key).unwrap().as_deref(), Some(&value_of(key, 0, 200)[..]));
+                    }
+                    let direction = if reverse { Direction::Reverse } else { Direction::Forward };
+                    let snapshot = store.snapshot();
+                    let seen = snapshot.scan(&b"still"[..].., direction).unwrap().map(Result::unwrap);
+                    assert!(
+                        seen.inspect(|(key, value)| assert_eq!(*value, value_of(key, 0, 200))).count() == still.len()
+                    );
+                }
+            });
+        }
+        for number in 1..=60 {
+            for key in &keys {
+                store.put(key, &value_of(key, number, 200)).unwrap();
+            }
+            store.flush(true).unwrap();
+        }
+        until(&store, |log| log.relocated_bytes > 0 && log.removed_segments > 20);
+        done.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn values_whose_time_is_over_are_reclaimed_where_asked_for_and_only_there() {
+    for reclaim_expired in [false, true] {
+        let (_directory, store) = common::store(StoreOptions { reclaim_expired, ..relocating() });
+        let mut batch = store.batch();
+        for number in 0..100_u64 {
+            let over = Attributes { expires_at_ms: Some(1 + number), version: None };
+            batch.put_with(format!("over{number}").as_bytes(), &[1; 100], &over).unwrap();
+            let inline = Attributes { expires_at_ms: Some(1 + number), version: Some(7) };
+            batch.put_with(format!("short{number}").as_bytes(), &[1; 10], &inline).unwrap();
+            let later = Attributes { expires_at_ms: Some(u64::MAX), version: None };
+            batch.put_with(format!("later{number}").as_bytes(), &[2; 100], &later).unwrap();
+        }
+        store.write(&batch, WriteOptions::default()).unwrap();
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        let left = store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap);
+        let over = left.filter(|(key, _)| !key.starts_with(b"later")).count();
+        assert_eq!(over, if reclaim_expired { 0 } else { 200 });
+        assert_eq!(store.value_log().unwrap().expired_values, if reclaim_expired { 200 } else { 0 });
+        assert_eq!(store.get(b"later7").unwrap().as_deref(), Some(&[2; 100][..]));
+    }
+}
+
+#[derive(Default)]
+struct Duties {
+    relocations: AtomicU64,
+}
+
+impl DutyObserver for Duties {
+    fn begin(&self, duty: Duty) {
+        if duty == Duty::Relocation {
+            self.relocations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn end(&self) {}
+}
+
+#[test]
+fn compactions_on_purpose_stay_here_and_have_a_duty_of_their_own() {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    let duties = Arc::new(Duties::default());
+    let (_directory, store) = common::store(StoreOptions {
+        offload: Some(offload.clone()),
+        duties: Some(duties.clone()),
+        l0_compaction_trigger: 2,
+        background_compactions: 4,
+        ..relocating()
+    });
+    let mut model = Model::new();
+    for round in 0..12 {
+        fill(&store, &mut model, round, 4_000, 2_000);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let live: u64 = model.iter().map(record_bytes).sum();
+    until(&store, |log| (log.bytes as f64) < 1.7 * live as f64);
+    assert!(offload.installed.load(Ordering::Relaxed) > 0);
+    assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
+    assert!(duties.relocations.load(Ordering::Relaxed) > 0);
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
+    let (directory, store) = common::store(relocating());
+    let mut model = Model::new();
+    for number in 0..2_000_u64 {
+        let key = format!("key{number:06}").into_bytes();
+        let value = value_of(&key, 0, 100);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.flush(true).unwrap();
+    store.close().unwrap();
+    let path = directory.path().join("store");
+    let segment = path.join("values/000001.segment");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    // Within the value of the first record.
+    bytes[60] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+
+    let store = Store::open(&path, OpenMode::Open, relocating()).unwrap();
+    for number in (1..2_000_u64).step_by(2) {
+        let key = format!("key{number:06}").into_bytes();
+        store.delete(&key).unwrap();
+        model.remove(&key);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    until(&store, |log| log.relocated_bytes > 80 * 800 && log.removed_segments > 0);
+    for (key, value) in &model {
+        match store.get(key) {
+            Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
+            Err(error) => {
+                assert_eq!(key, b"key000000");
+                assert!(error.to_string().contains("000001.segment at offset 32"), "{error}");
+            }
+        }
+    }
+    assert!(segment.exists());
+}
