@@ -67,6 +67,9 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables, in bytes
     #[arg(long)]
     memory_limit: Option<u64>,
+    /// Values of at least so many bytes are kept apart from their keys, in the value log; off: none (engine only)
+    #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = separation)]
+    separation: SeparationArgument,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -81,7 +84,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return Ok(());
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
-    let defaults = StoreSettings::default();
+    let defaults = StoreSettings::with_separation(arguments.separation.0);
     let options = BenchOptions {
         workload: WorkloadOptions {
             workload: name.parse::<Workload>()?,
@@ -127,6 +130,20 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The least length of a value that goes to the value log, where there is one.
+#[derive(Clone, Copy)]
+struct SeparationArgument(Option<u32>);
+
+fn separation(text: &str) -> Result<SeparationArgument, String> {
+    match text {
+        "off" => Ok(SeparationArgument(None)),
+        bytes => match bytes.parse() {
+            Ok(bytes) if bytes > 0 => Ok(SeparationArgument(Some(bytes))),
+            _ => Err("give the least length of a value in bytes, at least 1, or `off`".into()),
+        },
+    }
 }
 
 fn describe(progress: &BenchProgress) -> String {

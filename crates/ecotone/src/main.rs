@@ -4,6 +4,8 @@ mod bench;
 mod lab;
 mod progress;
 mod serve;
+mod space;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -32,6 +34,10 @@ enum Command {
     Bench(bench::Arguments),
     /// Play unequal servers on this machine and compare policies
     Lab(lab::Arguments),
+    /// Check every table, segment and value of a store
+    Verify(verify::Arguments),
+    /// Show where the bytes of a store are
+    Space(space::Arguments),
 }
 
 fn main() -> std::process::ExitCode {
@@ -45,6 +51,8 @@ fn main() -> std::process::ExitCode {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Space(arguments) => space::run(&arguments),
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,

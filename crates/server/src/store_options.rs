@@ -1,6 +1,6 @@
 //! The store's options by name, as the command line and profiles give them.
 
-use ecotone_engine::{MemoryLimit, StoreOptions};
+use ecotone_engine::{MemoryLimit, Separation, StoreOptions};
 
 use crate::error::{Error, Result};
 
@@ -61,6 +61,16 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
         number(value).map(|number| options.bloom_bits_per_key = number)
     }),
     ("block_bytes", "size of a data block", |options, value| number(value).map(|number| options.block_bytes = number)),
+    ("separation_min_bytes", "least length of a value that is kept apart from its key, or off", |options, value| {
+        options.separation = match value {
+            "off" => None,
+            bytes => {
+                let bytes = bytes.parse().map_err(|_| "must be a whole number from 1 on, or off".to_owned())?;
+                Some(Separation::from_bytes(bytes))
+            }
+        };
+        Ok(())
+    }),
     ("compaction_readahead_bytes", "bytes a compaction reads ahead", |options, value| {
         number(value).map(|number| options.compaction_readahead_bytes = number)
     }),

@@ -1,6 +1,6 @@
 //! How both targets are opened: the one table.
 
-use ecotone_engine::{Compression, Durability, MemoryLimit, StoreOptions};
+use ecotone_engine::{Compression, Durability, MemoryLimit, Separation, StoreOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -72,11 +72,24 @@ pub struct StoreSettings {
     pub compression: Compression,
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
+    /// Values of at least this many bytes go to the value log; none: all stay with their keys. The bare target has no value
+    /// log.
+    pub separation_min_bytes: Option<u32>,
 }
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        let options = StoreOptions::default();
+        Self::of(&StoreOptions::default())
+    }
+}
+
+impl StoreSettings {
+    /// The defaults of a store that keeps values of at least `min_bytes` apart, or of one that keeps none.
+    pub fn with_separation(min_bytes: Option<u32>) -> Self {
+        min_bytes.map_or_else(Self::default, |min_bytes| Self::of(&StoreOptions::separated(min_bytes)))
+    }
+
+    fn of(options: &StoreOptions) -> Self {
         Self {
             durability: Durability::default(),
             memory_limit_bytes: None,
@@ -88,6 +101,7 @@ impl Default for StoreSettings {
             background_compactions: options.background_compactions,
             compression: Compression::default(),
             bloom_bits_per_key: options.bloom_bits_per_key,
+            separation_min_bytes: options.separation.map(|separation| separation.min_bytes),
         }
     }
 }
@@ -106,6 +120,7 @@ impl StoreSettings {
             background_compactions: self.background_compactions,
             compression: self.compression,
             bloom_bits_per_key: self.bloom_bits_per_key,
+            separation: self.separation_min_bytes.map(Separation::from_bytes),
             ..StoreOptions::default()
         }
     }
