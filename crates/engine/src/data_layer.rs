@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
@@ -53,6 +54,7 @@ pub(crate) struct Opening {
     parameters: RelocationParameters,
     most_l0_tables: u64,
     wake: Arc<Wake>,
+    opening: Arc<AtomicBool>,
 }
 
 /// What the listener tells the data layer.
@@ -96,18 +98,15 @@ impl Opening {
             return Ok(None);
         }
         let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes)?);
-        if writable {
-            // What replay flushes may name them.
-            log.sync()?;
-        }
         let (replay, outcome) = Replay::new(log.clone());
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
         let relocation = Arc::new(Relocation::new(log.clone(), store_options.reclaim_expired));
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
         let next = hooks.take().unwrap_or_default();
+        let opening = Arc::new(AtomicBool::new(true));
         *hooks = Some(FileSystemHooks {
-            tap: Some(Arc::new(Barrier::new(log.clone(), outcome.clone(), next.tap.clone()))),
+            tap: Some(Arc::new(Barrier::new(log.clone(), outcome.clone(), opening.clone(), next.tap.clone()))),
             ..next
         });
         Ok(Some(Self {
@@ -120,6 +119,7 @@ impl Opening {
             // Half of the way to the stall threshold is for users.
             most_l0_tables: u64::from(store_options.l0_slowdown_trigger / 2),
             wake: Arc::default(),
+            opening,
         }))
     }
 
@@ -145,6 +145,7 @@ impl Opening {
         if let Some(error) = self.failure() {
             return Err(error);
         }
+        self.opening.store(false, Ordering::Release);
         if let Some(reason) = self.outcome.stopped.get() {
             tracing::warn!(
                 ?directory,

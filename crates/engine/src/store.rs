@@ -67,9 +67,11 @@ impl Store {
     pub fn open(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
         options.validate()?;
         self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        // RocksDB writes its paths into files and hands them to workers: they must not depend on the working directory.
         let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
         identity::prepare(&directory, mode)?;
+        // RocksDB writes its paths into files and hands them to workers: they must not depend on the working directory, and a worker
+        // refuses to write where a path climbs.
+        let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
 
         let mut rocks_options = tuning::store_options(&options);
         let writable = mode != OpenMode::ReadOnly;

@@ -132,6 +132,22 @@ fn a_failed_offload_falls_back() {
 }
 
 #[test]
+fn the_owner_may_be_named_by_a_path_that_climbs() {
+    let (worker, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(directory.path().join("sibling")).unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    let path = directory.path().join("sibling/../store");
+    let store = Store::open(&path, OpenMode::Create, offloading(offload.clone())).unwrap();
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 4_000, 2_000);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    assert_equals(&store, &model);
+    assert!(offload.installed.load(Ordering::Relaxed) > 0);
+    assert_eq!(*offload.worker_errors.lock().unwrap(), []);
+}
+
+#[test]
 fn a_panic_falls_back() {
     exercise(always(|job| panic!("job {} is too much", job.id)), |options| options.max_subcompactions = 3);
 }

@@ -249,6 +249,16 @@ fn a_lost_segment_is_an_error_and_no_wrong_answer() {
 }
 
 #[test]
+fn an_opening_that_is_refused_says_nothing_of_the_segments_of_another() {
+    let (directory, store) = common::store(StoreOptions { durability: Durability::None, ..separated(10) });
+    let path = directory.path().join("store");
+    store.put(b"key", &[7; 50]).unwrap();
+    let refused = Store::open(&path, OpenMode::Open, separated(10)).unwrap_err();
+    assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+    assert!(!path.join("values/WATERMARK").exists(), "it would tell of a segment that is still appended to");
+}
+
+#[test]
 fn a_checkpoint_has_its_values_and_is_a_store_of_its_own() {
     let (directory, store) = common::store(separated(50));
     let mut model = Model::new();

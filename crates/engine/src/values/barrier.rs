@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
 
@@ -34,12 +35,20 @@ pub(crate) fn mark_flushing(flushing: bool) {
 pub(crate) struct Barrier {
     log: Arc<ValueLog>,
     replay: Arc<ReplayOutcome>,
+    /// Tables that are made while the store opens come from replay, on a thread that nobody has marked.
+    opening: Arc<AtomicBool>,
     next: Option<Arc<dyn WriteTap>>,
 }
 
 impl Barrier {
-    pub(crate) fn new(log: Arc<ValueLog>, replay: Arc<ReplayOutcome>, next: Option<Arc<dyn WriteTap>>) -> Self {
-        Self { log, replay, next }
+    /// `opening` is true until the store is open.
+    pub(crate) fn new(
+        log: Arc<ValueLog>,
+        replay: Arc<ReplayOutcome>,
+        opening: Arc<AtomicBool>,
+        next: Option<Arc<dyn WriteTap>>,
+    ) -> Self {
+        Self { log, replay, opening, next }
     }
 }
 
@@ -49,8 +58,8 @@ impl WriteTap for Barrier {
             return Err(io::Error::other(reason.clone()));
         }
         if let TapEvent::Created { path } = event
-            && FLUSHING.get()
             && is_table(path)
+            && (FLUSHING.get() || self.opening.load(Ordering::Acquire))
         {
             self.log.sync().map_err(io::Error::other)?;
         }
