@@ -10,7 +10,7 @@ const SHOWN_SEGMENTS: usize = 20;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The store is opened read-only; it may be in use.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
+    after_help = "The store is opened read-only and should not be written meanwhile.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
 )]
 pub(crate) struct Arguments {
     /// Folder of the store

@@ -1,6 +1,7 @@
 //! The data layer of a store that has one: the value log, and what keeps it in step with RocksDB.
 
 use std::cell::RefCell;
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
 use crate::values::upkeep::{Upkeep, Wake};
-use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
+use crate::{Error, LockHolder, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
 const IDLE: Separation = Separation::from_bytes(u32::MAX);
@@ -42,6 +43,8 @@ pub(crate) struct DataLayer {
     relocation: Arc<Relocation>,
     group: GroupSync,
     upkeep: Option<Upkeep>,
+    /// Held as long as anything may be appended.
+    _lock: Option<File>,
 }
 
 /// The data layer of a store whose database is being opened.
@@ -55,6 +58,7 @@ pub(crate) struct Opening {
     most_l0_tables: u64,
     wake: Arc<Wake>,
     opening: Arc<AtomicBool>,
+    lock: Option<File>,
 }
 
 /// What the listener tells the data layer.
@@ -97,6 +101,8 @@ impl Opening {
         if separation.is_none() && !identity::read(directory)?.has_value_log() {
             return Ok(None);
         }
+        // Before the segments are listed: those of a process that is still alive would grow behind our back.
+        let lock = if writable { Some(lock(directory)?) } else { None };
         let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes)?);
         let (replay, outcome) = Replay::new(log.clone());
         options.set_wal_filter(replay);
@@ -120,6 +126,7 @@ impl Opening {
             most_l0_tables: u64::from(store_options.l0_slowdown_trigger / 2),
             wake: Arc::default(),
             opening,
+            lock,
         }))
     }
 
@@ -146,6 +153,7 @@ impl Opening {
             return Err(error);
         }
         self.opening.store(false, Ordering::Release);
+        self.log.opened();
         if let Some(reason) = self.outcome.stopped.get() {
             tracing::warn!(
                 ?directory,
@@ -179,7 +187,16 @@ impl Opening {
             None
         };
         let min_bytes = self.separation.map_or(usize::MAX, |separation| separation.min_bytes as usize);
-        Ok(DataLayer { log: self.log, min_bytes, readers, removal, relocation, group: GroupSync::default(), upkeep })
+        Ok(DataLayer {
+            log: self.log,
+            min_bytes,
+            readers,
+            removal,
+            relocation,
+            group: GroupSync::default(),
+            upkeep,
+            _lock: self.lock,
+        })
     }
 }
 
@@ -235,16 +252,20 @@ impl DataLayer {
 
     /// Makes durable what was written before the call, segments and WAL side by side. Writers that call at the same time
     /// share one sync.
-    pub(crate) fn sync(&self, sync_wal: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    pub(crate) fn sync(&self, sync_wal: impl FnOnce() -> Result<()>) -> Result<()> {
         self.group.wait(|| {
             if !self.log.is_dirty() {
                 return sync_wal();
             }
             std::thread::scope(|scope| {
-                let wal = scope.spawn(sync_wal);
-                let values = self.log.sync();
-                let wal = wal.join().unwrap_or_else(|_| {
-                    Err(Error::Background { detail: "the thread that synced the WAL panicked".into() })
+                let beside = std::thread::Builder::new().name("ecotone-value-sync".into());
+                let Ok(values) = beside.spawn_scoped(scope, || self.log.sync()) else {
+                    // No further thread is to be had: one after the other.
+                    return self.log.sync().and_then(|()| sync_wal());
+                };
+                let wal = sync_wal();
+                let values = values.join().unwrap_or_else(|_| {
+                    Err(Error::Background { detail: "the thread that synced the value log panicked".into() })
                 });
                 values.and(wal)
             })
@@ -283,6 +304,7 @@ impl DataLayer {
 
     /// Asks the background work to end; [`stop`](Self::stop) waits for it.
     pub(crate) fn ask_to_stop(&self) {
+        self.relocation.stop();
         if let Some(upkeep) = &self.upkeep {
             upkeep.ask_to_stop();
         }
@@ -291,6 +313,21 @@ impl DataLayer {
     /// Ends the background work. Manual compactions must have been disabled.
     pub(crate) fn stop(&mut self) {
         self.upkeep = None;
+    }
+}
+
+/// Locks the store's directory among those that have a value log. RocksDB's own lock comes too late.
+fn lock(directory: &Path) -> Result<File> {
+    let failed = |error| Error::io("lock", directory, &error);
+    let file = File::open(directory).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked {
+            directory: directory.to_path_buf(),
+            holder: LockHolder::AnotherProcess,
+            detail: "its directory is locked".into(),
+        }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::{Deref, Range, RangeBounds};
 
 use rust_rocksdb::{DBPinnableSlice, ReadOptions};
 
+use crate::data_layer::DataLayer;
 use crate::error::Printable;
 use crate::header::{Attributes, Header, HeaderError, Kind};
 use crate::scan::{Direction, Scan};
@@ -194,6 +195,8 @@ impl Store {
     }
 
     fn lookup_all<K: AsRef<[u8]>>(&self, keys: &[K], options: &ReadOptions) -> Vec<Result<Option<Value<'_>>>> {
+        // Before the lookup: no segment goes between the first value and the last, so all are of one moment.
+        let _reader = self.values.as_ref().map(DataLayer::reader);
         let stored =
             self.db.batched_multi_get_pinned_cf_opt(&self.family, keys.iter().map(AsRef::as_ref), false, options);
         let decode = |(key, stored): (&K, _)| match stored {

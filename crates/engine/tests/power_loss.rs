@@ -10,9 +10,11 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use common::value_of;
 use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 use proptest::prelude::*;
 
 fn options(segment_bytes: u64) -> StoreOptions {
@@ -109,6 +111,20 @@ fn lose(file: &Path, synced: u64, loss: &Loss) {
     fs::write(file, bytes).unwrap();
 }
 
+/// A disk that is full for tables.
+struct NoTables;
+
+impl WriteTap for NoTables {
+    fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+        match event {
+            TapEvent::Created { path } if path.extension().is_some_and(|extension| extension == "sst") => {
+                Err(std::io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
@@ -117,6 +133,7 @@ proptest! {
         synced in 1..120_u64,
         more in 0..120_u64,
         flushed in any::<bool>(),
+        interrupted in any::<bool>(),
         segment_bytes in prop_oneof![Just(4096_u64), Just(1 << 20)],
         losses in proptest::collection::vec(loss(), 64),
     ) {
@@ -143,6 +160,11 @@ proptest! {
             let name = file.strip_prefix(&lost).unwrap();
             let synced = durable.iter().find(|(known, _)| known.strip_prefix(&path).unwrap() == name);
             lose(file, synced.map_or(0, |(_, bytes)| *bytes), &losses[number % losses.len()]);
+        }
+        if interrupted {
+            // A first recovery that ends before it has written anything down must not make the second one trust more.
+            let hooks = FileSystemHooks { tap: Some(Arc::new(NoTables)), ..FileSystemHooks::default() };
+            drop(Store::open(&lost, OpenMode::Open, StoreOptions { hooks: Some(hooks), ..options(segment_bytes) }));
         }
         let store = Store::open(&lost, OpenMode::Open, options(segment_bytes)).unwrap();
         let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap).collect();

@@ -63,6 +63,8 @@ pub struct ValueLog {
     relocated: [Stream; LEVELS],
     new_names: AtomicBool,
     syncing_names: Mutex<()>,
+    /// Whether the watermark may be moved: not before replay has checked what lies behind it.
+    is_open: AtomicBool,
     /// What replay may take on trust.
     watermark: Option<Watermark>,
     watermark_file: Mutex<Option<WatermarkFile>>,
@@ -83,6 +85,7 @@ impl ValueLog {
         let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
         let segments: HashMap<_, _> =
             found.into_iter().map(|(number, bytes)| (number, Segment::found(&directory, number, bytes))).collect();
+        let has_segments = !segments.is_empty();
         // What the last process may have left in the kernel's hands: relocated values are synced before a table names them.
         let mut unsynced: Vec<_> = segments
             .values()
@@ -97,12 +100,19 @@ impl ValueLog {
             written: Stream::after(unsynced),
             relocated: Default::default(),
             segments: RwLock::new(segments),
-            new_names: AtomicBool::new(false),
+            // The last process may have died before it synced its names.
+            new_names: AtomicBool::new(has_segments),
+            is_open: AtomicBool::new(false),
             syncing_names: Mutex::default(),
             watermark,
             watermark_file: Mutex::default(),
             failure: OnceLock::new(),
         })
+    }
+
+    /// Replay is over: from now on a sync moves the watermark.
+    pub fn opened(&self) {
+        self.is_open.store(true, Ordering::Release);
     }
 
     /// Its folder.
@@ -188,7 +198,9 @@ impl ValueLog {
     ///
     /// [`Error::Background`], now and from now on.
     pub fn sync(&self) -> Result<()> {
-        if let Some(watermark) = self.sync_stream(&self.written)? {
+        if let Some(watermark) = self.sync_stream(&self.written)?
+            && self.is_open.load(Ordering::Acquire)
+        {
             self.keep(watermark);
         }
         Ok(())
@@ -215,12 +227,16 @@ impl ValueLog {
         // Who finds nothing to do must find it done.
         let _one_at_a_time = self.syncing_names.lock();
         if self.new_names.swap(false, Ordering::AcqRel)
-            && let Err(error) = sync_directory(&self.directory)
+            && let Err(error) = sync_directory(&self.directory).and_then(|()| self.sync_own_name())
         {
             self.new_names.store(true, Ordering::Release);
             return Err(error);
         }
         Ok(())
+    }
+
+    fn sync_own_name(&self) -> Result<()> {
+        self.directory.parent().map_or(Ok(()), sync_directory)
     }
 
     /// Only users' segments count for the watermark: the WAL names no others, and theirs are sealed in the order of their
@@ -330,6 +346,7 @@ mod tests {
     fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
         let directory = tempfile::tempdir().unwrap();
         let log = ValueLog::open(directory.path(), segment_bytes).unwrap();
+        log.opened();
         (directory, log)
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Relocation {
     /// Whether a compaction on purpose runs.
     on_purpose: AtomicBool,
     reclaims_expired: bool,
+    /// The store closes: what runs should end soon.
+    stopping: AtomicBool,
     relocated_bytes: AtomicU64,
     expired_values: AtomicU64,
 }
@@ -73,6 +75,7 @@ impl Relocation {
             cohort: RwLock::default(),
             on_purpose: AtomicBool::new(false),
             reclaims_expired,
+            stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
             expired_values: AtomicU64::new(0),
         }
@@ -89,6 +92,11 @@ impl Relocation {
         let outcome = compact();
         self.on_purpose.store(false, Ordering::Release);
         outcome
+    }
+
+    /// From now on compactions leave every value where it is.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
     }
 
     /// Whether a manual compaction that begins now is one for relocation, and so must stay here.
@@ -183,7 +191,9 @@ impl CompactionFilter for Relocator {
             return Verdict::Remove;
         }
         match header.kind {
-            Kind::Separated(pointer) if self.cohort.contains(&pointer.segment) => {
+            Kind::Separated(pointer)
+                if self.cohort.contains(&pointer.segment) && !self.relocation.stopping.load(Ordering::Relaxed) =>
+            {
                 match self.relocate(key, &value[..header.bytes], pointer) {
                     Some(()) => Verdict::Change(&self.stored),
                     None => Verdict::Keep,

@@ -177,8 +177,11 @@ impl Removal {
                 round.segments.push(use_of(&segment, referenced, settled));
                 continue;
             }
+            // Never in the round that finds it unnamed: a compaction may be installed and its tables not yet be what a new reader
+            // sees.
+            let known = state.unnamed_since.get(&number).copied();
             let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
-            if !self.readers.are_gone(epoch) {
+            if known.is_none() || !self.readers.are_gone(epoch) {
                 round.waits = true;
                 continue;
             }

@@ -17,6 +17,7 @@ use rust_rocksdb::WriteBatch;
 use rust_rocksdb::wal_filter::{ColumnFamilyLogNumbers, WalFilter, WalRecordAction};
 
 use super::ValueLog;
+use crate::Error;
 use crate::batch_records::{Record, records};
 use crate::error::Printable;
 use crate::family::DATA_FAMILY;
@@ -71,7 +72,14 @@ impl Replay {
                 }
                 continue;
             }
-            if let Err(error) = self.log.read(key, pointer, &mut record) {
+            let read = self.log.read(key, pointer, &mut record);
+            if let Err(error) = &read
+                && !matches!(error, Error::Corrupt { .. })
+            {
+                // The value may well be there: to stop would be to drop what was acknowledged.
+                return self.refuse(format!("the value of key {} cannot be read: {error}", Printable(key)));
+            }
+            if let Err(error) = read {
                 let _ = self.outcome.stopped.set(format!("the value of key {} is not there: {error}", Printable(key)));
                 return WalRecordAction::StopReplay;
             }

@@ -51,6 +51,7 @@ pub struct Segment {
     /// Writes whose value is here and whose key is not in RocksDB yet.
     writers: AtomicU32,
     sealed: AtomicBool,
+    removed: AtomicBool,
 }
 
 /// Says, while it lives, that a value is in its segment and its key not in RocksDB yet.
@@ -94,6 +95,7 @@ impl Segment {
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         }))
     }
 
@@ -108,6 +110,7 @@ impl Segment {
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(true),
+            removed: AtomicBool::new(false),
         })
     }
 
@@ -184,11 +187,15 @@ impl Segment {
     /// After an error nobody knows which bytes are durable: the store must take no more writes.
     pub fn sync(&self) -> Result<u64> {
         let written = self.written.load(Ordering::Acquire);
-        if self.durable.load(Ordering::Acquire) < written {
+        if self.durable.load(Ordering::Acquire) < written && !self.removed.load(Ordering::Acquire) {
             // Found ones too, whose header a loss of power may have taken: that is for their readers to find.
             let open = self.file.lock().clone();
             let file = open.map_or_else(|| File::open(&self.path).map(Arc::new), Ok);
-            file.and_then(|file| file.sync_data()).map_err(|error| Error::io("sync", &self.path, &error))?;
+            match file.and_then(|file| file.sync_data()) {
+                // Removed meanwhile: nothing names it.
+                Err(_) if self.removed.load(Ordering::Acquire) => (),
+                synced => synced.map_err(|error| Error::io("sync", &self.path, &error))?,
+            }
             self.durable.fetch_max(written, Ordering::AcqRel);
         }
         Ok(written)
@@ -208,6 +215,7 @@ impl Segment {
 
     /// Removes the file's name. Readers that have it open can go on.
     pub fn remove(&self) -> Result<()> {
+        self.removed.store(true, Ordering::Release);
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &self.path, &error)),
             _ => Ok(()),

@@ -222,6 +222,8 @@ impl Thread {
                     self.unsettled = None;
                     let mut options = FlushOptions::default();
                     options.set_wait(false);
+                    // Otherwise it would wait, without limit, until compactions have caught up.
+                    options.set_allow_write_stall(true);
                     db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error))?;
                 }
             }
