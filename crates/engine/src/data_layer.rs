@@ -1,6 +1,5 @@
 //! The data layer of a store that has one: the value log, and what keeps it in step with RocksDB.
 
-use std::cell::RefCell;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
@@ -69,22 +68,10 @@ pub(crate) struct TableEvents {
 }
 
 impl TableEvents {
-    /// A flush has ended.
-    pub(crate) fn flushed(&self) {
+    /// A flush or a compaction has ended.
+    pub(crate) fn tables_changed(&self) {
         self.wake.tables_changed();
     }
-
-    /// A compaction has ended.
-    pub(crate) fn compacted(&self) {
-        self.wake.tables_changed();
-    }
-}
-
-/// Values that a write has put into the value log and whose keys are not in RocksDB yet.
-pub(crate) type InFlights = Vec<InFlight>;
-
-thread_local! {
-    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Opening {
@@ -220,14 +207,14 @@ impl DataLayer {
         &self,
         batch: &WriteBatch,
         family: DataFamily,
-    ) -> Result<Option<(WriteBatch, InFlights)>> {
+    ) -> Result<Option<(WriteBatch, Vec<InFlight>)>> {
         // The header counts as well: a batch without a stored value of this length has no value of this length.
         let long = records(batch.data())
             .any(|record| matches!(record, Ok(Record::Put { value, .. }) if self.takes(value.len())));
         if !long {
             return Ok(None);
         }
-        let (mut separated, mut in_flights, mut stored) = (WriteBatch::default(), InFlights::new(), Vec::new());
+        let (mut separated, mut in_flights, mut stored) = (WriteBatch::default(), Vec::new(), Vec::new());
         for record in records(batch.data()) {
             match record {
                 Ok(Record::Put { key, value, .. }) => {

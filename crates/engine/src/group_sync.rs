@@ -85,15 +85,11 @@ mod tests {
     /// Each writer bumps a counter and then syncs; a sync makes the counter it saw at its begin durable.
     #[test]
     fn every_writer_is_covered_by_a_sync_that_began_after_it_wrote() {
-        let (group, written, durable, syncs) = (
-            Arc::<GroupSync>::default(),
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let (group, written, durable) =
+            (Arc::<GroupSync>::default(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let writers: Vec<_> = (0..8)
             .map(|_| {
-                let (group, written, durable, syncs) = (group.clone(), written.clone(), durable.clone(), syncs.clone());
+                let (group, written, durable) = (group.clone(), written.clone(), durable.clone());
                 std::thread::spawn(move || {
                     for _ in 0..500 {
                         let mine = written.fetch_add(1, Ordering::SeqCst) + 1;
@@ -102,7 +98,6 @@ mod tests {
                                 let seen = written.load(Ordering::SeqCst);
                                 std::thread::yield_now();
                                 durable.fetch_max(seen, Ordering::SeqCst);
-                                syncs.fetch_add(1, Ordering::SeqCst);
                                 Ok(())
                             })
                             .unwrap();
@@ -112,7 +107,6 @@ mod tests {
             })
             .collect();
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        assert!(syncs.load(Ordering::SeqCst) <= 8 * 500);
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl EventListener for Listener {
         contained("flush end", || {
             mark_flushing(false);
             if let Some(values) = &self.values {
-                values.flushed();
+                values.tables_changed();
             }
             self.duties.end_job(info.job_id());
             self.totals.flushes.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl EventListener for Listener {
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
             if let Some(values) = &self.values {
-                values.compacted();
+                values.tables_changed();
             }
             release_on_this_thread();
             self.duties.end_job(info.job_id());

@@ -6,13 +6,11 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use common::offloads::InProcess;
-use common::{Model, assert_equals, fill, value_of};
+use common::{Model, assert_equals, fill, until, value_of};
 use ecotone_engine::{
-    Attributes, Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, ValueLogProperties,
-    WriteOptions,
+    Attributes, Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, WriteOptions,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -28,18 +26,6 @@ fn relocating() -> StoreOptions {
             ..RelocationParameters::default()
         },
         ..common::small()
-    }
-}
-
-fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> ValueLogProperties {
-    let begin = Instant::now();
-    loop {
-        let properties = store.value_log().unwrap();
-        if wanted(&properties) {
-            return properties;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(30), "{properties:?}");
-        std::thread::yield_now();
     }
 }
 

@@ -9,13 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use common::offloads::InProcess;
-use common::{Model, assert_equals, contents, fill, value_of};
-use ecotone_engine::{
-    Direction, Durability, Error, OpenMode, Separation, Store, StoreOptions, ValueLogProperties, WriteOptions,
-};
+use common::{Model, assert_equals, contents, fill, until, value_of};
+use ecotone_engine::{Direction, Durability, Error, OpenMode, Separation, Store, StoreOptions, WriteOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 /// Small segments, so that a few thousand values fill many.
@@ -31,19 +28,6 @@ fn segments(store: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
-}
-
-/// Waits until what the value log holds is as wanted. Removal runs on a thread of its own.
-fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> ValueLogProperties {
-    let begin = Instant::now();
-    loop {
-        let properties = store.value_log().unwrap();
-        if wanted(&properties) {
-            return properties;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60), "{properties:?}");
-        std::thread::yield_now();
-    }
 }
 
 /// The length of a record, as docs/formats.md has it.

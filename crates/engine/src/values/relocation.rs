@@ -120,6 +120,11 @@ pub(crate) struct Relocators(pub(crate) Arc<Relocation>);
 
 impl CompactionFilterFactory for Relocators {
     fn filter(&self, context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
+        let cohort = self.0.cohort.read().clone();
+        if cohort.is_empty() && !self.0.reclaims_expired {
+            // Nothing to do: the compaction is not held up by a call for each entry.
+            return None;
+        }
         let output_level = OUTPUT_LEVEL.get().or(context.input_level).unwrap_or(0);
         let now_ms = self
             .0
@@ -127,7 +132,7 @@ impl CompactionFilterFactory for Relocators {
             .then(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64));
         Some(Box::new(Relocator {
             relocation: self.0.clone(),
-            cohort: self.0.cohort.read().clone(),
+            cohort,
             place: Place::Relocated(output_level),
             now_ms,
             segments: Vec::new(),

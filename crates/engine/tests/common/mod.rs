@@ -5,8 +5,9 @@ mod contents;
 pub mod offloads;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ecotone_engine::{OpenMode, Store, StoreOptions};
+use ecotone_engine::{OpenMode, Store, StoreOptions, ValueLogProperties};
 use tempfile::TempDir;
 
 pub use contents::*;
@@ -30,4 +31,17 @@ pub fn store(options: StoreOptions) -> (TempDir, Store) {
 pub fn shared(options: StoreOptions) -> (TempDir, Arc<Store>) {
     let (directory, store) = store(options);
     (directory, Arc::new(store))
+}
+
+/// Waits until what the value log holds is as wanted. Its upkeep runs on a thread of its own.
+pub fn until(store: &Store, wanted: impl Fn(&ValueLogProperties) -> bool) -> ValueLogProperties {
+    let begin = Instant::now();
+    loop {
+        let properties = store.value_log().unwrap();
+        if wanted(&properties) {
+            return properties;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{properties:?}");
+        std::thread::yield_now();
+    }
 }
