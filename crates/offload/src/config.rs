@@ -21,7 +21,8 @@ pub struct Limits {
     pub worker_memory_bytes: u64,
     /// Bytes that must stay free on the worker's disk after a job's output, assumed as large as its input. Default 256 MiB.
     pub worker_disk_reserve_bytes: u64,
-    /// Compactions that run locally at a time after an offload failed. Default 2: a dead worker gives all its jobs back at once.
+    /// Compactions that run locally at a time after an offload failed, those of level 0 not counted: these wait for nobody.
+    /// Default 2: a dead worker gives all its jobs back at once.
     pub fallback_slots: usize,
     /// Requests that wait for the coordinator's answer at a time; more are told to stay local. Default 64.
     pub placement_queue: usize,

@@ -91,7 +91,7 @@ pub(crate) fn report_from_wire(job: &wire::FinishedJob) -> Result<JobReport> {
     })
 }
 
-pub(crate) fn request_to_wire(request: &PlacementRequest) -> wire::PlaceRequest {
+pub(crate) fn request_to_wire(request: &PlacementRequest, session: u64) -> wire::PlaceRequest {
     wire::PlaceRequest {
         owner: request.owner.as_str().to_owned(),
         job: request.job.0,
@@ -102,6 +102,7 @@ pub(crate) fn request_to_wire(request: &PlacementRequest) -> wire::PlaceRequest 
         latest_seconds: request.latest.map(|seconds| seconds.0),
         avoid: request.avoid.iter().map(|server| server.as_str().to_owned()).collect(),
         away: request.away,
+        session,
     }
 }
 

@@ -4,6 +4,7 @@
 //! coordinator that is not there, means: run it locally.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ecotone_policy::machine::{Command, Event, PlacementAnswer, PlacementRequest};
 use tokio::sync::{mpsc, oneshot};
@@ -64,9 +65,19 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut queue: QueueEnd) {
     }
 }
 
-/// Serves a request that came over the network.
+/// Serves a request that came over the network. Only a server whose reports are taken is given a place: of any other one
+/// nothing is known, or its name is another's.
 pub(crate) async fn place(shared: &Arc<Shared>, request: PlaceRequest) -> Result<PlaceReply> {
-    let answer = shared.require_coordinator()?.ask(convert::request_from_wire(&request)?).await?;
+    let queue = shared.require_coordinator()?;
+    let session = request.session;
+    let request = convert::request_from_wire(&request)?;
+    if !shared.heard.lock().is_accepted(&request.owner, session) {
+        return Err(Error::Unauthorised(format!(
+            "no report of this start of {} was taken by {}, so it is given no place; what it is told of its reports says why",
+            request.owner, shared.options.name
+        )));
+    }
+    let answer = queue.ask(request).await?;
     let address = match &answer {
         PlacementAnswer::Worker { worker, .. } => shared.address_of(worker),
         PlacementAnswer::Local { .. } => None,
@@ -76,6 +87,7 @@ pub(crate) async fn place(shared: &Arc<Shared>, request: PlaceRequest) -> Result
 
 /// Asks the coordinator, wherever it is. Blocks the calling thread for at most the placement timeout.
 pub(crate) fn ask(shared: &Arc<Shared>, request: PlacementRequest) -> Result<PlacementAnswer> {
+    shared.step(Step::Seeking);
     let job = request.job;
     let asked = async {
         match &shared.queue {
@@ -91,20 +103,26 @@ pub(crate) fn ask(shared: &Arc<Shared>, request: PlacementRequest) -> Result<Pla
 
 async fn ask_remote(shared: &Arc<Shared>, request: PlacementRequest) -> Result<PlacementAnswer> {
     let address = shared.coordinator_address();
+    let unavailable = |why| Error::unreachable(format!("coordinator {address}"), why);
+    // Its refusal is told, and logged, by the reports.
+    if !shared.is_accepted.load(Ordering::Acquire) {
+        return Err(unavailable("it has not taken the last report of this server"));
+    }
     // Only the reports connect: a coordinator that is away costs a compaction no time.
-    let channel = shared
-        .connections
-        .if_open(&address)
-        .ok_or_else(|| Error::unreachable(format!("coordinator {address}"), "not connected"))?;
+    let channel = shared.connections.if_open(&address).ok_or_else(|| unavailable("not connected"))?;
+    // The lock must not be held while the answer is awaited: the reports take it on the run time's threads.
+    let session = shared.unreported.lock().session();
     let reply = CoordinatorClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .place(convert::request_to_wire(&request))
+        .place(convert::request_to_wire(&request, session))
         .await
         .map_err(|status| failed_call(format!("coordinator {address}"), &status))?
         .into_inner();
     let answer = convert::answer_from_wire(&reply)?;
-    if let PlacementAnswer::Worker { worker, .. } = &answer {
-        shared.learn_address(worker, &reply.worker_address);
+    if let PlacementAnswer::Worker { worker, .. } = &answer
+        && !shared.learn_address(worker, &reply.worker_address)
+    {
+        return Err(unavailable("it names more workers than max_servers, or one without an address"));
     }
     Ok(answer)
 }

@@ -14,6 +14,9 @@ pub enum Error {
     /// The operator must change something; until then the server does not start, or stays out of the federation.
     #[error("{0}")]
     Configuration(String),
+    /// The federation has as many servers as its coordinator takes. Everything is local until one of them is gone.
+    #[error("{0}")]
+    NoRoom(String),
     /// The peer did not answer, answered too late or hung up. It may be well again later.
     #[error("{peer}: {what}")]
     Unreachable {
@@ -84,6 +87,7 @@ impl Error {
     pub fn kind(&self) -> &'static str {
         match self {
             Error::Configuration(_) => "configuration",
+            Error::NoRoom(_) => "no-room",
             Error::Unreachable { .. } => "unreachable",
             Error::Version { .. } => "version",
             Error::Unauthorised(_) => "unauthorised",

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{CompactionFinished, CompactionOffload};
@@ -29,6 +29,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tracing::{debug, info, warn};
 
+use crate::addresses::Addresses;
 use crate::config::Options;
 use crate::connections::{CONNECTION_WINDOW_BYTES, Connections, FRAME_BYTES, STREAM_WINDOW_BYTES};
 use crate::coordinator::{self, Queue};
@@ -36,7 +37,7 @@ use crate::counted_stream::CountedStream;
 use crate::error::{Error, Result};
 use crate::exports::Exports;
 use crate::file_server::{self, FileServer, MAGIC};
-use crate::heard::Heard;
+use crate::heard::{Heard, Room};
 use crate::owner::OwnerSide;
 use crate::protocol::wire::coordinator_server::CoordinatorServer;
 use crate::protocol::wire::peer_server::PeerServer;
@@ -212,11 +213,13 @@ pub(crate) struct Shared {
     pub(crate) unreported: Mutex<Unreported>,
     /// What the coordinator has heard of each server.
     pub(crate) heard: Mutex<Heard>,
+    /// Whether the coordinator, another server, has taken the last report. Else nothing is asked of it.
+    pub(crate) is_accepted: AtomicBool,
     duties: Arc<ThreadDuties>,
     core: Mutex<PolicyCore>,
     started: Instant,
     address: String,
-    addresses: Mutex<HashMap<ServerId, String>>,
+    addresses: Mutex<Addresses>,
     /// Bits of an `f64`.
     free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
@@ -272,7 +275,12 @@ impl Shared {
     }
 
     pub(crate) fn address_of(&self, server: &ServerId) -> Option<String> {
-        self.addresses.lock().get(server).cloned()
+        if *server == self.options.name { Some(self.address()) } else { self.addresses.lock().of(server) }
+    }
+
+    /// Keeps in mind where another server listens; `false` when there is no room for it.
+    pub(crate) fn learn_address(&self, server: &ServerId, address: &str) -> bool {
+        self.addresses.lock().learn(server, address, Instant::now(), self.room())
     }
 
     pub(crate) fn placement_timeout(&self) -> Duration {
@@ -284,17 +292,11 @@ impl Shared {
         Duration::try_from_secs_f64(self.options.policy.stale_after.0).unwrap_or(Duration::MAX)
     }
 
-    pub(crate) fn max_servers(&self) -> usize {
-        self.options.policy.max_servers
-    }
-
-    pub(crate) fn learn_address(&self, server: &ServerId, address: &str) {
-        let mut addresses = self.addresses.lock();
-        let known = addresses.get(server).is_some_and(|known| known == address);
-        let room = addresses.len() < self.max_servers() || addresses.contains_key(server);
-        if !known && room && !address.is_empty() {
-            addresses.insert(server.clone(), address.to_owned());
-        }
+    /// For what is known of other servers: the policy counts this one, too.
+    pub(crate) fn room(&self) -> Room {
+        let policy = &self.options.policy;
+        let forget_after = Duration::try_from_secs_f64(policy.forget_after.0).unwrap_or(Duration::MAX);
+        Room { max_servers: policy.max_servers.saturating_sub(1), forget_after }
     }
 
     /// Bandwidth that was unused in the last second.
@@ -398,10 +400,9 @@ impl Federation {
                 (Some(queue), Some(end))
             }
         };
-        let own = options.name.clone();
         let shared = Arc::new(Shared {
             runtime: runtime.handle().clone(),
-            connections: Connections::new(own.clone(), &options.limits),
+            connections: Connections::new(options.name.clone(), &options.limits),
             exports: Arc::default(),
             file_server: FileServer::default(),
             traffic: Arc::default(),
@@ -410,10 +411,11 @@ impl Federation {
             statistics: Statistics::default(),
             unreported: Mutex::default(),
             heard: Mutex::default(),
+            is_accepted: AtomicBool::new(false),
             duties,
             core: Mutex::new(core),
             started: Instant::now(),
-            addresses: Mutex::new(HashMap::from([(own, address.clone())])),
+            addresses: Mutex::default(),
             address,
             free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),

@@ -9,21 +9,25 @@
 //!
 //! # Failure
 //!
-//! A range that does not come within `read_timeout`, or is refused, is an error, and so is everything asked for after it.
+//! A range that does not come within `read_timeout`, or is refused, is an error, and so is everything asked for after it. So is
+//! a connection that does not stand within `connect_timeout`, its name looked up, or is not answered within `read_timeout`.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::config::Limits;
+use crate::error::{Error, Result};
 use crate::exports::Token;
-use crate::file_server::{MAGIC, RANGE_BYTES_MAX, STATUS_OK};
+use crate::file_server::{MAGIC, RANGE_BYTES_MAX, STATUS_OK, STATUS_OTHER_VERSION, STATUS_REFUSED};
 use crate::protocol::PROTOCOL_VERSION;
+use crate::resolve::resolve;
 use crate::traffic::Traffic;
 
 /// Buffers kept for reuse: as many as a compaction reads tables at a time.
@@ -48,6 +52,14 @@ struct Connection {
     broken: Option<String>,
 }
 
+/// The server that exports a job's files.
+pub(crate) struct Peer<'a> {
+    /// As errors name it.
+    pub(crate) name: String,
+    /// `host:port`.
+    pub(crate) address: &'a str,
+}
+
 /// A connection to the server that exports a job's files.
 pub(crate) struct FileClient {
     connection: Mutex<Connection>,
@@ -58,31 +70,29 @@ pub(crate) struct FileClient {
 }
 
 impl FileClient {
-    /// Connects to `address` and shows the token. `bytes_received` counts along for whoever watches the job.
+    /// Connects to `peer` and shows the token. `bytes_received` counts along for whoever watches the job. The calling thread
+    /// must not be one of the run time's.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`]; [`Error::Version`] and [`Error::Unauthorised`] as the peer says.
     pub(crate) fn connect(
-        address: &str,
+        runtime: &Handle,
+        peer: Peer<'_>,
         token: Token,
         limits: &Limits,
         traffic: Arc<Traffic>,
         bytes_received: Arc<AtomicU64>,
-    ) -> io::Result<Arc<FileClient>> {
-        let to = address
-            .to_socket_addrs()?
-            .next()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{address} has no address")))?;
-        let mut stream = TcpStream::connect_timeout(&to, limits.connect_timeout)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limits.read_timeout))?;
-        stream.set_write_timeout(Some(limits.read_timeout))?;
-        let mut hello = Vec::with_capacity(40);
-        hello.extend_from_slice(&MAGIC);
-        hello.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-        hello.extend_from_slice(&token.to_wire());
-        stream.write_all(&hello)?;
-        let mut status = [0];
-        stream.read_exact(&mut status)?;
-        if status[0] != STATUS_OK {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{address} refused the job's token")));
+    ) -> Result<Arc<FileClient>> {
+        let (stream, greeting) = greet(runtime, peer.address, token, limits)
+            .map_err(|error| Error::unreachable(peer.name.as_str(), error))?;
+        match greeting {
+            Greeting::Welcome => {}
+            Greeting::Refused => {
+                return Err(Error::Unauthorised(format!("{} does not know the job's token, or no longer", peer.name)));
+            }
+            Greeting::OtherVersion(theirs) => {
+                return Err(Error::Version { peer: peer.name, theirs, ours: PROTOCOL_VERSION });
+            }
         }
         let connection = Mutex::new(Connection { stream, expected: VecDeque::new(), broken: None });
         Ok(Arc::new(FileClient {
@@ -176,13 +186,55 @@ impl FileClient {
     }
 }
 
+/// How a new connection is answered.
+enum Greeting {
+    Welcome,
+    Refused,
+    /// The version that the other side speaks.
+    OtherVersion(u32),
+}
+
+fn greet(runtime: &Handle, address: &str, token: Token, limits: &Limits) -> io::Result<(TcpStream, Greeting)> {
+    let until = Instant::now() + limits.connect_timeout;
+    let to = resolve(runtime, address, limits.connect_timeout)?;
+    // What looking it up has left of the time, and never none, which the system does not take.
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&to, left)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(limits.read_timeout))?;
+    let mut hello = Vec::with_capacity(40);
+    hello.extend_from_slice(&MAGIC);
+    hello.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    hello.extend_from_slice(&token.to_wire());
+    stream.write_all(&hello)?;
+    let until = Instant::now() + limits.read_timeout;
+    let mut status = [0];
+    read_all(&mut stream, &mut status, until)?;
+    let greeting = match status[0] {
+        STATUS_OK => Greeting::Welcome,
+        STATUS_REFUSED => Greeting::Refused,
+        STATUS_OTHER_VERSION => {
+            let mut version = [0; 4];
+            read_all(&mut stream, &mut version, until)?;
+            Greeting::OtherVersion(u32::from_le_bytes(version))
+        }
+        other => {
+            let what = format!("{address} answers a connection for files with {other}, which means nothing");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+    };
+    Ok((stream, greeting))
+}
+
 /// Reads all of `buffer` before `until`: a peer that sends a byte now and then is as good as silent.
 fn read_all(stream: &mut TcpStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, "the range did not come in time");
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the other side did not answer in time");
     while !buffer.is_empty() {
-        if Instant::now() >= until {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             return Err(late());
         }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(buffer) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side hung up")),
             Ok(read) => buffer = &mut buffer[read..],
@@ -195,4 +247,65 @@ fn read_all(stream: &mut TcpStream, mut buffer: &mut [u8], until: Instant) -> io
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// What connecting comes to, and what `use_it` makes of the connection, where `peer` is at the other end.
+    fn with_peer<T>(peer: impl FnOnce(&mut TcpStream) + Send, use_it: impl FnOnce(Arc<FileClient>) -> T) -> Result<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut [0; 40]).unwrap();
+                peer(&mut stream);
+                // Until the client is gone.
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+            let peer = Peer { name: "worker edge".into(), address: &address };
+            let limits = Limits { read_timeout: READ_TIMEOUT, ..Limits::default() };
+            let token = Token::new().unwrap();
+            FileClient::connect(runtime.handle(), peer, token, &limits, Arc::default(), Arc::default()).map(use_it)
+        })
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        let told = |answer: &[u8]| with_peer(|stream| stream.write_all(answer).unwrap(), |_| ()).unwrap_err();
+        let version = told(&[STATUS_OTHER_VERSION, 9, 0, 0, 0]);
+        assert!(matches!(&version, Error::Version { theirs: 9, ours: PROTOCOL_VERSION, .. }), "{version}");
+        assert!(version.to_string().starts_with("worker edge speaks"), "{version}");
+        let token = told(&[STATUS_REFUSED]);
+        assert!(matches!(&token, Error::Unauthorised(what) if what.contains("worker edge")), "{token}");
+        let nonsense = told(&[77]);
+        assert!(matches!(&nonsense, Error::Unreachable { what, .. } if what.contains("77")), "{nonsense}");
+    }
+
+    #[test]
+    fn a_range_that_begins_to_come_late_gets_no_further_time() {
+        let late = |stream: &mut TcpStream| {
+            stream.write_all(&[STATUS_OK]).unwrap();
+            let mut request = [0; 1 + 1 + 12];
+            stream.read_exact(&mut request).unwrap();
+            thread::sleep(READ_TIMEOUT * 7 / 10);
+            stream.write_all(&[STATUS_OK, 100, 0, 0, 0]).unwrap();
+        };
+        let waited = with_peer(late, |client| {
+            let began = Instant::now();
+            let error = client.wait(client.begin("f", 0, 100)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+            began.elapsed()
+        })
+        .unwrap();
+        assert!(waited >= READ_TIMEOUT && waited < READ_TIMEOUT * 3 / 2, "{waited:?}");
+    }
 }

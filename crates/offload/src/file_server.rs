@@ -10,7 +10,8 @@
 //!
 //! ```text
 //! client: "ECOF" version:u32 token:32 bytes
-//! server: status:u8                                          0 = go on, 1 = refused (the connection ends)
+//! server: status:u8                                          0 = go on, 1 = the token is refused (the connection ends)
+//!         version:u32                                        only after status 2 = another version (the connection ends)
 //! client: name_length:u8 name offset:u64 length:u32          as many as it likes without waiting for answers
 //! server: status:u8 length:u32 bytes                         in the order of the requests; shorter only at the end of file
 //! ```
@@ -42,6 +43,8 @@ pub(crate) const TOKEN_BYTES: usize = 32;
 pub(crate) const STATUS_OK: u8 = 0;
 /// The token does not open that.
 pub(crate) const STATUS_REFUSED: u8 = 1;
+/// The connection is of another version of the protocol; this server's follows.
+pub(crate) const STATUS_OTHER_VERSION: u8 = 2;
 /// Largest range of one request.
 pub(crate) const RANGE_BYTES_MAX: u32 = 8 << 20;
 /// Connections at a time: two for each of some dozens of jobs.
@@ -91,7 +94,11 @@ fn talk(shared: &Arc<Shared>, mut stream: TcpStream) -> io::Result<()> {
     read_rest(&mut stream, &mut hello)?;
     let version = u32::from_le_bytes([hello[4], hello[5], hello[6], hello[7]]);
     let token = &hello[8..];
-    if version != PROTOCOL_VERSION || shared.exports.find(token).is_err() {
+    if version != PROTOCOL_VERSION {
+        let [a, b, c, d] = PROTOCOL_VERSION.to_le_bytes();
+        return stream.write_all(&[STATUS_OTHER_VERSION, a, b, c, d]);
+    }
+    if shared.exports.find(token).is_err() {
         return stream.write_all(&[STATUS_REFUSED]);
     }
     stream.write_all(&[STATUS_OK])?;

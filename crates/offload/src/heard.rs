@@ -2,14 +2,42 @@
 //!
 //! A name belongs to one server. Two that share it would mix their loads, their models and their jobs, so the second is
 //! refused while the first is heard of. A server that was restarted is known by its address, and one that moved may take its
-//! name again when its old self has been silent for long enough to be out of use.
+//! name again when its old self has been silent for long enough to be out of use. Where two share the address as well, the
+//! one that came later is taken for a restart, and the other, which goes on to speak, for what it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ecotone_policy::ids::ServerId;
 
 use crate::error::{Error, Result};
+
+/// Former sessions of a server that are remembered. Those that still speak are forgotten last, and so many servers of one name
+/// nobody starts at once.
+const FORMER_SESSIONS_MAX: usize = 16;
+
+/// How many servers are kept in mind, and for how long: as in the policy's server table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    pub(crate) max_servers: usize,
+    /// Silence after which a server gives up its place to another one.
+    pub(crate) forget_after: Duration,
+}
+
+impl Room {
+    /// Whether there is a place for one more. Those that have long been silent are forgotten if there is none else.
+    pub(crate) fn make<T>(
+        self,
+        servers: &mut HashMap<ServerId, T>,
+        now: Instant,
+        last_heard: impl Fn(&T) -> Instant,
+    ) -> bool {
+        if servers.len() >= self.max_servers {
+            servers.retain(|_, server| now.saturating_duration_since(last_heard(server)) <= self.forget_after);
+        }
+        servers.len() < self.max_servers
+    }
+}
 
 /// Where a report comes from, and when it came.
 #[derive(Debug, Clone, Copy)]
@@ -29,20 +57,35 @@ pub(crate) enum Standing {
     Restarted,
     /// Under another address, after its silence.
     Moved,
-    /// The federation is full; nothing of this server is kept.
-    NoRoom,
 }
 
 #[derive(Debug)]
 struct Server {
     address: String,
     session: u64,
+    /// Sessions that had the name before this one, the one that was heard last at the end.
+    former: VecDeque<u64>,
     /// Number, in this session, of the last finished job.
     last_job: u64,
     at: Instant,
 }
 
-/// The servers by name. Bounded by the servers that a federation may have.
+impl Server {
+    fn new(Arrival { address, session, at }: Arrival<'_>) -> Server {
+        Server { address: address.to_owned(), session, former: VecDeque::new(), last_job: 0, at }
+    }
+
+    /// A session that has lost the name still speaks, or has just lost it.
+    fn remember_former(&mut self, session: u64) {
+        self.former.retain(|former| *former != session);
+        if self.former.len() >= FORMER_SESSIONS_MAX {
+            self.former.pop_front();
+        }
+        self.former.push_back(session);
+    }
+}
+
+/// The servers by name. Bounded by [`Room`].
 #[derive(Debug, Default)]
 pub(crate) struct Heard(HashMap<ServerId, Server>);
 
@@ -50,39 +93,60 @@ impl Heard {
     /// A report has come.
     ///
     /// # Errors
-    /// [`Error::Configuration`] if the name is that of another server, heard of within `silence`.
+    /// [`Error::Configuration`] if the name is that of another server, heard of within `silence`; [`Error::NoRoom`] if the
+    /// federation is full. Then nothing of the report counts.
     pub(crate) fn arrive(
         &mut self,
         name: &ServerId,
         arrival: Arrival<'_>,
         silence: Duration,
-        max_servers: usize,
+        room: Room,
     ) -> Result<Standing> {
         let Arrival { address, session, at } = arrival;
         let Some(known) = self.0.get_mut(name) else {
-            if self.0.len() >= max_servers {
-                return Ok(Standing::NoRoom);
+            if !room.make(&mut self.0, at, |server| server.at) {
+                return Err(Error::NoRoom(format!(
+                    "the server {name} at {address} finds no room: its coordinator takes {} servers beside itself \
+                     (max_servers); stop one of them, whose place is free after {:.0} s, or start a second federation",
+                    room.max_servers,
+                    room.forget_after.as_secs_f64(),
+                )));
             }
-            self.0.insert(name.clone(), Server { address: address.to_owned(), session, last_job: 0, at });
+            self.0.insert(name.clone(), Server::new(arrival));
             return Ok(Standing::New);
         };
         let is_here = known.address == address;
+        let is_former = is_here && known.former.contains(&session);
         let quiet = at.saturating_duration_since(known.at);
-        if !is_here && quiet <= silence {
+        if (!is_here || is_former) && quiet <= silence {
+            let (quiet, silence) = (quiet.as_secs_f64(), silence.as_secs_f64());
+            if !is_former {
+                return Err(Error::Configuration(format!(
+                    "the name {name} belongs to the server at {}, heard of {quiet:.1} s ago; give the one at {address} a \
+                     name of its own (--name), or stop the other and wait {silence:.1} s",
+                    known.address,
+                )));
+            }
+            known.remember_former(session);
             return Err(Error::Configuration(format!(
-                "the name {name} belongs to the server at {}, heard of {:.1} s ago; give the one at {address} a name of \
-                 its own (--name), or stop the other and wait {:.1} s",
-                known.address,
-                quiet.as_secs_f64(),
-                silence.as_secs_f64(),
+                "the name {name} and the address {address} belong to a server that was started later, heard of {quiet:.1} s \
+                 ago; give each of the two a name (--name) and an address (--listen) of its own, or stop the other and \
+                 wait {silence:.1} s"
             )));
         }
         known.at = at;
         if is_here && known.session == session {
             return Ok(Standing::Known);
         }
-        *known = Server { address: address.to_owned(), session, last_job: 0, at };
+        known.remember_former(known.session);
+        known.former.retain(|former| *former != session);
+        *known = Server { former: std::mem::take(&mut known.former), ..Server::new(arrival) };
         Ok(if is_here { Standing::Restarted } else { Standing::Moved })
+    }
+
+    /// Whether this session of the server is the one whose reports are taken.
+    pub(crate) fn is_accepted(&self, name: &ServerId, session: u64) -> bool {
+        self.0.get(name).is_some_and(|server| server.session == session)
     }
 
     /// Whether a finished job of the server's present session has not been heard of yet; from now on it has. `false` for
@@ -99,11 +163,12 @@ mod tests {
     use super::*;
 
     const SILENCE: Duration = Duration::from_secs(3);
+    const ROOM: Room = Room { max_servers: 2, forget_after: Duration::from_secs(60) };
 
     /// What a server called `name` is told that reports from `address` in `session`, `seconds` after the first.
     fn told(heard: &mut Heard, began: Instant, name: &str, from: (&str, u64), seconds: f64) -> Result<Standing> {
         let at = began + Duration::from_secs_f64(seconds);
-        heard.arrive(&ServerId::new(name).unwrap(), Arrival { address: from.0, session: from.1, at }, SILENCE, 2)
+        heard.arrive(&ServerId::new(name).unwrap(), Arrival { address: from.0, session: from.1, at }, SILENCE, ROOM)
     }
 
     #[test]
@@ -136,13 +201,58 @@ mod tests {
     }
 
     #[test]
-    fn a_full_federation_keeps_nothing_of_another_server() {
+    fn of_two_servers_with_one_name_and_one_address_the_later_one_stays() {
+        let (mut heard, began) = (Heard::default(), Instant::now());
+        let name = ServerId::new("edge").unwrap();
+        let (first, second) = (("a:1", 10), ("a:1", 20));
+        assert_eq!(told(&mut heard, began, "edge", first, 0.0).unwrap(), Standing::New);
+        assert_eq!(told(&mut heard, began, "edge", second, 0.5).unwrap(), Standing::Restarted);
+        // They go on to take turns.
+        for turn in 1..50 {
+            let seconds = f64::from(turn);
+            let refused = told(&mut heard, began, "edge", first, seconds).unwrap_err();
+            assert!(matches!(refused, Error::Configuration(_)), "{refused}");
+            for said in ["edge", "a:1", "0.5 s ago", "--name", "--listen"] {
+                assert!(refused.to_string().contains(said), "{said}: {refused}");
+            }
+            assert!(!heard.is_accepted(&name, 10) && heard.is_accepted(&name, 20));
+            assert_eq!(told(&mut heard, began, "edge", second, seconds + 0.5).unwrap(), Standing::Known);
+        }
+        // The later one is stopped.
+        assert!(told(&mut heard, began, "edge", first, 52.5).is_err());
+        assert_eq!(told(&mut heard, began, "edge", first, 52.6).unwrap(), Standing::Restarted);
+        assert!(told(&mut heard, began, "edge", second, 52.7).is_err());
+    }
+
+    #[test]
+    fn a_former_server_that_still_speaks_stays_refused_over_many_restarts() {
+        let (mut heard, began) = (Heard::default(), Instant::now());
+        told(&mut heard, began, "edge", ("a:1", 0), 0.0).unwrap();
+        for session in 1..10 * FORMER_SESSIONS_MAX as u64 {
+            assert_eq!(told(&mut heard, began, "edge", ("a:1", session), 1.0).unwrap(), Standing::Restarted);
+            assert!(told(&mut heard, began, "edge", ("a:1", 0), 1.0).is_err(), "after {session} restarts");
+        }
+        assert!(heard.0.values().all(|server| server.former.len() <= FORMER_SESSIONS_MAX));
+    }
+
+    #[test]
+    fn a_full_federation_keeps_nothing_of_another_server_until_one_was_silent_for_long() {
         let (mut heard, began) = (Heard::default(), Instant::now());
         for name in ["one", "two"] {
             told(&mut heard, began, name, (name, 1), 0.0).unwrap();
         }
-        assert_eq!(told(&mut heard, began, "three", ("three", 1), 0.0).unwrap(), Standing::NoRoom);
-        assert!(!heard.is_news(&ServerId::new("three").unwrap(), 1));
-        assert_eq!(told(&mut heard, began, "one", ("one", 1), 0.0).unwrap(), Standing::Known);
+        let three = ServerId::new("three").unwrap();
+        let refused = told(&mut heard, began, "three", ("three", 1), 0.0).unwrap_err();
+        assert!(matches!(refused, Error::NoRoom(_)), "{refused}");
+        for said in ["three", "2 servers", "max_servers", "60 s"] {
+            assert!(refused.to_string().contains(said), "{said}: {refused}");
+        }
+        assert!(!heard.is_news(&three, 1) && !heard.is_accepted(&three, 1));
+        assert_eq!(told(&mut heard, began, "one", ("one", 1), 30.0).unwrap(), Standing::Known);
+        assert!(told(&mut heard, began, "three", ("three", 1), 60.0).is_err());
+        assert_eq!(told(&mut heard, began, "three", ("three", 1), 60.1).unwrap(), Standing::New);
+        // It is the silent one that was forgotten.
+        assert_eq!(told(&mut heard, began, "one", ("one", 1), 60.2).unwrap(), Standing::Known);
+        assert!(told(&mut heard, began, "two", ("two", 1), 60.3).is_err());
     }
 }

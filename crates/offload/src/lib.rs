@@ -13,6 +13,7 @@
 //! A job either ends with tables that are complete, durable and verified, or its compaction runs on the owner. No failure
 //! of a worker, of the coordinator or of the network reaches the store or a foreground operation.
 
+mod addresses;
 pub mod config;
 mod connections;
 mod convert;
@@ -30,6 +31,7 @@ mod owner;
 mod protocol;
 mod remote_files;
 mod reports;
+mod resolve;
 mod services;
 pub mod steps;
 mod traffic;

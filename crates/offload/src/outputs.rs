@@ -7,7 +7,8 @@
 //!
 //! At most [`OUTPUT_TABLES_MAX`] tables and twice the input in bytes; [`RANGES_AHEAD`] ranges on their way; [`CHECKS_WAITING`]
 //! tables between the two threads, behind which fetching waits. The first error of either thread ends the job. The checking
-//! thread never outlives its [`Outputs`].
+//! thread never outlives its [`Outputs`]: it stops in the middle of a table when that is given up. Whoever waits for it looks
+//! every [`CHECK_LOOK`] whether the job may go on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -15,11 +16,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ecotone_engine::{ReceivedTable, VerifyError};
 use ecotone_policy::duty::Duty;
+use ecotone_rocks_sys::verify::VerifyError as TableError;
 use tracing::warn;
 
 use crate::error::{Error, Result};
@@ -31,6 +34,8 @@ use crate::protocol::wire::OutputReady;
 const RANGES_AHEAD: usize = 3;
 /// Tables that are here and not yet checked. One is enough to keep both threads busy when tables are of one size.
 const CHECKS_WAITING: usize = 1;
+/// How long a job that may not go on can wait for the checking thread: much less than anybody notices.
+const CHECK_LOOK: Duration = Duration::from_millis(50);
 /// What small tables may add to the outputs of a small job.
 const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
 /// Output tables of one job: twice the input tables that a worker takes.
@@ -121,12 +126,12 @@ impl Outputs {
             client.recycle(data);
             written += length as u64;
         }
-        self.checker.check(Arrived { name: table.file.clone(), path, crc32c })
+        self.checker.check(Arrived { name: table.file.clone(), path, crc32c }, may_go_on)
     }
 
-    /// Waits until every table is checked.
-    pub(crate) fn finish(&mut self) -> Result<Received> {
-        let (tables, joules) = self.checker.end()?;
+    /// Waits until every table is checked, as long as `may_go_on`.
+    pub(crate) fn finish(&mut self, may_go_on: impl Fn() -> Result<()>) -> Result<Received> {
+        let (tables, joules) = self.checker.end(may_go_on)?;
         Ok(Received { tables, bytes: self.bytes, joules })
     }
 
@@ -142,9 +147,7 @@ impl Drop for Outputs {
         if self.is_kept {
             return;
         }
-        self.checker.give_up.store(true, Ordering::Release);
-        // What it found no longer matters.
-        let _ = self.checker.end();
+        self.checker.stop();
         if let Err(error) = std::fs::remove_dir_all(&self.directory)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -165,56 +168,99 @@ type Checked = Result<(HashMap<String, ReceivedTable>, f64)>;
 
 /// The thread that checks tables.
 struct Checker {
-    arrived: Option<SyncSender<Arrived>>,
+    /// `None` when no more will come.
+    arrived: Option<Sender<Arrived>>,
+    /// One message for each table that the thread takes; closed when it has ended.
+    taken: Receiver<()>,
+    /// Tables that it has not taken yet.
+    waiting: usize,
     give_up: Arc<AtomicBool>,
     thread: Option<JoinHandle<Checked>>,
 }
 
 impl Checker {
     fn start(shared: Arc<Shared>) -> std::io::Result<Checker> {
-        let (sender, receiver) = sync_channel(CHECKS_WAITING);
-        let give_up = Arc::new(AtomicBool::new(false));
-        let inside = give_up.clone();
-        let thread = std::thread::Builder::new().name("ecotone-check".into()).spawn(move || {
+        Checker::spawn(move |arrived, taken, give_up| {
             let duty = shared.duty(Duty::Compaction);
             let before = shared.thread_use();
-            let tables = check_all(&receiver, &inside);
+            let tables = check_all(&arrived, &taken, give_up);
             let joules = shared.thread_use().since(before).joules;
             drop(duty);
             tables.map(|tables| (tables, joules))
-        })?;
-        Ok(Checker { arrived: Some(sender), give_up, thread: Some(thread) })
+        })
     }
 
-    fn check(&mut self, table: Arrived) -> Result<()> {
-        let taken = self.arrived.as_ref().is_some_and(|arrived| arrived.send(table).is_ok());
+    fn spawn(
+        check: impl FnOnce(Receiver<Arrived>, Sender<()>, &AtomicBool) -> Checked + Send + 'static,
+    ) -> std::io::Result<Checker> {
+        let (arrived, to_check) = channel();
+        let (takes, taken) = channel();
+        let give_up = Arc::new(AtomicBool::new(false));
+        let inside = give_up.clone();
+        let thread =
+            std::thread::Builder::new().name("ecotone-check".into()).spawn(move || check(to_check, takes, &inside))?;
+        Ok(Checker { arrived: Some(arrived), taken, waiting: 0, give_up, thread: Some(thread) })
+    }
+
+    /// Hands a table over as soon as fewer than [`CHECKS_WAITING`] wait.
+    fn check(&mut self, table: Arrived, may_go_on: impl Fn() -> Result<()>) -> Result<()> {
+        while self.waiting >= CHECKS_WAITING {
+            if !self.wait_for_a_take(&may_go_on)? {
+                return self.end(may_go_on).map(|_| ());
+            }
+        }
+        let is_sent = self.arrived.as_ref().is_some_and(|arrived| arrived.send(table).is_ok());
+        self.waiting += 1;
         // The thread ends early only with an error.
-        if taken { Ok(()) } else { self.end().map(|_| ()) }
+        if is_sent { Ok(()) } else { self.end(may_go_on).map(|_| ()) }
     }
 
-    fn end(&mut self) -> Checked {
+    /// Waits until the thread takes a table; `false` when it has ended.
+    fn wait_for_a_take(&mut self, may_go_on: impl Fn() -> Result<()>) -> Result<bool> {
+        loop {
+            match self.taken.recv_timeout(CHECK_LOOK) {
+                Ok(()) => {
+                    self.waiting -= 1;
+                    return Ok(true);
+                }
+                Err(RecvTimeoutError::Timeout) => may_go_on()?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(false),
+            }
+        }
+    }
+
+    fn end(&mut self, may_go_on: impl Fn() -> Result<()>) -> Checked {
         drop(self.arrived.take());
+        while self.wait_for_a_take(&may_go_on)? {}
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(checked)) => checked,
             _ => Err(Error::BadResult("its tables could not be checked".into())),
         }
     }
+
+    /// Stops the thread, wherever it is. What it found no longer matters.
+    fn stop(&mut self) {
+        self.give_up.store(true, Ordering::Relaxed);
+        let _ = self.end(|| Ok(()));
+    }
 }
 
 impl Drop for Checker {
     fn drop(&mut self) {
-        self.give_up.store(true, Ordering::Release);
-        let _ = self.end();
+        self.stop();
     }
 }
 
-fn check_all(arrived: &Receiver<Arrived>, give_up: &AtomicBool) -> Result<HashMap<String, ReceivedTable>> {
+fn check_all(
+    arrived: &Receiver<Arrived>,
+    taken: &Sender<()>,
+    give_up: &AtomicBool,
+) -> Result<HashMap<String, ReceivedTable>> {
     let mut tables = HashMap::new();
     for table in arrived {
-        if give_up.load(Ordering::Acquire) {
-            return Err(Error::Cancelled);
-        }
-        tables.insert(table.name, ReceivedTable::take(&table.path, table.crc32c).map_err(refused)?);
+        // Nobody hears it only once the job has been given up.
+        let _ = taken.send(());
+        tables.insert(table.name, ReceivedTable::take(&table.path, table.crc32c, give_up).map_err(refused)?);
     }
     Ok(tables)
 }
@@ -223,6 +269,65 @@ fn check_all(arrived: &Receiver<Arrived>, give_up: &AtomicBool) -> Result<HashMa
 pub(crate) fn refused(error: VerifyError) -> Error {
     match error {
         VerifyError::Io { action, path, error } => Error::io(action, &path, error),
+        VerifyError::Table(TableError::Stopped { .. }) => Error::Cancelled,
         other => Error::BadResult(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn table() -> Arrived {
+        Arrived { name: "000001.sst".into(), path: "/nowhere/000001.sst".into(), crc32c: 0 }
+    }
+
+    /// A thread that is busy with its first table until that is given up.
+    fn busy() -> Checker {
+        Checker::spawn(|arrived, taken, give_up| {
+            let first = arrived.recv();
+            taken.send(()).unwrap();
+            while first.is_ok() && !give_up.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            Err(Error::Cancelled)
+        })
+        .unwrap()
+    }
+
+    /// Lets a job go on for two looks.
+    fn twice() -> impl Fn() -> Result<()> {
+        let looks = AtomicUsize::new(0);
+        move || if looks.fetch_add(1, Ordering::Relaxed) < 2 { Ok(()) } else { Err(Error::Cancelled) }
+    }
+
+    #[test]
+    fn a_job_that_is_cancelled_does_not_wait_for_a_table_that_is_being_checked() {
+        // While a further table waits to be checked, and when all have come.
+        let mut checker = busy();
+        for _ in 0..=CHECKS_WAITING {
+            checker.check(table(), || Ok(())).unwrap();
+        }
+        assert!(matches!(checker.check(table(), twice()), Err(Error::Cancelled)));
+        drop(checker);
+
+        let mut checker = busy();
+        checker.check(table(), || Ok(())).unwrap();
+        assert!(matches!(checker.end(twice()), Err(Error::Cancelled)));
+        drop(checker);
+    }
+
+    #[test]
+    fn what_the_thread_found_is_told_to_whoever_hands_it_a_table() {
+        let mut checker = Checker::spawn(|arrived, taken, give_up| {
+            let tables = check_all(&arrived, &taken, give_up)?;
+            Ok((tables, 0.0))
+        })
+        .unwrap();
+        // There is no such file.
+        let told = (0..3).find_map(|_| checker.check(table(), || Ok(())).err());
+        assert!(matches!(told, Some(Error::BadResult(_))), "{told:?}");
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
@@ -32,7 +32,7 @@ use crate::coordinator;
 use crate::error::{Error, Result};
 use crate::exports::{Role, Token};
 use crate::federation::{JobEnded, JobOutcome, Shared};
-use crate::file_client::FileClient;
+use crate::file_client::{FileClient, Peer};
 use crate::outputs::{Outputs, Received, refused};
 use crate::protocol::wire::job_event::Event as WireEvent;
 use crate::protocol::wire::worker_client::WorkerClient;
@@ -95,6 +95,13 @@ impl OwnerSide {
     }
 
     fn decide(&self, job: &RemoteJob) -> Decision {
+        let undecided = Undecided { side: self, job: JobId(job.id), has_place: false };
+        let decision = self.find_place(job);
+        undecided.end();
+        decision
+    }
+
+    fn find_place(&self, job: &RemoteJob) -> Decision {
         let id = JobId(job.id);
         let mut event = Event::CompactionReady {
             job: id,
@@ -238,6 +245,28 @@ impl OwnerSide {
     }
 }
 
+/// A job that the machine may count as asking. A panic ends the question, too, or it would count for ever.
+struct Undecided<'a> {
+    side: &'a OwnerSide,
+    job: JobId,
+    has_place: bool,
+}
+
+impl Undecided<'_> {
+    fn end(mut self) {
+        self.has_place = true;
+    }
+}
+
+impl Drop for Undecided<'_> {
+    fn drop(&mut self) {
+        if !self.has_place {
+            self.side.shared.decide(Event::PlacementUnavailable { job: self.job });
+            self.side.shared.statistics.count_fallback("panicked");
+        }
+    }
+}
+
 /// A job that the machine counts as away. A panic ends it too, or it would count for ever.
 struct UnderWay<'a> {
     side: &'a OwnerSide,
@@ -270,7 +299,7 @@ fn failure(error: &Error) -> FailureReason {
         Error::Deadline { .. } => FailureReason::DeadlineMissed,
         Error::Cancelled => FailureReason::Cancelled,
         Error::BadResult(_) => FailureReason::OutputRefused,
-        Error::Io { .. } | Error::Configuration(_) => FailureReason::OwnerFailed,
+        Error::Io { .. } | Error::Configuration(_) | Error::NoRoom(_) => FailureReason::OwnerFailed,
         Error::Worker(_) | Error::Unauthorised(_) | Error::Declined(..) => FailureReason::WorkerFailed,
     }
 }
@@ -418,8 +447,8 @@ impl Away<'_> {
         // The compaction waits here and not for heartbeats: a worker that is silent is as dead.
         let mut limits = shared.options.limits.clone();
         limits.read_timeout = limits.read_timeout.min(limits.heartbeat_timeout);
-        FileClient::connect(&self.worker_address, token, &limits, shared.traffic.clone(), Arc::new(AtomicU64::new(0)))
-            .map_err(|error| Error::unreachable(format!("worker {}", self.worker_address), error))
+        let peer = Peer { name: format!("worker {}", self.worker_address), address: &self.worker_address };
+        FileClient::connect(&shared.runtime, peer, token, &limits, shared.traffic.clone(), Arc::default())
     }
 
     /// Checks the result against what was fetched and makes it durable.
@@ -431,7 +460,7 @@ impl Away<'_> {
         if let Err(status) = result.status {
             return Err(Error::Worker(status));
         }
-        let received = outputs.finish()?;
+        let received = outputs.finish(|| self.may_go_on())?;
         // An empty table is one that the worker's compaction finished and then dropped.
         let unnamed = |name: &String| !result.output_files.iter().any(|file| file.file_name == *name);
         let full = received.tables.iter().filter(|(_, table)| !table.is_empty());

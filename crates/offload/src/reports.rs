@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ecotone_policy::machine::{Event, JobReport, Link, LoadSample};
@@ -64,6 +65,11 @@ impl Unreported {
         }
     }
 
+    /// Drawn at this start of the server.
+    pub(crate) fn session(&self) -> u64 {
+        self.session
+    }
+
     fn forget_until(&mut self, last: u64) {
         self.jobs.retain(|(number, _)| *number > last);
     }
@@ -81,7 +87,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         tick.tick().await;
         let Some(mut sample) = shared.last_sample() else { continue };
         sample.link = link;
-        match report(&shared, &sample, &mut link, &mut reports_sent).await {
+        let outcome = report(&shared, &sample, &mut link, &mut reports_sent).await;
+        shared.is_accepted.store(outcome.is_ok(), Ordering::Release);
+        match outcome {
             Ok(()) => {
                 if trouble.take().is_some() {
                     info!(coordinator = shared.coordinator_address(), "the coordinator takes reports again");
@@ -159,6 +167,7 @@ async fn report(
         .and_then(|reply| {
             reply.map_err(|status| match status.code() {
                 Code::AlreadyExists => Error::Configuration(status.message().to_owned()),
+                Code::ResourceExhausted => Error::NoRoom(status.message().to_owned()),
                 _ => failed_call(&address, &status),
             })
         });
@@ -209,7 +218,7 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
         )));
     }
     let arrival = Arrival { address: &request.address, session: request.session, at: Instant::now() };
-    let standing = shared.heard.lock().arrive(&sample.server, arrival, shared.stale_after(), shared.max_servers())?;
+    let standing = shared.heard.lock().arrive(&sample.server, arrival, shared.stale_after(), shared.room())?;
     match standing {
         Standing::Known => {}
         Standing::New => info!(server = %sample.server, address = request.address, "a server has joined"),
@@ -217,9 +226,9 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
         Standing::Moved => {
             info!(server = %sample.server, address = request.address, "a server has come back elsewhere")
         }
-        Standing::NoRoom => debug!(server = %sample.server, "more servers than max_servers; one is not counted"),
     }
-    shared.learn_address(&sample.server, &request.address);
+    // As much room as for what is heard. Without an address it is given no job.
+    let _ = shared.learn_address(&sample.server, &request.address);
     for job in &request.finished {
         let report = convert::report_from_wire(job)?;
         if shared.heard.lock().is_news(&sample.server, job.number) {

@@ -33,6 +33,7 @@ fn status(error: Error) -> Status {
         Error::Unauthorised(_) => Status::permission_denied(error.to_string()),
         // Of the caller, that is: the coordinator refuses its name.
         Error::Configuration(_) => Status::already_exists(error.to_string()),
+        Error::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         _ => Status::unavailable(error.to_string()),
     }
 }

@@ -5,6 +5,8 @@
 pub enum Step {
     /// Owner: RocksDB has asked where a compaction shall run.
     Asked,
+    /// Owner: the coordinator is about to be asked for a worker.
+    Seeking,
     /// Coordinator: a request to place a job was taken from the queue.
     Placing,
     /// Coordinator: the answer is about to be sent.
@@ -37,8 +39,9 @@ pub enum Step {
 
 impl Step {
     /// All steps, in order.
-    pub const ALL: [Step; 15] = [
+    pub const ALL: [Step; 16] = [
         Step::Asked,
+        Step::Seeking,
         Step::Placing,
         Step::Placed,
         Step::Offering,
@@ -59,6 +62,7 @@ impl Step {
     pub fn name(self) -> &'static str {
         match self {
             Step::Asked => "asked",
+            Step::Seeking => "seeking",
             Step::Placing => "placing",
             Step::Placed => "placed",
             Step::Offering => "offering",

@@ -32,7 +32,7 @@ use crate::disk::free_bytes;
 use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
-use crate::file_client::FileClient;
+use crate::file_client::{FileClient, Peer};
 use crate::outputs::most_output_bytes;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
@@ -434,13 +434,13 @@ fn run(
     let began = Instant::now();
     let before = shared.thread_use();
     let client = FileClient::connect(
-        &offer.owner_address,
+        &shared.runtime,
+        Peer { name: format!("owner {}", offer.owner), address: &offer.owner_address },
         Token::from_wire(&offer.token)?,
         &shared.options.limits,
         shared.traffic.clone(),
         bytes_read.clone(),
-    )
-    .map_err(|error| Error::unreachable(format!("owner {}", offer.owner), error))?;
+    )?;
     let store_directory = PathBuf::from(&offer.store_directory);
     let files =
         OwnerFiles::new(store_directory.clone(), &offer.files, client.clone(), shared.options.limits.chunk_bytes);

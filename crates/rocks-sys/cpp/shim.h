@@ -28,6 +28,7 @@ enum {
   ECOTONE_MISORDERED = 22,
   ECOTONE_COUNT_MISMATCH = 23,
   ECOTONE_FOREIGN = 24,
+  ECOTONE_STOPPED = 25,
 };
 
 // Bytes from malloc that the receiver frees with ecotone_buffer_free.
@@ -152,8 +153,9 @@ ecotone_code ecotone_remote_result_with_output_path(ecotone_bytes result, ecoton
 
 // ---- verification ----
 
-// Reads every block and every entry; `out` gets what was found.
-ecotone_code ecotone_read_table(ecotone_bytes path, ecotone_buffer* out);
+// Reads every block and every entry; `out` gets what was found. ECOTONE_STOPPED soon after `*stop` has become true, which
+// another thread may make it, atomically.
+ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, ecotone_buffer* out);
 ecotone_code ecotone_file_checksum(ecotone_bytes path, uint32_t* crc, ecotone_buffer* out);
 
 // ---- version and mirrors ----

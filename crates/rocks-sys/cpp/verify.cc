@@ -50,8 +50,9 @@ std::string Show(const Slice& key) { return "0x" + key.ToString(/*hex=*/true); }
 
 class Table {
  public:
-  explicit Table(std::string path)
+  Table(std::string path, const bool* stop)
       : path_(std::move(path)),
+        stop_(stop),
         options_(BlockBased()),
         env_options_(options_),
         immutable_options_(options_),
@@ -166,6 +167,9 @@ class Table {
     uint64_t key_bytes = 0;
     uint64_t value_bytes = 0;
     for (entry->SeekToFirst(); entry->Valid(); entry->Next()) {
+      if (__atomic_load_n(stop_, __ATOMIC_RELAXED)) {
+        Refuse(ECOTONE_STOPPED, "stopped after " + std::to_string(entries_) + " entries");
+      }
       const Slice key = entry->key();
       if (key.size() < kNumInternalBytes) {
         Refuse(ECOTONE_CORRUPTION, "entry " + std::to_string(entries_) + " has a key of " +
@@ -253,6 +257,8 @@ class Table {
   static constexpr size_t kReadAhead = 512 << 10;
 
   const std::string path_;
+  // Becomes true when nobody wants to know any more.
+  const bool* const stop_;
   const Options options_;
   const EnvOptions env_options_;
   const ImmutableOptions immutable_options_;
@@ -281,10 +287,10 @@ class Table {
 }  // namespace
 }  // namespace ecotone
 
-extern "C" ecotone_code ecotone_read_table(ecotone_bytes path, ecotone_buffer* out) {
+extern "C" ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
     try {
-      ecotone::Table table(ecotone::String(path));
+      ecotone::Table table(ecotone::String(path), stop);
       table.Read();
       ecotone::Give(table.Summary().data(), out);
       return ecotone_code{ECOTONE_OK};

@@ -17,6 +17,7 @@ pub const OUT_OF_RANGE: Code = 21;
 pub const MISORDERED: Code = 22;
 pub const COUNT_MISMATCH: Code = 23;
 pub const FOREIGN: Code = 24;
+pub const STOPPED: Code = 25;
 
 #[repr(C)]
 pub struct Buffer {
@@ -132,7 +133,7 @@ unsafe extern "C" {
     pub fn ecotone_parse_remote_input(input: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_parse_remote_result(result: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_remote_result_with_output_path(result: Bytes, path: Bytes, out: *mut Buffer) -> Code;
-    pub fn ecotone_read_table(path: Bytes, out: *mut Buffer) -> Code;
+    pub fn ecotone_read_table(path: Bytes, stop: *const bool, out: *mut Buffer) -> Code;
     pub fn ecotone_file_checksum(path: Bytes, crc: *mut u32, out: *mut Buffer) -> Code;
     pub fn ecotone_header_version(major: *mut u32, minor: *mut u32, patch: *mut u32);
     pub fn ecotone_library_version(major: *mut u32, minor: *mut u32, patch: *mut u32);

@@ -20,6 +20,7 @@
 //! Threads: any; nothing is shared between calls. Memory: one block at a time, and all range deletions of the table.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use crate::remote::RemoteOutput;
 
@@ -179,6 +180,14 @@ pub enum VerifyError {
         /// What is wrong.
         what: String,
     },
+    /// Whoever wanted to know whether the table is sound no longer does. It may be.
+    #[error("{} was not read to its end: {what}", file.display())]
+    Stopped {
+        /// The file.
+        file: PathBuf,
+        /// How far it was read.
+        what: String,
+    },
     /// The file could not be read. The table may be sound; the disk may not.
     #[error("{} could not be read: {what}", file.display())]
     Io {
@@ -192,13 +201,14 @@ pub enum VerifyError {
 /// The name RocksDB gives to the checksum of [`file_checksum`].
 pub const FILE_CHECKSUM_FUNCTION: &str = "FileChecksumCrc32c";
 
-/// Reads the whole table at `path` (on the local file system, not through any hook) and tells what is in it.
+/// Reads the whole table at `path` (on the local file system, not through any hook) and tells what is in it. Ends at the next
+/// entry when another thread sets `stop`.
 ///
 /// # Errors
 ///
-/// The first fault found.
-pub fn read_table(path: &Path) -> Result<TableSummary, VerifyError> {
-    read::read_table(path)
+/// The first fault found, or [`VerifyError::Stopped`].
+pub fn read_table(path: &Path, stop: &AtomicBool) -> Result<TableSummary, VerifyError> {
+    read::read_table(path, stop)
 }
 
 /// Reads the whole table at `path` and compares it with what was promised.
@@ -216,7 +226,7 @@ pub fn verify_table(path: &Path, expected: &ExpectedTable) -> Result<TableSummar
             return Err(VerifyError::Corrupt { file: path.to_owned(), what });
         }
     }
-    let found = read_table(path)?;
+    let found = read_table(path, &AtomicBool::new(false))?;
     found.check(path, expected)?;
     Ok(found)
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Longest wait for a slot. A compaction that has waited for so long is needed more than the bound.
+/// Longest wait for a slot. A compaction that has waited for so long is needed more than the bound. Much shorter, and the bound
+/// would be none: a compaction of deep levels takes tens of seconds on a slow server.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A number of slots for compactions that run here after an offload failed. Shared by clones of the `Arc`, so that

@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
 use ecotone_rocks_sys::verify::{
@@ -100,9 +101,10 @@ pub struct ReceivedTable {
 
 impl ReceivedTable {
     /// Reads the whole table at `path` and syncs it. `crc32c` is that of the whole file as it was received; what was written is
-    /// still checked: every block carries a checksum of its own.
-    pub fn take(path: &Path, crc32c: u32) -> Result<ReceivedTable, VerifyError> {
-        let summary = read_table(path)?;
+    /// still checked: every block carries a checksum of its own. Reading ends soon, with an error, when another thread sets
+    /// `stop`; syncing does not.
+    pub fn take(path: &Path, crc32c: u32, stop: &AtomicBool) -> Result<ReceivedTable, VerifyError> {
+        let summary = read_table(path, stop)?;
         sync(path)?;
         Ok(ReceivedTable { crc32c, summary })
     }
@@ -123,11 +125,12 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
     let directory = job.output_directory();
     check_claims(job, &parsed)?;
     let mut tables = HashMap::new();
+    let stop = AtomicBool::new(false);
     for output in &parsed.output_files {
         let path = directory.join(&output.file_name);
         let crc32c =
             file_checksum(&path).map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?;
-        tables.insert(output.file_name.clone(), ReceivedTable::take(&path, u32::from_be_bytes(crc32c))?);
+        tables.insert(output.file_name.clone(), ReceivedTable::take(&path, u32::from_be_bytes(crc32c), &stop)?);
     }
     verify_received_outputs(job, result, &tables)
 }

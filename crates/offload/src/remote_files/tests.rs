@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::Limits;
 use crate::exports::Token;
+use crate::file_client::Peer;
 
 const CHUNK_BYTES: usize = 4096;
 
@@ -36,6 +37,13 @@ fn serve(mut stream: TcpStream, file: &[u8]) -> Vec<u32> {
     }
 }
 
+fn connect(address: &str) -> Arc<FileClient> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let peer = Peer { name: "owner".into(), address };
+    let token = Token::new().unwrap();
+    FileClient::connect(runtime.handle(), peer, token, &Limits::default(), Arc::default(), Arc::default()).unwrap()
+}
+
 /// Does `reads` with the remote file of `bytes` bytes, and gives how often each byte crossed the network.
 fn read(bytes: usize, reads: impl FnOnce(&dyn RangedRead, &[u8])) -> Vec<u32> {
     let file: Vec<u8> = (0..bytes).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -43,8 +51,7 @@ fn read(bytes: usize, reads: impl FnOnce(&dyn RangedRead, &[u8])) -> Vec<u32> {
     let address = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let served = scope.spawn(|| serve(listener.accept().unwrap().0, &file));
-        let token = Token::new().unwrap();
-        let client = FileClient::connect(&address, token, &Limits::default(), Arc::default(), Arc::default()).unwrap();
+        let client = connect(&address);
         let inputs = [InputFile { name: "000001.sst".into(), bytes: bytes as u64 }];
         let files = OwnerFiles::new("/owner".into(), &inputs, client, CHUNK_BYTES);
         let remote = files.open(Path::new("/owner/000001.sst")).unwrap().unwrap();
@@ -103,8 +110,7 @@ fn only_the_jobs_files_are_there() {
     let address = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         scope.spawn(|| serve(listener.accept().unwrap().0, &[]));
-        let token = Token::new().unwrap();
-        let client = FileClient::connect(&address, token, &Limits::default(), Arc::default(), Arc::default()).unwrap();
+        let client = connect(&address);
         let inputs = [InputFile { name: "000001.sst".into(), bytes: 0 }];
         let files = OwnerFiles::new("/owner".into(), &inputs, client, CHUNK_BYTES);
         for other in ["/owner/000002.sst", "/owner/LOCK"] {

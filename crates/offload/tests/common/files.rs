@@ -18,7 +18,7 @@ pub struct Range {
 pub struct Files(TcpStream);
 
 impl Files {
-    /// `PermissionDenied` if the server refuses the token.
+    /// `PermissionDenied` if the server refuses the token, `Unsupported` with its version if it refuses this one.
     pub fn connect(address: &str, token: &[u8]) -> io::Result<Files> {
         Files::connect_as(ecotone_offload::PROTOCOL_VERSION, address, token)
     }
@@ -29,7 +29,15 @@ impl Files {
         stream.write_all(&[&MAGIC, &version.to_le_bytes(), token].concat())?;
         let mut status = [0];
         stream.read_exact(&mut status)?;
-        if status[0] == 0 { Ok(Files(stream)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        match status[0] {
+            0 => Ok(Files(stream)),
+            2 => {
+                let mut version = [0; 4];
+                stream.read_exact(&mut version)?;
+                Err(io::Error::new(io::ErrorKind::Unsupported, u32::from_le_bytes(version).to_string()))
+            }
+            _ => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 
     /// `PermissionDenied` if the server refuses the range.

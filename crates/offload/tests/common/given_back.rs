@@ -1,13 +1,27 @@
-//! When a store gets a compaction back to run it itself: the moment at which its owner goes on locally.
+//! When a store gets a compaction back to run it itself. One of level 0 then goes on; a deeper one may wait for a local slot.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{CompactionOffload, RemoteJob, RemoteOutcome};
 
+/// What becomes of a job that a store asks about.
+#[derive(Debug, Clone, Copy)]
+pub enum Told {
+    Asked {
+        job: u64,
+    },
+    GivenBack(GivenBack),
+    /// Given back or done elsewhere, the store has it again.
+    Over {
+        job: u64,
+    },
+}
+
 /// A job that its offload gave back.
 #[derive(Debug, Clone, Copy)]
 pub struct GivenBack {
+    pub job: u64,
     pub asked: Instant,
     pub at: Instant,
     /// It had been elsewhere, or was to be.
@@ -21,26 +35,28 @@ impl GivenBack {
     }
 }
 
-/// Passes everything on, and tells of the jobs that come back.
+/// Passes everything on, and tells of the jobs.
 pub struct Watched<F> {
     offload: Arc<dyn CompactionOffload>,
     tell: F,
 }
 
-impl<F: Fn(GivenBack) + Send + Sync> Watched<F> {
+impl<F: Fn(Told) + Send + Sync> Watched<F> {
     pub fn new(offload: Arc<dyn CompactionOffload>, tell: F) -> Self {
         Watched { offload, tell }
     }
 }
 
-impl<F: Fn(GivenBack) + Send + Sync> CompactionOffload for Watched<F> {
+impl<F: Fn(Told) + Send + Sync> CompactionOffload for Watched<F> {
     fn run(&self, job: RemoteJob) -> RemoteOutcome {
-        let asked = Instant::now();
+        let (asked, job_id) = (Instant::now(), job.id);
+        (self.tell)(Told::Asked { job: job_id });
         let outcome = self.offload.run(job);
         if !matches!(outcome, RemoteOutcome::Installed { .. }) {
             let is_fallback = matches!(outcome, RemoteOutcome::Fallback);
-            (self.tell)(GivenBack { asked, at: Instant::now(), is_fallback });
+            (self.tell)(Told::GivenBack(GivenBack { job: job_id, asked, at: Instant::now(), is_fallback }));
         }
+        (self.tell)(Told::Over { job: job_id });
         outcome
     }
 

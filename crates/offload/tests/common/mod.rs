@@ -25,7 +25,7 @@ use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
 use tempfile::TempDir;
 
 pub use contents::*;
-use given_back::{GivenBack, Watched};
+use given_back::{GivenBack, Told, Watched};
 
 /// How long a test waits for what must come; only a broken test or product waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -229,18 +229,18 @@ pub fn small() -> StoreOptions {
     }
 }
 
-/// A store at `path`, offloading through a federation of `options`. `given_back` hears of each job that is to run here.
+/// A store at `path`, offloading through a federation of `options`. `told` hears of each job that it asks about.
 pub fn open(
     path: &Path,
     options: Options,
     mut store_options: StoreOptions,
     observer: Arc<dyn JobObserver>,
-    given_back: impl Fn(GivenBack) + Send + Sync + 'static,
+    told: impl Fn(Told) + Send + Sync + 'static,
 ) -> (Arc<Store>, Arc<Federation>) {
     let slots = options.limits.fallback_slots;
     let federation = Arc::new(Federation::start(options, duties(), observer).unwrap());
     let events = Arc::new(Events(OnceLock::from(Arc::downgrade(&federation))));
-    store_options.offload = Some(Arc::new(Watched::new(federation.offload(), given_back)));
+    store_options.offload = Some(Arc::new(Watched::new(federation.offload(), told)));
     store_options.local_slots = Some(LocalSlots::new(slots));
     store_options.events = Some(events);
     let store = Arc::new(Store::open(path, OpenMode::CreateOrOpen, store_options).unwrap());
@@ -267,8 +267,12 @@ impl Owner {
         let ended = Arc::new(Ended::default());
         let given_back: Arc<Mutex<Vec<GivenBack>>> = Arc::default();
         let list = Arc::clone(&given_back);
-        let (store, federation) =
-            open(&path, options, store_options, ended.clone(), move |job| list.lock().unwrap().push(job));
+        let told = move |told| {
+            if let Told::GivenBack(job) = told {
+                list.lock().unwrap().push(job);
+            }
+        };
+        let (store, federation) = open(&path, options, store_options, ended.clone(), told);
         let model = Model::new();
         Owner { store: Some(store), federation, ended, given_back, model, path, _directory: None, seed: 0 }
     }
@@ -319,9 +323,10 @@ impl Owner {
         self.federation.statistics().fallbacks.get(kind).copied().unwrap_or(0)
     }
 
-    /// The first job that was elsewhere, or was to be, and came back.
-    pub fn first_fallback(&self) -> Option<GivenBack> {
-        self.given_back.lock().unwrap().iter().copied().find(|job| job.is_fallback)
+    /// The jobs that were elsewhere, or were to be, and came back after `begin`.
+    pub fn fallbacks_since(&self, begin: Instant) -> Vec<GivenBack> {
+        let given_back = self.given_back.lock().unwrap();
+        given_back.iter().copied().filter(|job| job.is_fallback && job.at >= begin).collect()
     }
 
     /// The longest that a job waited after `begin` until it was given back.

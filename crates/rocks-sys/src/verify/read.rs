@@ -3,19 +3,21 @@
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use super::{TableSummary, VerifyError};
 use crate::buffer::{Buffer, call_raw};
 use crate::{Result, ffi};
 
-pub fn read_table(path: &Path) -> std::result::Result<TableSummary, VerifyError> {
+pub fn read_table(path: &Path, stop: &AtomicBool) -> std::result::Result<TableSummary, VerifyError> {
     let file = || path.to_owned();
     let bytes = path.as_os_str().as_bytes();
     if bytes.contains(&0) {
         return Err(VerifyError::Io { file: file(), what: "the path holds a NUL byte".to_owned() });
     }
-    // SAFETY: the path lives through the call.
-    let (code, out) = call_raw(|out| unsafe { ffi::ecotone_read_table(ffi::Bytes::borrow(bytes), out) });
+    let stop = stop.as_ptr().cast_const();
+    // SAFETY: path and flag live through the call, which reads the flag atomically.
+    let (code, out) = call_raw(|out| unsafe { ffi::ecotone_read_table(ffi::Bytes::borrow(bytes), stop, out) });
     if code == ffi::OK {
         return summary(&out).map_err(|error| VerifyError::Io { file: file(), what: error.to_string() });
     }
@@ -27,6 +29,7 @@ pub fn read_table(path: &Path) -> std::result::Result<TableSummary, VerifyError>
         ffi::MISORDERED => VerifyError::Misordered { file, what },
         ffi::COUNT_MISMATCH => VerifyError::CountMismatch { file, what },
         ffi::FOREIGN => VerifyError::Foreign { file, what },
+        ffi::STOPPED => VerifyError::Stopped { file, what },
         _ => VerifyError::Io { file, what },
     })
 }

@@ -1,12 +1,13 @@
 //! What a worker may send instead of the table it promised: all of it is refused, and what is sound is accepted.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Numbers, key, small_store};
 use crate::job::{Job, Shape, run};
 use ecotone_rocks_sys::remote::RemoteOutput;
 use ecotone_rocks_sys::tables::live_tables;
-use ecotone_rocks_sys::verify::{ExpectedTable, VerifyError, file_checksum, verify_table};
+use ecotone_rocks_sys::verify::{ExpectedTable, VerifyError, file_checksum, read_table, verify_table};
 use rust_rocksdb::{DB, Options, SstFileWriter};
 
 const PLAIN: Shape = Shape { keys: 2000, value_bytes: 120, subcompactions: 1, range_deletions: false, seed: 1 };
@@ -48,6 +49,18 @@ fn every_output_of_real_jobs_is_accepted() {
         checked.iter().all(|count| *count > 10),
         "tables, split ones, with range deletions, with deletions: {checked:?}"
     );
+}
+
+#[test]
+fn a_reading_that_nobody_waits_for_stops() {
+    let root = tempfile::tempdir().expect("a directory");
+    let jobs = run(root.path(), PLAIN);
+    let (job, output) = largest(&jobs);
+    let stop = AtomicBool::new(false);
+    assert_eq!(read_table(&job.path(output), &stop).expect("sound").entries, output.entries);
+    stop.store(true, Ordering::Relaxed);
+    let error = read_table(&job.path(output), &stop).expect_err("nobody waits");
+    assert!(matches!(&error, VerifyError::Stopped { what, .. } if what.contains("after 0 entries")), "{error}");
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! Looks up where a server is, for no longer than its caller can wait.
+//!
+//! The system's resolver cannot be interrupted, and takes minutes when no name server answers. It runs on the run time's threads
+//! for what blocks, of which there are few ([`crate::federation`], `BLOCKING_THREADS`): who waits goes on in time, and a question
+//! that nobody waits for any more is not begun. A numeric address takes no thread.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+/// The socket address of `host:port`. Blocks the calling thread, which must not be one of the run time's.
+pub(crate) fn resolve(runtime: &Handle, address: &str, longest: Duration) -> io::Result<SocketAddr> {
+    if let Ok(numeric) = address.parse() {
+        return Ok(numeric);
+    }
+    let name = address.to_owned();
+    look_up(runtime, address, longest, move || name.to_socket_addrs().map(|mut found| found.next()))
+}
+
+fn look_up(
+    runtime: &Handle,
+    address: &str,
+    longest: Duration,
+    ask: impl FnOnce() -> io::Result<Option<SocketAddr>> + Send + 'static,
+) -> io::Result<SocketAddr> {
+    let asked = runtime.spawn_blocking(ask);
+    let question = asked.abort_handle();
+    match runtime.block_on(async { tokio::time::timeout(longest, asked).await }) {
+        Ok(Ok(found)) => {
+            found?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{address} has no address")))
+        }
+        Ok(Err(stopped)) => Err(io::Error::other(format!("{address} was not looked up: {stopped}"))),
+        Err(_) => {
+            question.abort();
+            let what = format!("no name server told within {:.1} s where {address} is", longest.as_secs_f64());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::Instant;
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_millis(200);
+
+    fn runtime() -> Runtime {
+        Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn a_dead_name_server_holds_neither_its_caller_nor_a_numeric_address() {
+        let runtime = runtime();
+        let here: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        let (answer, answered) = mpsc::channel();
+        let began = Instant::now();
+        // It takes the only thread there is.
+        let dead = look_up(runtime.handle(), "edge:7", LONGEST, move || Ok(answered.recv().ok()));
+        assert_eq!(dead.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() >= LONGEST);
+        assert_eq!(resolve(runtime.handle(), "127.0.0.1:7", LONGEST).unwrap(), here);
+        assert_eq!(resolve(runtime.handle(), "[::1]:7", LONGEST).unwrap().port(), 7);
+        // A second question waits for the thread in vain, and is not asked when it is free: nobody wants to know.
+        let was_asked = Arc::new(AtomicBool::new(false));
+        let is_asked = was_asked.clone();
+        let second = look_up(runtime.handle(), "edge:7", LONGEST, move || {
+            is_asked.store(true, Ordering::SeqCst);
+            Ok(Some(here))
+        });
+        let error = second.unwrap_err();
+        assert!(error.kind() == io::ErrorKind::TimedOut && error.to_string().contains("edge:7"), "{error}");
+        answer.send(here).unwrap();
+        let third = look_up(runtime.handle(), "edge:7", Duration::from_secs(30), move || Ok(Some(here)));
+        assert_eq!(third.unwrap(), here);
+        assert!(!was_asked.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_name_is_looked_up() {
+        let runtime = runtime();
+        let found = resolve(runtime.handle(), "localhost:7", Duration::from_secs(30)).unwrap();
+        assert!(found.ip().is_loopback() && found.port() == 7, "{found}");
+        assert!(resolve(runtime.handle(), "no port", Duration::from_secs(30)).is_err());
+    }
+}
