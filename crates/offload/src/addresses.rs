@@ -38,6 +38,11 @@ impl Addresses {
         has_room
     }
 
+    /// Whether a server listens there.
+    pub(crate) fn has(&self, address: &str) -> bool {
+        self.0.values().any(|known| known.address == address)
+    }
+
     /// Where it was last told that a server listens.
     pub(crate) fn of(&self, server: &ServerId) -> Option<String> {
         self.0.get(server).map(|known| known.address.clone())

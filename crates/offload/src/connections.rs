@@ -24,7 +24,7 @@ pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 * STREAM_WINDOW_BYTES;
 /// HTTP/2 frames large enough that their headers do not count.
 pub(crate) const FRAME_BYTES: u32 = 256 << 10;
 
-/// Peers known by address. Bounded by the number of servers of the federation.
+/// Peers known by address. Bounded by the number of servers of the federation: see [`Connections::keep_only`].
 pub(crate) struct Connections {
     own: ServerId,
     connect_timeout: Duration,
@@ -98,6 +98,11 @@ impl Connections {
         if matches!(error, Error::Unreachable { .. } | Error::Silent { .. } | Error::Version { .. }) {
             self.forget(address);
         }
+    }
+
+    /// Forgets the connections to addresses where no server listens any more. Calls under way on them go on.
+    pub(crate) fn keep_only(&self, is_known: impl Fn(&str) -> bool) {
+        self.by_address.lock().retain(|address, _| is_known(address));
     }
 
     /// Forgets the connection to `address` after a failure.

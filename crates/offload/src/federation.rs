@@ -280,7 +280,14 @@ impl Shared {
 
     /// Keeps in mind where another server listens; `false` when there is no room for it.
     pub(crate) fn learn_address(&self, server: &ServerId, address: &str) -> bool {
-        self.addresses.lock().learn(server, address, Instant::now(), self.room())
+        let mut addresses = self.addresses.lock();
+        let moved = addresses.of(server).is_none_or(|known| known != address);
+        let learned = addresses.learn(server, address, Instant::now(), self.room());
+        if moved {
+            let coordinator = self.coordinator_address();
+            self.connections.keep_only(|open| open == coordinator || addresses.has(open));
+        }
+        learned
     }
 
     pub(crate) fn placement_timeout(&self) -> Duration {

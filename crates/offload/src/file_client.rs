@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -196,10 +196,7 @@ enum Greeting {
 
 fn greet(runtime: &Handle, address: &str, token: Token, limits: &Limits) -> io::Result<(TcpStream, Greeting)> {
     let until = Instant::now() + limits.connect_timeout;
-    let to = resolve(runtime, address, limits.connect_timeout)?;
-    // What looking it up has left of the time, and never none, which the system does not take.
-    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect_timeout(&to, left)?;
+    let mut stream = connect_any(&resolve(runtime, address, limits.connect_timeout)?, until)?;
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(limits.read_timeout))?;
     let mut hello = Vec::with_capacity(40);
@@ -224,6 +221,20 @@ fn greet(runtime: &Handle, address: &str, token: Token, limits: &Limits) -> io::
         }
     };
     Ok((stream, greeting))
+}
+
+/// Connects to the first of the addresses that answers: a name has several where its server listens on one of them.
+fn connect_any(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        // What is left of the time, and never none, which the system does not take.
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(address, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// Reads all of `buffer` before `until`: a peer that sends a byte now and then is as good as silent.

@@ -150,9 +150,12 @@ impl Heard {
     }
 
     /// Whether a finished job of the server's present session has not been heard of yet; from now on it has. `false` for
-    /// servers of which nothing is kept.
-    pub(crate) fn is_news(&mut self, name: &ServerId, number: u64) -> bool {
-        let Some(server) = self.0.get_mut(name).filter(|server| number > server.last_job) else { return false };
+    /// another session, and for servers of which nothing is kept.
+    pub(crate) fn is_news(&mut self, name: &ServerId, session: u64, number: u64) -> bool {
+        let Some(server) = self.0.get_mut(name).filter(|server| session == server.session && number > server.last_job)
+        else {
+            return false;
+        };
         server.last_job = number;
         true
     }
@@ -194,10 +197,15 @@ mod tests {
         let name = ServerId::new("edge").unwrap();
         told(&mut heard, began, "edge", ("a:1", 10), 0.0).unwrap();
         assert!(
-            heard.is_news(&name, 1) && heard.is_news(&name, 2) && !heard.is_news(&name, 2) && !heard.is_news(&name, 1)
+            heard.is_news(&name, 10, 1)
+                && heard.is_news(&name, 10, 2)
+                && !heard.is_news(&name, 10, 2)
+                && !heard.is_news(&name, 10, 1)
         );
         assert_eq!(told(&mut heard, began, "edge", ("a:1", 11), 0.1).unwrap(), Standing::Restarted);
-        assert!(heard.is_news(&name, 1) && !heard.is_news(&name, 1));
+        // What the former one had still to tell is not counted as the new one's.
+        assert!(!heard.is_news(&name, 10, 7));
+        assert!(heard.is_news(&name, 11, 1) && !heard.is_news(&name, 11, 1));
     }
 
     #[test]
@@ -247,7 +255,7 @@ mod tests {
         for said in ["three", "2 servers", "max_servers", "60 s"] {
             assert!(refused.to_string().contains(said), "{said}: {refused}");
         }
-        assert!(!heard.is_news(&three, 1) && !heard.is_accepted(&three, 1));
+        assert!(!heard.is_news(&three, 1, 1) && !heard.is_accepted(&three, 1));
         assert_eq!(told(&mut heard, began, "one", ("one", 1), 30.0).unwrap(), Standing::Known);
         assert!(told(&mut heard, began, "three", ("three", 1), 60.0).is_err());
         assert_eq!(told(&mut heard, began, "three", ("three", 1), 60.1).unwrap(), Standing::New);

@@ -11,6 +11,7 @@
 //! Local runs after a failure queue for `fallback_slots`.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -261,8 +262,10 @@ impl Undecided<'_> {
 impl Drop for Undecided<'_> {
     fn drop(&mut self) {
         if !self.has_place {
-            self.side.shared.decide(Event::PlacementUnavailable { job: self.job });
             self.side.shared.statistics.count_fallback("panicked");
+            // A second panic while the first goes on would end the process.
+            let told = || self.side.shared.decide(Event::PlacementUnavailable { job: self.job });
+            let _ = catch_unwind(AssertUnwindSafe(told));
         }
     }
 }
@@ -286,8 +289,10 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.has_outcome {
             let outcome = OffloadOutcome::Failed { worker: self.worker.clone(), reason: FailureReason::OwnerFailed };
-            self.side.shared.decide(Event::OffloadEnded { job: self.job, outcome });
             self.side.shared.statistics.count_fallback("panicked");
+            // As in `Undecided`.
+            let told = || self.side.shared.decide(Event::OffloadEnded { job: self.job, outcome });
+            let _ = catch_unwind(AssertUnwindSafe(told));
         }
     }
 }

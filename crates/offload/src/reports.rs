@@ -231,7 +231,7 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
     let _ = shared.learn_address(&sample.server, &request.address);
     for job in &request.finished {
         let report = convert::report_from_wire(job)?;
-        if shared.heard.lock().is_news(&sample.server, job.number) {
+        if shared.heard.lock().is_news(&sample.server, request.session, job.number) {
             shared.decide(Event::JobFinished(report));
         }
     }

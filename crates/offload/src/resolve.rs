@@ -10,26 +10,30 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-/// The socket address of `host:port`. Blocks the calling thread, which must not be one of the run time's.
-pub(crate) fn resolve(runtime: &Handle, address: &str, longest: Duration) -> io::Result<SocketAddr> {
+/// The socket addresses of `host:port`, at least one, in the order they are to be tried. Blocks the calling thread, which must not be one of the run time's.
+pub(crate) fn resolve(runtime: &Handle, address: &str, longest: Duration) -> io::Result<Vec<SocketAddr>> {
     if let Ok(numeric) = address.parse() {
-        return Ok(numeric);
+        return Ok(vec![numeric]);
     }
     let name = address.to_owned();
-    look_up(runtime, address, longest, move || name.to_socket_addrs().map(|mut found| found.next()))
+    look_up(runtime, address, longest, move || name.to_socket_addrs().map(Iterator::collect))
 }
 
 fn look_up(
     runtime: &Handle,
     address: &str,
     longest: Duration,
-    ask: impl FnOnce() -> io::Result<Option<SocketAddr>> + Send + 'static,
-) -> io::Result<SocketAddr> {
+    ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
     let asked = runtime.spawn_blocking(ask);
     let question = asked.abort_handle();
     match runtime.block_on(async { tokio::time::timeout(longest, asked).await }) {
         Ok(Ok(found)) => {
-            found?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{address} has no address")))
+            let found = found?;
+            if found.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::NotFound, format!("{address} has no address")));
+            }
+            Ok(found)
         }
         Ok(Err(stopped)) => Err(io::Error::other(format!("{address} was not looked up: {stopped}"))),
         Err(_) => {
@@ -63,23 +67,25 @@ mod tests {
         let (answer, answered) = mpsc::channel();
         let began = Instant::now();
         // It takes the only thread there is.
-        let dead = look_up(runtime.handle(), "edge:7", LONGEST, move || Ok(answered.recv().ok()));
+        let dead = look_up(runtime.handle(), "edge:7", LONGEST, move || Ok(answered.recv().into_iter().collect()));
         assert_eq!(dead.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(began.elapsed() >= LONGEST);
-        assert_eq!(resolve(runtime.handle(), "127.0.0.1:7", LONGEST).unwrap(), here);
-        assert_eq!(resolve(runtime.handle(), "[::1]:7", LONGEST).unwrap().port(), 7);
+        assert_eq!(resolve(runtime.handle(), "127.0.0.1:7", LONGEST).unwrap(), [here]);
+        assert_eq!(resolve(runtime.handle(), "[::1]:7", LONGEST).unwrap()[0].port(), 7);
         // A second question waits for the thread in vain, and is not asked when it is free: nobody wants to know.
         let was_asked = Arc::new(AtomicBool::new(false));
         let is_asked = was_asked.clone();
         let second = look_up(runtime.handle(), "edge:7", LONGEST, move || {
             is_asked.store(true, Ordering::SeqCst);
-            Ok(Some(here))
+            Ok(vec![here])
         });
         let error = second.unwrap_err();
         assert!(error.kind() == io::ErrorKind::TimedOut && error.to_string().contains("edge:7"), "{error}");
         answer.send(here).unwrap();
-        let third = look_up(runtime.handle(), "edge:7", Duration::from_secs(30), move || Ok(Some(here)));
-        assert_eq!(third.unwrap(), here);
+        let third = look_up(runtime.handle(), "edge:7", Duration::from_secs(30), move || Ok(vec![here]));
+        assert_eq!(third.unwrap(), [here]);
+        let nowhere = look_up(runtime.handle(), "edge:7", Duration::from_secs(30), || Ok(Vec::new()));
+        assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(!was_asked.load(Ordering::SeqCst));
     }
 
@@ -87,7 +93,7 @@ mod tests {
     fn a_name_is_looked_up() {
         let runtime = runtime();
         let found = resolve(runtime.handle(), "localhost:7", Duration::from_secs(30)).unwrap();
-        assert!(found.ip().is_loopback() && found.port() == 7, "{found}");
+        assert!(found.iter().all(|found| found.ip().is_loopback() && found.port() == 7), "{found:?}");
         assert!(resolve(runtime.handle(), "no port", Duration::from_secs(30)).is_err());
     }
 }
