@@ -13,6 +13,7 @@ use ecotone_rocks_sys::tables::live_tables;
 use rust_rocksdb::{DB, Options, WriteBatch};
 
 use crate::batch_records::{Record, records};
+use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
 use crate::group_sync::GroupSync;
 use crate::header::{Header, Kind, encode_separated};
@@ -94,7 +95,8 @@ impl Opening {
         let (replay, outcome) = Replay::new(log.clone());
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
-        let relocation = Arc::new(Relocation::new(log.clone(), store_options.reclaim_expired));
+        let duties = ThreadDuties::new(store_options.duties.clone());
+        let relocation = Arc::new(Relocation::new(log.clone(), store_options.reclaim_expired, duties));
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
         let next = hooks.take().unwrap_or_default();
         let opening = Arc::new(AtomicBool::new(true));
@@ -267,6 +269,7 @@ impl DataLayer {
     /// What the value log holds.
     pub(crate) fn properties(&self) -> ValueLogProperties {
         ValueLogProperties {
+            relocating_segments: self.relocation.cohort_segments(),
             relocated_bytes: self.relocation.relocated_bytes(),
             expired_values: self.relocation.expired_values(),
             ..self.removal.properties()

@@ -13,6 +13,8 @@
 //!
 //! A value whose time is over is removed instead, by the clock at the compaction's begin.
 //!
+//! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason.
+//!
 //! Threads: a compaction, or a part of one, runs on one thread. RocksDB makes its filter sometimes before and sometimes after it tells
 //! the listener, so nothing but the choice of a stream rests on what the listener has said.
 
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
 use parking_lot::RwLock;
 
@@ -29,6 +32,7 @@ use super::ValueLog;
 use super::log::Place;
 use super::pointer::{Pointer, SegmentNumber};
 use super::segment::InFlight;
+use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
 
 thread_local! {
@@ -54,9 +58,9 @@ pub(crate) fn mark_unsynced() {
 }
 
 /// What relocation is to do, and what it has done. Shared by the filters of all compactions.
-#[derive(Debug)]
 pub(crate) struct Relocation {
     log: Arc<ValueLog>,
+    duties: ThreadDuties,
     cohort: RwLock<Arc<HashSet<SegmentNumber>>>,
     /// Whether a compaction on purpose runs.
     on_purpose: AtomicBool,
@@ -69,9 +73,10 @@ pub(crate) struct Relocation {
 
 impl Relocation {
     /// With `reclaims_expired`, compactions remove values whose time is over.
-    pub(crate) fn new(log: Arc<ValueLog>, reclaims_expired: bool) -> Self {
+    pub(crate) fn new(log: Arc<ValueLog>, reclaims_expired: bool, duties: ThreadDuties) -> Self {
         Self {
             log,
+            duties,
             cohort: RwLock::default(),
             on_purpose: AtomicBool::new(false),
             reclaims_expired,
@@ -104,6 +109,11 @@ impl Relocation {
         self.on_purpose.load(Ordering::Acquire)
     }
 
+    /// Segments whose values are being relocated.
+    pub(crate) fn cohort_segments(&self) -> u64 {
+        self.cohort.read().len() as u64
+    }
+
     /// Bytes of records relocated since the store was opened.
     pub(crate) fn relocated_bytes(&self) -> u64 {
         self.relocated_bytes.load(Ordering::Relaxed)
@@ -134,6 +144,8 @@ impl CompactionFilterFactory for Relocators {
             relocation: self.0.clone(),
             cohort,
             place: Place::Relocated(output_level),
+            // All that such a compaction does is relocation already.
+            tells_duty: !(context.is_manual && self.0.runs_on_purpose()),
             now_ms,
             segments: Vec::new(),
             record: Vec::new(),
@@ -148,6 +160,8 @@ struct Relocator {
     relocation: Arc<Relocation>,
     cohort: Arc<HashSet<SegmentNumber>>,
     place: Place,
+    /// Whether a copy is another duty than the compaction it is made in.
+    tells_duty: bool,
     /// Values whose time is over by then are removed.
     now_ms: Option<u64>,
     /// The segments that values went to, each once, in flight until this filter is dropped. The compaction's inputs are marked as
@@ -161,6 +175,7 @@ struct Relocator {
 impl Relocator {
     /// Copies the value; `None` where that cannot be done.
     fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
+        let _duty = self.tells_duty.then(|| self.relocation.duties.enter(Duty::Relocation));
         let copied = self
             .relocation
             .log

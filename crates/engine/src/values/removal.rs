@@ -90,6 +90,8 @@ pub struct ValueLogProperties {
     pub bytes: u64,
     /// Bytes of records that a table names; values that are in memtables only are not counted yet.
     pub referenced_bytes: u64,
+    /// Segments whose values are being relocated now.
+    pub relocating_segments: u64,
     /// Bytes of records that were relocated since the store was opened.
     pub relocated_bytes: u64,
     /// Values that were removed since the store was opened because their time was over.
@@ -129,6 +131,7 @@ impl Removal {
             segments: segments.len() as u64,
             bytes: segments.iter().map(|segment| segment.bytes()).sum(),
             referenced_bytes: state.references.bytes.values().sum(),
+            relocating_segments: 0,
             relocated_bytes: 0,
             expired_values: 0,
             removed_segments: state.removed_segments,
