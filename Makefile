@@ -62,7 +62,7 @@ fix: setup ## Let rustfmt and clippy mend what they can
 	cargo fmt --all
 
 .PHONY: bench
-bench: root build ## Measure what the docs state (about two hours; ONLY='store-*' or ONLY='lab-*' for a part)
+bench: root build ## Measure what the docs state (about three hours; ONLY='store-*' or ONLY='lab-*' for a part)
 	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 
 .PHONY: sanitize

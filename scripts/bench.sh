@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md and docs/federation.md state, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
-# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take about two hours; a failed one does
+# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take about three hours; a failed one does
 # not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,6 +33,20 @@ for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekran
   rm -rf "${stores:?}/$workload"
 done
 
+# Values apart from their keys, beside RocksDB alone and beside its BlobDB; under a limit of processor time; and updates, of which
+# the garbage shows in the space over time.
+apart=(--compare --keys 1000000 --rounds 3 --separation 128)
+measure store-apart-fillrandom bench fillrandom "${apart[@]}" --dir "$stores/apart" --seconds 60 --baseline-durability none
+measure store-apart-sync bench fillrandom "${apart[@]}" --dir "$stores/sync" --seconds 60 --durability always --threads 16
+measure store-apart-cores bench fillrandom "${apart[@]}" --dir "$stores/cores" --seconds 60 --cores 0.4
+for baseline in rocksdb rocksdb-blob; do
+  measure "store-updates-$baseline" bench updates "${apart[@]}" --dir "$stores/$baseline" --seconds 120 \
+    --baseline "$baseline" --report "$results/store-updates-$baseline.html"
+  measure "store-updates-zipf-$baseline" bench updates "${apart[@]}" --dir "$stores/zipf-$baseline" --seconds 120 --zipf 0.9 \
+    --baseline "$baseline" --report "$results/store-updates-zipf-$baseline.html"
+done
+rm -rf "${stores:?}"/*
+
 # Three unequal servers: saturated (three times, in another order each), then at the same offered load, then readers and a mixed load,
 # then with the co-located load of another application that grows during the run.
 lab=(--profile three-tier --seconds 90)
@@ -44,6 +58,7 @@ measure lab-fillrandom-70 lab fillrandom "${lab[@]}" --policies local,edgepilot,
 measure lab-readwhilewriting lab readwhilewriting "${lab[@]}" --policies local,edgepilot,eco
 measure lab-mixgraph lab mixgraph "${lab[@]}" --policies local,edgepilot,eco
 measure lab-colocated lab fillrandom "${lab[@]}" --policies edgepilot,eco --colocated 8
+measure lab-separation lab fillrandom "${lab[@]}" --policies local,eco --separation off,128
 # Two servers of each tier; what an offload itself costs.
 measure lab-six lab fillrandom --profile six --seconds 90 --policies local,edgepilot,eco
 measure lab-pair lab fillrandom --profile pair --seconds 90 --policies local,eco-target --rate 4000

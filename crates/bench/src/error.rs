@@ -32,6 +32,14 @@ pub enum Error {
         /// The kernel's reason.
         source: std::io::Error,
     },
+    /// The process could not be limited to a number of cores: get the right to make cgroups, or run without the limit.
+    #[error("cannot limit the process to {cores} cores: {reason}; run as root, or without --cores")]
+    Cores {
+        /// What was asked for.
+        cores: f64,
+        /// Why not.
+        reason: String,
+    },
     /// A thread of the driver panicked: a defect; the panic's message went to standard error.
     #[error("a thread of the benchmark panicked; its message is on standard error")]
     Panicked,

@@ -2,32 +2,44 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use ecotone_bench::command::{
-    BenchOptions, BenchProgress, DEFAULT_ROUNDS, comparison_table, report_table, run_bench, run_child, run_compare,
+    BenchOptions, BenchProgress, BenchReport, DEFAULT_ROUNDS, comparison_table, report_table, run_bench, run_child,
+    run_compare,
 };
 use ecotone_bench::driver::Phase;
+use ecotone_bench::report::{PageHeader, store_html};
 use ecotone_bench::target::{Durability, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
+use crate::lab::today;
 use crate::progress::Spinner;
 
 #[derive(clap::Args)]
 #[command(
     after_help = "Workloads: fillrandom, fillseq, overwrite, readrandom, readwhilewriting, mixgraph (Put 25, Get 50, Seek 25), \
-                  seekrandom, ycsb-a to ycsb-f.\n\nExample, our store beside RocksDB alone in one run:\n  ecotone bench \
-                  fillrandom --seconds 20 --compare"
+                  seekrandom, ycsb-a to ycsb-f; updates (loads all keys, then puts of which --update-share per cent update keys of \
+                  the load and the rest insert new ones).\n\nExamples, our store beside RocksDB alone, and beside \
+                  BlobDB:\n  ecotone bench fillrandom --seconds 20 --compare\n  ecotone bench updates --zipf 0.9 --seconds 60 \
+                  --separation 128 --compare --baseline rocksdb-blob --report updates.html"
 )]
 pub(crate) struct Arguments {
     /// What to run
     #[arg(required_unless_present = "run_options")]
     workload: Option<String>,
-    /// What to run it on: engine (this store) or rocksdb (the same library and options, nothing of ours in between)
+    /// What to run it on: engine (this store), rocksdb (the same library and options, nothing of ours in between) or rocksdb-blob
+    /// (the same with RocksDB's own separation of values and its garbage collection)
     #[arg(long, default_value = "engine")]
     target: String,
-    /// Run both targets in turn and print the ratios
+    /// Run engine and --baseline in turn and print the ratios
     #[arg(long, conflicts_with = "target")]
     compare: bool,
+    /// What engine is compared with: rocksdb or rocksdb-blob
+    #[arg(long, default_value = "rocksdb", requires = "compare")]
+    baseline: String,
+    /// When a write of the baseline is acknowledged: none, everysec or always [default: as --durability]
+    #[arg(long, requires = "compare")]
+    baseline_durability: Option<String>,
     /// Rounds of a comparison; each runs both targets once
     #[arg(long, default_value_t = DEFAULT_ROUNDS, requires = "compare")]
     rounds: u32,
@@ -58,6 +70,12 @@ pub(crate) struct Arguments {
     /// Operations per second that are offered, all threads together [default: as many as the store takes]
     #[arg(long)]
     rate: Option<f64>,
+    /// Per cent of the puts of updates that update keys of the load; the rest insert new keys [default: 100]
+    #[arg(long, value_name = "PERCENT")]
+    update_share: Option<f64>,
+    /// Draw the keys that updates updates by a Zipfian of this theta, 0.01 to 0.999 [default: uniformly]
+    #[arg(long, value_name = "THETA")]
+    zipf: Option<f64>,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -67,9 +85,25 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables, in bytes
     #[arg(long)]
     memory_limit: Option<u64>,
-    /// Values of at least so many bytes are kept apart from their keys, in the value log; off: none (engine only)
-    #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = separation)]
-    separation: SeparationArgument,
+    /// Values of at least so many bytes are kept apart from their keys, in the value log or BlobDB's files; off: none
+    /// [default: off; of rocksdb-blob 128]
+    #[arg(long, value_name = "BYTES|off", value_parser = separation)]
+    separation: Option<SeparationArgument>,
+    /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only)
+    #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
+    blob_gc_age_cutoff: f64,
+    /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only)
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    blob_gc_force_threshold: f64,
+    /// How long to wait at the end until compactions and relocation are done
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
+    settle_seconds: f64,
+    /// Limit the whole process to so many cores, such as 0.4, with a cgroup; needs the right to make cgroups
+    #[arg(long)]
+    cores: Option<f64>,
+    /// Write a page with plots over time to this file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -84,7 +118,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return Ok(());
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
-    let defaults = StoreSettings::with_separation(arguments.separation.0);
+    let target = arguments.target.parse::<TargetKind>()?;
+    let separation = match arguments.separation {
+        None if target == TargetKind::RocksdbBlob => Some(StoreSettings::LEAST_BLOB_BYTES),
+        None => None,
+        Some(SeparationArgument(min_bytes)) => min_bytes,
+    };
+    let sizes = StoreSettings::for_target(target, separation);
     let options = BenchOptions {
         workload: WorkloadOptions {
             workload: name.parse::<Workload>()?,
@@ -95,26 +135,39 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             ops: arguments.ops,
             threads: arguments.threads,
             rate_ops_per_s: arguments.rate,
+            update_share_percent: arguments.update_share,
+            zipf_theta: arguments.zipf,
             seed: arguments.seed,
             ..WorkloadOptions::default()
         },
-        target: arguments.target.parse::<TargetKind>()?,
+        target,
         dir: arguments.dir.clone(),
         use_existing: arguments.use_existing,
         store: StoreSettings {
             durability: arguments.durability.parse::<Durability>()?,
-            memory_limit_bytes: arguments.memory_limit.or(defaults.memory_limit_bytes),
-            ..defaults
+            memory_limit_bytes: arguments.memory_limit,
+            separation_min_bytes: separation,
+            blob_gc_age_cutoff: arguments.blob_gc_age_cutoff,
+            blob_gc_force_threshold: arguments.blob_gc_force_threshold,
+            ..sizes
         },
+        settle_seconds: arguments.settle_seconds,
+        cores: arguments.cores,
     };
     let spinner = Spinner::start();
     if arguments.compare {
         let program = std::env::current_exe()?;
         let rounds = arguments.rounds;
-        let comparison = run_compare(&options, rounds, &program, &["bench"], |round, target| {
+        let mut baseline = options.of_baseline(arguments.baseline.parse::<TargetKind>()?);
+        if let Some(durability) = &arguments.baseline_durability {
+            baseline.store.durability = durability.parse::<Durability>()?;
+        }
+        let comparison = run_compare(&options, &baseline, rounds, &program, &["bench"], |round, target| {
             spinner.say(format!("round {round} of {rounds}: {target}"));
         })?;
         spinner.end();
+        let reports = comparison.rounds.iter().flat_map(|round| [&round.engine, &round.baseline]).cloned();
+        arguments.write_page(&reports.collect::<Vec<_>>())?;
         if arguments.json {
             println!("{}", serde_json::to_string(&comparison)?);
         } else {
@@ -123,6 +176,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     } else {
         let report = run_bench(&options, |progress| spinner.say(describe(progress)))?;
         spinner.end();
+        arguments.write_page(std::slice::from_ref(&report))?;
         if arguments.json {
             println!("{}", serde_json::to_string(&report)?);
         } else {
@@ -132,11 +186,20 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The least length of a value that goes to the value log, where there is one.
-#[derive(Clone, Copy)]
-struct SeparationArgument(Option<u32>);
+impl Arguments {
+    fn write_page(&self, reports: &[BenchReport]) -> Result<()> {
+        let Some(path) = &self.report else { return Ok(()) };
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let page = store_html(reports, &PageHeader { command: &command, date: &today() });
+        std::fs::write(path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))
+    }
+}
 
-fn separation(text: &str) -> Result<SeparationArgument, String> {
+/// The least length of a value that is kept apart from its key, if any is.
+#[derive(Clone, Copy)]
+pub(crate) struct SeparationArgument(pub(crate) Option<u32>);
+
+pub(crate) fn separation(text: &str) -> Result<SeparationArgument, String> {
     match text {
         "off" => Ok(SeparationArgument(None)),
         bytes => match bytes.parse() {

@@ -111,7 +111,7 @@ impl Arguments {
 
 /// The date, by the civil calendar (days since 1970-01-01; algorithm after Howard Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms", section civil_from_days).
-fn today() -> String {
+pub(crate) fn today() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let days = (since.as_secs() / 86_400) as i64 + 719_468;
     let era = days.div_euclid(146_097);

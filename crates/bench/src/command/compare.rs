@@ -1,13 +1,14 @@
-//! Both targets side by side.
+//! Our store and a mark, side by side.
 //!
 //! Runs alternate in the order A B, B A, A B ... so that a machine that grows slower or faster meanwhile favours neither.
 //! Each run has a process and a new store of its own. What is reported are medians over the rounds of the ratio within a round:
-//! our store by bare RocksDB.
+//! our store by the mark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{BenchOptions, BenchProgress, BenchReport, run_bench};
 use crate::target::TargetKind;
@@ -16,16 +17,26 @@ use crate::{Error, Result};
 /// The hidden flag with which the binary starts itself for one run; its argument is for [`run_child`].
 pub const CHILD_FLAG: &str = "--run-options";
 
-/// The reports of one round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The reports of one round. In JSON each stands under the name of its target.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ComparedRound {
     /// Our store.
     pub engine: BenchReport,
-    /// RocksDB with nothing of ours in between.
-    pub rocksdb: BenchReport,
+    /// The mark: RocksDB with nothing of ours in between, with BlobDB or without.
+    pub baseline: BenchReport,
 }
 
-/// Ratios of our store by bare RocksDB; null where either side has no figure or RocksDB's is zero. Below 1 our store is better
+impl Serialize for ComparedRound {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(2))?;
+        for report in [&self.engine, &self.baseline] {
+            map.serialize_entry(report.target.name(), report)?;
+        }
+        map.end()
+    }
+}
+
+/// Ratios of our store by the mark; null where either side has no figure or the mark's is zero. Below 1 our store is better
 /// in all but `ops_per_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ratios {
@@ -39,12 +50,16 @@ pub struct Ratios {
     pub war: Option<f64>,
     /// Of space amplification.
     pub sar: Option<f64>,
+    /// Of space amplification at the end of the measured part.
+    pub sar_at_end: Option<f64>,
+    /// Of the highest space amplification.
+    pub sar_max: Option<f64>,
     /// Of the memory peak.
     pub rss_max_bytes: Option<f64>,
 }
 
 /// A comparison.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// All runs.
     pub rounds: Vec<ComparedRound>,
@@ -56,7 +71,7 @@ pub struct Comparison {
     pub greatest: Ratios,
 }
 
-/// Runs both targets in `rounds` rounds, each run as a child process `program arguments... --run-options JSON` whose standard
+/// Runs `ours`, of the target `engine`, and `baseline`, of another, in `rounds` rounds, each run as a child process `program arguments... --run-options JSON` whose standard
 /// output is what [`run_child`] returns. For `ecotone bench` that is the own executable and `["bench"]`.
 ///
 /// `progress` hears of each run before it begins: its round (from 1) and target.
@@ -65,25 +80,26 @@ pub struct Comparison {
 ///
 /// [`Error::Options`] before anything ran; [`Error::Child`] if a run failed (its own message went to standard error).
 pub fn run_compare(
-    options: &BenchOptions,
+    ours: &BenchOptions,
+    baseline: &BenchOptions,
     rounds: u32,
     program: &Path,
     arguments: &[&str],
     mut progress: impl FnMut(u32, TargetKind),
 ) -> Result<Comparison> {
-    options.validate_comparison(rounds)?;
+    ours.validate_comparison(baseline, rounds)?;
     let reports = (1..=rounds)
         .map(|round| {
-            let mut run = |target| {
-                progress(round, target);
-                run_in_child(options, round, target, program, arguments)
+            let mut run = |options: &BenchOptions| {
+                progress(round, options.target);
+                run_in_child(options, round, program, arguments)
             };
             Ok(if round % 2 == 1 {
-                let engine = run(TargetKind::Engine)?;
-                ComparedRound { engine, rocksdb: run(TargetKind::Rocksdb)? }
+                let engine = run(ours)?;
+                ComparedRound { engine, baseline: run(baseline)? }
             } else {
-                let rocksdb = run(TargetKind::Rocksdb)?;
-                ComparedRound { engine: run(TargetKind::Engine)?, rocksdb }
+                let baseline = run(baseline)?;
+                ComparedRound { engine: run(ours)?, baseline }
             })
         })
         .collect::<Result<Vec<_>>>()?;
@@ -102,17 +118,12 @@ pub fn run_child(options: &str, progress: impl FnMut(&BenchProgress)) -> Result<
     serde_json::to_string(&report).map_err(|error| Error::options(format!("the report has no JSON form: {error}")))
 }
 
-fn run_in_child(
-    options: &BenchOptions,
-    round: u32,
-    target: TargetKind,
-    program: &Path,
-    arguments: &[&str],
-) -> Result<BenchReport> {
+fn run_in_child(options: &BenchOptions, round: u32, program: &Path, arguments: &[&str]) -> Result<BenchReport> {
+    let target = options.target;
     let failed = |reason: String| Error::Child { target: target.name(), reason };
     let directory = options.dir.as_ref().map(|directory| directory.join(format!("{target}-{round}")));
     let _removed = directory.clone().map(RemovedAtEnd);
-    let options = BenchOptions { target, dir: directory, ..options.clone() };
+    let options = BenchOptions { dir: directory, ..options.clone() };
     let json = serde_json::to_string(&options).map_err(|error| failed(error.to_string()))?;
     let output = Command::new(program)
         .args(arguments)
@@ -145,8 +156,8 @@ impl ComparedRound {
     /// The ratios of one round.
     pub fn ratios(&self) -> Ratios {
         let ratio = |figure: fn(&BenchReport) -> Option<f64>| {
-            let (ours, bare) = (figure(&self.engine)?, figure(&self.rocksdb)?);
-            (bare > 0.0).then(|| ours / bare)
+            let (ours, mark) = (figure(&self.engine)?, figure(&self.baseline)?);
+            (mark > 0.0).then(|| ours / mark)
         };
         Ratios {
             ops_per_s: ratio(|report| Some(report.ops_per_s)),
@@ -154,6 +165,8 @@ impl ComparedRound {
             stall_ms: ratio(|report| Some(report.stall_ms)),
             war: ratio(|report| report.war),
             sar: ratio(|report| report.sar),
+            sar_at_end: ratio(|report| report.sar_at_end),
+            sar_max: ratio(|report| report.sar_max),
             rss_max_bytes: ratio(|report| report.rss_max_bytes.map(|bytes| bytes as f64)),
         }
     }
@@ -175,6 +188,8 @@ impl Comparison {
                 stall_ms: of(|ratios| ratios.stall_ms),
                 war: of(|ratios| ratios.war),
                 sar: of(|ratios| ratios.sar),
+                sar_at_end: of(|ratios| ratios.sar_at_end),
+                sar_max: of(|ratios| ratios.sar_max),
                 rss_max_bytes: of(|ratios| ratios.rss_max_bytes),
             }
         };

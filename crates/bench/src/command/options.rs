@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::CoreLimit;
 use crate::target::{StoreSettings, TargetKind};
 use crate::workload::{Preload, WorkloadOptions};
 use crate::{Error, Result};
@@ -12,7 +13,7 @@ use crate::{Error, Result};
 pub const DEFAULT_ROUNDS: u32 = 5;
 
 /// One run of a workload against one target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BenchOptions {
     /// What to run. [`WorkloadOptions::preload`] follows from `use_existing`.
@@ -26,16 +27,47 @@ pub struct BenchOptions {
     pub use_existing: bool,
     /// How the store is opened.
     pub store: StoreSettings,
+    /// How long to wait, after the measured part, until compactions and relocation have ended. Default 600, range 0 to 86 400.
+    pub settle_seconds: f64,
+    /// Processor time for the whole process, in cores of the machine; 0.04 to 256. Default none: no limit.
+    pub cores: Option<f64>,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        Self {
+            workload: WorkloadOptions::default(),
+            target: TargetKind::default(),
+            dir: None,
+            use_existing: false,
+            store: StoreSettings::default(),
+            settle_seconds: 600.0,
+            cores: None,
+        }
+    }
 }
 
 impl BenchOptions {
     /// The most rounds of a comparison.
     pub const MAX_ROUNDS: u32 = 1000;
+    /// The longest wait for a store to settle: a day.
+    pub const MAX_SETTLE_SECONDS: f64 = 86_400.0;
 
     /// Refuses what makes no sense, before anything is written. Impossible store settings are refused by the store when it is
     /// opened, by name as well.
     pub fn validate(&self) -> Result<()> {
         self.workload.validate()?;
+        self.store.validate_for(self.target)?;
+        if !(0.0..=Self::MAX_SETTLE_SECONDS).contains(&self.settle_seconds) {
+            let (seconds, most) = (self.settle_seconds, Self::MAX_SETTLE_SECONDS);
+            return Err(Error::options(format!("settle-seconds is {seconds}; it must be between 0 and {most}")));
+        }
+        if let Some(cores) = self.cores
+            && !(CoreLimit::LEAST..=CoreLimit::MOST).contains(&cores)
+        {
+            let (least, most) = (CoreLimit::LEAST, CoreLimit::MOST);
+            return Err(Error::options(format!("cores is {cores}; it must be between {least} and {most}")));
+        }
         if self.use_existing && self.dir.is_none() {
             return Err(Error::options("use-existing needs dir: where is the store?"));
         }
@@ -45,10 +77,35 @@ impl BenchOptions {
         Ok(())
     }
 
-    /// As [`BenchOptions::validate`], for a comparison of `rounds` rounds.
-    pub fn validate_comparison(&self, rounds: u32) -> Result<()> {
+    /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our store, and the rest as it is. The
+    /// length of values that are kept apart is ours too, where the mark keeps any apart.
+    pub fn of_baseline(&self, baseline: TargetKind) -> Self {
+        let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
+        let sizes = StoreSettings::for_target(baseline, separation);
+        Self {
+            target: baseline,
+            store: StoreSettings {
+                durability: self.store.durability,
+                memory_limit_bytes: self.store.memory_limit_bytes,
+                blob_gc_age_cutoff: self.store.blob_gc_age_cutoff,
+                blob_gc_force_threshold: self.store.blob_gc_force_threshold,
+                ..sizes
+            },
+            ..self.clone()
+        }
+    }
+
+    /// As [`BenchOptions::validate`], for `rounds` rounds of this run of our store beside that of `baseline`.
+    pub fn validate_comparison(&self, baseline: &BenchOptions, rounds: u32) -> Result<()> {
         self.validate()?;
-        if self.use_existing {
+        baseline.validate()?;
+        if self.target != TargetKind::Engine || baseline.target == TargetKind::Engine {
+            return Err(Error::options("a comparison is one of engine with another target"));
+        }
+        if self.workload != baseline.workload {
+            return Err(Error::options("a comparison runs one workload on both targets"));
+        }
+        if self.use_existing || baseline.use_existing {
             return Err(Error::options(
                 "a comparison fills a new store for each run: the formats differ, so use-existing cannot be used with compare",
             ));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::BenchOptions;
+use super::{BenchOptions, Sample};
 use crate::driver::LatencySummary;
 use crate::target::TargetKind;
 use crate::workload::Workload;
@@ -39,8 +39,22 @@ pub struct BenchReport {
     pub bytes_device: Option<u64>,
     /// Write amplification ratio: `bytes_device / bytes_user`.
     pub war: Option<f64>,
+    /// The same within the second half of the measured part: what it comes to when the begin is over. What the store writes
+    /// later to settle is not in it.
+    pub war_steady: Option<f64>,
     /// Space amplification ratio: bytes of the store's directory by bytes of live user data, after the store had settled.
     pub sar: Option<f64>,
+    /// The same at the end of the measured part, before anything was waited for.
+    pub sar_at_end: Option<f64>,
+    /// The highest of the measured part, by a sample a second. Null where the store was empty at the begin.
+    pub sar_max: Option<f64>,
+    /// The mean over the second half of the measured part.
+    pub sar_mean_steady: Option<f64>,
+    /// Bytes of values that the store moved out of garbage since it was opened, until it had settled. 0 where no values are kept
+    /// apart.
+    pub relocated_bytes: Option<u64>,
+    /// Processor time of that by `cpu_seconds`.
+    pub relocation_cpu_share: Option<f64>,
     /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
     /// compact is its cost too.
     pub cpu_seconds: f64,
@@ -50,6 +64,8 @@ pub struct BenchReport {
     pub rss_max_bytes: Option<u64>,
     /// How long the store took to settle after the measured part.
     pub settle_seconds: f64,
+    /// The measured part over time: a sample a second, at most 3600.
+    pub samples: Vec<Sample>,
     /// Why a figure is null, or less than it says, by its name.
     pub unavailable: BTreeMap<String, String>,
 }

@@ -5,18 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::cores::CoreLimit;
+use super::samples::{Samples, Summary};
 use super::{BenchOptions, BenchReport};
 use crate::driver::{Driver, Outcome, Phase, RunSnapshot};
 use crate::measure::{Measured, ProcessUsage, directory_bytes};
-use crate::target::{self, Target};
+use crate::target::{self, RelocationWork};
 use crate::workload::{OperationKind, Preload};
 use crate::{Error, Result};
 
 /// How often a run tells how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long a store may take to settle after the measured part.
-const SETTLE_LIMIT: Duration = Duration::from_secs(600);
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug)]
@@ -37,22 +36,37 @@ pub enum BenchProgress {
 /// [`Error::Options`] before anything was written; else what the target or the file system said.
 pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress)) -> Result<BenchReport> {
     options.validate()?;
+    let _limit = options.cores.map(CoreLimit::begin).transpose()?;
     let (directory, _temporary) = directory(options)?;
     let target = target::open(options.target, &directory, options.use_existing, &options.store)?;
     let mut workload = options.workload.clone();
     if options.use_existing {
         workload.preload = Preload::Existing;
     }
+    let mut samples = Samples::of(target.directory());
     let running = Driver::start(Arc::clone(&target), workload, None)?;
-    let outcome = running.join_with_progress(PROGRESS_INTERVAL, |snapshot| {
+    let outcome = running.join_with_progress(PROGRESS_INTERVAL, |running| {
+        let snapshot = running.snapshot();
+        if snapshot.phase == Phase::Measuring {
+            samples.take(&snapshot, running.live_data());
+        }
         if snapshot.phase != Phase::Finished {
-            progress(&BenchProgress::Running(*snapshot));
+            progress(&BenchProgress::Running(snapshot));
         }
     })?;
+    let written = outcome.usage_at_begin.bytes_device_until(&ProcessUsage::now(), outcome.bytes_user);
+    let samples = samples.finish(&outcome, &written);
     progress(&BenchProgress::SettlingAfter);
     let settling = Instant::now();
-    let settled = target.settle(SETTLE_LIMIT)?;
-    Ok(report(options, &outcome, &ProcessUsage::now(), target.as_ref(), settled, settling.elapsed()))
+    let settled = target.settle(Duration::from_secs_f64(options.settle_seconds))?;
+    let end = End {
+        usage: ProcessUsage::now(),
+        relocation: target.relocation()?,
+        settled,
+        settling: settling.elapsed(),
+        samples,
+    };
+    Ok(report(options, &outcome, end, target.directory()))
 }
 
 fn directory(options: &BenchOptions) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
@@ -67,28 +81,54 @@ fn directory(options: &BenchOptions) -> Result<(PathBuf, Option<tempfile::TempDi
     Ok((temporary.path().to_path_buf(), Some(temporary)))
 }
 
-fn report(
-    options: &BenchOptions,
-    outcome: &Outcome,
-    end: &ProcessUsage,
-    target: &dyn Target,
+/// A run when its store has settled.
+struct End {
+    usage: ProcessUsage,
+    relocation: Option<RelocationWork>,
     settled: bool,
     settling: Duration,
-) -> BenchReport {
+    samples: Summary,
+}
+
+fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option<&Path>) -> BenchReport {
     let mut reasons = Reasons::default();
     let begin = &outcome.usage_at_begin;
     let ops = outcome.counts.total();
-    let bytes_device = reasons.keep("bytes_device", begin.bytes_device_until(end, outcome.bytes_user));
+    let bytes_device = reasons.keep("bytes_device", begin.bytes_device_until(&end.usage, outcome.bytes_user));
     let war = reasons.keep("war", war(bytes_device, outcome.bytes_user));
-    let sar = reasons.keep("sar", sar(target.directory(), outcome));
-    let rss_max_bytes = reasons.keep("rss_max_bytes", end.rss_max_bytes.clone());
-    let cpu_seconds = end.cpu_seconds - begin.cpu_seconds;
+    let sar = reasons.keep("sar", sar(directory, outcome));
+    let rss_max_bytes = reasons.keep("rss_max_bytes", end.usage.rss_max_bytes.clone());
+    let cpu_seconds = end.usage.cpu_seconds - begin.cpu_seconds;
     let cpu_us_per_op = (ops > 0).then(|| cpu_seconds * 1e6 / ops as f64).ok_or_else(|| "no operation ran".to_owned());
     let cpu_us_per_op = reasons.keep("cpu_us_per_op", cpu_us_per_op);
-    if !settled {
+    let Summary { samples, sar_at_end, sar_max, sar_mean_steady, war_steady } = end.samples;
+    // An empty store has a ratio too, but of what its first second happened to leave in files.
+    let filled = options.workload.workload.fills() && !options.use_existing;
+    let sar_max = sar_max.filter(|_| !filled).ok_or_else(|| match filled {
+        true => "the store was empty at the begin".to_owned(),
+        false => unknown_sar(outcome),
+    });
+    let sar_max = reasons.keep("sar_max", sar_max);
+    let sar_at_end = reasons.keep("sar_at_end", sar_at_end.ok_or_else(|| unknown_sar(outcome)));
+    let sar_mean_steady = reasons.keep("sar_mean_steady", sar_mean_steady.ok_or_else(|| unknown_sar(outcome)));
+    let war_steady = reasons.keep(
+        "war_steady",
+        war_steady.ok_or_else(|| match war {
+            None => "there is no war".to_owned(),
+            Some(_) => "the run was too short: its second half needs two samples, one a second".to_owned(),
+        }),
+    );
+    let relocated_bytes = end.relocation.as_ref().map_or(0, |work| work.bytes);
+    let relocation_cpu_share = match end.relocation.map_or(Ok(0.0), |work| work.cpu_seconds) {
+        Ok(seconds) if cpu_seconds > 0.0 => Ok(seconds / cpu_seconds),
+        Ok(_) => Err("there is no cpu_seconds".into()),
+        Err(reason) => Err(reason),
+    };
+    let relocation_cpu_share = reasons.keep("relocation_cpu_share", relocation_cpu_share);
+    if !end.settled {
         let reason = format!(
-            "the store still compacted {} s after the run; its later work is not counted",
-            SETTLE_LIMIT.as_secs()
+            "the store was still at work {} s after the run; its later work is not counted",
+            options.settle_seconds
         );
         for figure in ["bytes_device", "war", "sar", "cpu_seconds"] {
             reasons.0.entry(figure.to_owned()).or_insert_with(|| reason.clone());
@@ -109,11 +149,18 @@ fn report(
         bytes_user: outcome.bytes_user,
         bytes_device,
         war,
+        war_steady,
         sar,
+        sar_at_end,
+        sar_max,
+        sar_mean_steady,
+        relocated_bytes: Some(relocated_bytes),
+        relocation_cpu_share,
         cpu_seconds,
         cpu_us_per_op,
         rss_max_bytes,
-        settle_seconds: settling.as_secs_f64(),
+        settle_seconds: end.settling.as_secs_f64(),
+        samples,
         unavailable: reasons.0,
     }
 }
@@ -136,12 +183,19 @@ fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
     Ok(written as f64 / bytes_user as f64)
 }
 
+/// Why a ratio of space is not known.
+fn unknown_sar(outcome: &Outcome) -> String {
+    let reason = match outcome.live {
+        None => "the store held data before the run, of which nothing is known",
+        Some(live) if live.keys == 0 => "the store holds no user data",
+        Some(_) => "the store's directory could not be read",
+    };
+    reason.to_owned()
+}
+
 fn sar(directory: Option<&Path>, outcome: &Outcome) -> Measured<f64> {
     let directory = directory.ok_or("the target has no directory")?;
-    let live = outcome.live.ok_or("the store held data before the run, of which nothing is known")?;
-    if live.keys == 0 {
-        return Err("the store holds no user data".into());
-    }
+    let live = outcome.live.filter(|live| live.keys > 0).ok_or_else(|| unknown_sar(outcome))?;
     let bytes = directory_bytes(directory).map_err(|error| error.to_string())?;
     Ok(bytes as f64 / live.bytes)
 }

@@ -1,5 +1,6 @@
 //! Reports for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{BenchReport, Comparison, Ratios};
@@ -31,28 +32,50 @@ pub fn report_table(report: &BenchReport) -> String {
     line("stalled", format!("{:.0} ms", report.stall_ms));
     line("user data written", bytes(report.bytes_user));
     line("written to device", known(report.bytes_device.map(bytes)));
-    line("write amplification", known(report.war.map(|war| format!("{war:.2}"))));
-    line("space amplification", known(report.sar.map(|sar| format!("{sar:.2}"))));
+    line("write amplification", known(report.war.map(ratio)));
+    line("  second half", known(report.war_steady.map(ratio)));
+    line("space amplification", known(report.sar.map(ratio)));
+    line("  before settling", known(report.sar_at_end.map(ratio)));
+    line("  highest", known(report.sar_max.map(ratio)));
+    line("  mean, second half", known(report.sar_mean_steady.map(ratio)));
+    if report.options.store.separation_min_bytes.is_some() {
+        line("values relocated", known(report.relocated_bytes.map(bytes)));
+        line("  processor time", known(report.relocation_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
+    }
     line("processor time", format!("{:.2} s", report.cpu_seconds));
     line("  per operation", known(report.cpu_us_per_op.map(|us| format!("{us:.2} us"))));
     line("memory peak", known(report.rss_max_bytes.map(bytes)));
     if report.missed > 0 {
         line("found nothing", format!("{} reads", grouped(report.missed)));
     }
+    let mut figures = BTreeMap::<&str, Vec<&str>>::new();
     for (figure, reason) in &report.unavailable {
-        line("note", format!("{figure}: {reason}"));
+        figures.entry(reason).or_default().push(figure);
+    }
+    for (reason, figures) in figures {
+        line("note", format!("{}: {reason}", figures.join(", ")));
     }
     text
 }
 
-/// A comparison as a table: each round, then the median of the ratios of our store by bare RocksDB.
+/// A comparison as a table: each round, then the median of the ratios of our store by the mark.
 pub fn comparison_table(comparison: &Comparison) -> String {
     let mut text = String::new();
-    let heads = ["op/s", "cpu/op", "stall", "war", "sar", "rss"];
-    row(&mut text, "engine / rocksdb", heads.map(str::to_owned));
+    let heads = ["op/s", "cpu/op", "stall", "war", "sar", "sar, end", "sar, max", "rss"];
+    let mark = comparison.rounds.first().map_or("", |round| round.baseline.target.name());
+    row(&mut text, &format!("engine / {mark}"), heads.map(str::to_owned));
     let cells = |ratios: &Ratios| {
-        [ratios.ops_per_s, ratios.cpu_us_per_op, ratios.stall_ms, ratios.war, ratios.sar, ratios.rss_max_bytes]
-            .map(|ratio| known(ratio.map(|ratio| format!("{ratio:.3}"))))
+        [
+            ratios.ops_per_s,
+            ratios.cpu_us_per_op,
+            ratios.stall_ms,
+            ratios.war,
+            ratios.sar,
+            ratios.sar_at_end,
+            ratios.sar_max,
+            ratios.rss_max_bytes,
+        ]
+        .map(|ratio| known(ratio.map(|ratio| format!("{ratio:.3}"))))
     };
     for (number, round) in comparison.rounds.iter().enumerate() {
         row(&mut text, &format!("round {}", number + 1), cells(&round.ratios()));
@@ -63,10 +86,14 @@ pub fn comparison_table(comparison: &Comparison) -> String {
     text
 }
 
-fn row(text: &mut String, name: &str, cells: [String; 6]) {
+fn row(text: &mut String, name: &str, cells: [String; 8]) {
     let cells: String = cells.iter().map(|cell| format!("{cell:>10}")).collect();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{name:<18}{cells}");
+    let _ = writeln!(text, "{name:<23}{cells}");
+}
+
+fn ratio(ratio: f64) -> String {
+    format!("{ratio:.2}")
 }
 
 fn known(value: Option<String>) -> String {

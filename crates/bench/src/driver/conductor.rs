@@ -32,6 +32,8 @@ pub(super) struct Conductor {
     phase: AtomicU8,
     loaded: AtomicU64,
     begin: OnceLock<Instant>,
+    /// Which keys were put, where the store was empty at the begin.
+    live: OnceLock<LiveKeys>,
     stall_ns: AtomicU64,
 }
 
@@ -56,6 +58,7 @@ impl Conductor {
             phase: AtomicU8::new(0),
             loaded: AtomicU64::new(0),
             begin: OnceLock::new(),
+            live: OnceLock::new(),
             stall_ns: AtomicU64::new(0),
             options,
         }
@@ -71,8 +74,18 @@ impl Conductor {
             loaded: self.loaded.load(Ordering::Relaxed),
             elapsed: self.begin.get().map(Instant::elapsed).unwrap_or_default(),
             counts: self.counts(),
+            bytes_user: self.counters.iter().map(ThreadCounters::bytes_user).sum(),
             stall_ms: self.stall_ns.load(Ordering::Relaxed) as f64 / 1e6,
         }
+    }
+
+    pub(super) fn live_data(&self) -> Option<LiveData> {
+        let options = &self.options;
+        self.begin.get()?;
+        let begun_with =
+            if options.preloads() { self.loaded.load(Ordering::Relaxed) } else { self.live.get()?.count() };
+        let keys = begun_with + self.counters.iter().map(ThreadCounters::inserted).sum::<u64>();
+        Some(LiveData { keys, bytes: keys as f64 * f64::from(options.key_bytes + options.value_bytes) })
     }
 
     fn counts(&self) -> OperationCounts {
@@ -161,10 +174,10 @@ impl Conductor {
         let threads = options.workload.driver_threads(options.threads);
         // Of a store that was filled, all is known; of one that held data before, nothing.
         let counts_keys = options.preload == Preload::Automatic && !options.preloads();
-        let live = counts_keys.then(|| LiveKeys::new(options.keys));
+        let live = counts_keys.then(|| self.live.get_or_init(|| LiveKeys::new(options.keys)));
         let leaders_done = AtomicBool::new(false);
         let leaders_left = AtomicU32::new(options.threads);
-        let shared = self.shared(values, &leaders_done, live.as_ref());
+        let shared = self.shared(values, &leaders_done, live);
         let stalled_before = self.target.stall_time()?;
         reset_rss_peak();
         let usage_at_begin = ProcessUsage::now();
@@ -197,7 +210,7 @@ impl Conductor {
         let sum = sum.thread;
         let live = LiveCount {
             loaded: options.preloads().then_some(load.puts),
-            marked: live.as_ref().map(LiveKeys::count),
+            marked: live.map(LiveKeys::count),
             inserted: sum.inserted,
         };
         Ok(Outcome {

@@ -35,6 +35,8 @@ impl OperationCounts {
 #[repr(align(128))]
 pub(super) struct ThreadCounters {
     kinds: [AtomicU64; OperationKind::ALL.len()],
+    bytes_user: AtomicU64,
+    inserted: AtomicU64,
 }
 
 impl ThreadCounters {
@@ -42,6 +44,20 @@ impl ThreadCounters {
     pub(super) fn count(&self, kind: OperationKind) {
         let counter = &self.kinds[kind.index()];
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Shows how many bytes of keys and values this thread has put so far, and how many keys beyond those of the options.
+    pub(super) fn show(&self, bytes_user: u64, inserted: u64) {
+        self.bytes_user.store(bytes_user, Ordering::Relaxed);
+        self.inserted.store(inserted, Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes_user(&self) -> u64 {
+        self.bytes_user.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn inserted(&self) -> u64 {
+        self.inserted.load(Ordering::Relaxed)
     }
 
     pub(super) fn add_to(&self, counts: &mut OperationCounts) {

@@ -62,6 +62,8 @@ pub struct RunSnapshot {
     pub elapsed: Duration,
     /// Operations of the measured part so far.
     pub counts: OperationCounts,
+    /// Bytes of keys and values that the measured part has put so far.
+    pub bytes_user: u64,
     /// How long the store was in a stall condition during the measured part, in milliseconds.
     pub stall_ms: f64,
 }
@@ -132,6 +134,13 @@ impl Running {
         self.conductor.snapshot()
     }
 
+    /// The user's data in the store at this moment; none if the store held data of which nothing is known, and before the
+    /// measured part. Exact where all values have one length; of `mixgraph` with the asked mean. Counting takes a pass over one bit
+    /// for each key where the store was empty at the begin.
+    pub fn live_data(&self) -> Option<LiveData> {
+        self.conductor.live_data()
+    }
+
     /// Asks the run to end; each thread finishes the operation it is in. Returns at once.
     pub fn stop(&self) {
         self.conductor.stop();
@@ -156,9 +165,9 @@ impl Running {
     /// # Errors
     ///
     /// As [`Running::join`].
-    pub fn join_with_progress(mut self, interval: Duration, mut progress: impl FnMut(&RunSnapshot)) -> Result<Outcome> {
+    pub fn join_with_progress(mut self, interval: Duration, mut progress: impl FnMut(&Running)) -> Result<Outcome> {
         while self.ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-            progress(&self.snapshot());
+            progress(&self);
         }
         self.wait()
     }

@@ -111,6 +111,7 @@ pub(super) fn run(
             .get_or_insert_with(new_latencies)
             .saturating_record(outcome.ended_ns.saturating_sub(begin_ns));
         counters.count(kind);
+        counters.show(outcome.bytes_user, outcome.inserted);
         done += 1;
         if outcome.ended_ns >= limits.deadline_ns {
             break;

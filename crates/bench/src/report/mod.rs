@@ -1,6 +1,6 @@
-//! Reports of a lab: tables for a terminal and one self-contained page with plots.
+//! Reports of a lab and of a bench: tables for a terminal and one self-contained page with plots.
 //!
-//! Everything here is a pure function of a [`LabReport`] and what the caller says about it; nothing reads a clock or a
+//! Everything here is a pure function of a report and what the caller says about it; nothing reads a clock or a
 //! file.
 
 mod format;
@@ -10,10 +10,12 @@ mod page;
 mod palette;
 mod papers;
 mod plots;
+mod store;
 mod table;
 mod tables;
 
 pub use page::{PageHeader, html};
+pub use store::store_html;
 
 use crate::lab::LabReport;
 

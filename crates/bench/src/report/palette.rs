@@ -1,4 +1,6 @@
-//! Colours: each policy and each duty keeps its own in every plot.
+//! Colours: each policy, each duty and each target of a bench keeps its own in every plot.
+
+use crate::target::TargetKind;
 
 /// Red, green, blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,15 @@ const OTHERS: [Colour; 4] =
 /// The colour of the policy that is run at this place.
 pub(super) fn policy(name: &str, place: usize) -> Colour {
     POLICIES.iter().find(|(known, _)| *known == name).map_or(OTHERS[place % OTHERS.len()], |(_, colour)| *colour)
+}
+
+/// The colour of a target.
+pub(super) fn target(kind: TargetKind) -> Colour {
+    match kind {
+        TargetKind::Engine => Colour(0x16, 0x96, 0x5f),
+        TargetKind::Rocksdb => Colour(0x64, 0x74, 0x8b),
+        TargetKind::RocksdbBlob => Colour(0xe8, 0x7d, 0x0d),
+    }
 }
 
 /// Duties in the order they are stacked, idle last.

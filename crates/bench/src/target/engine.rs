@@ -6,17 +6,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ecotone_engine::{Direction, OpenMode, Store};
+use ecotone_policy::duty::Duty;
+use ecotone_power::cores::Unbound;
+use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
 
 use super::settle::{check_empty, until_idle};
-use super::{StoreSettings, Target, TargetKind};
+use super::{RelocationWork, StoreSettings, Target, TargetKind};
+use crate::measure::Measured;
 use crate::{Error, Result};
 
 const NAME: &str = TargetKind::Engine.name();
+
+/// How long a store with a value log must do nothing until it is taken to have settled: its thread looks once a second whether
+/// there is something to relocate.
+const QUIET: Duration = Duration::from_secs(3);
 
 /// [`ecotone_engine::Store`] as a target.
 #[derive(Debug)]
 pub struct EngineTarget {
     store: Arc<Store>,
+    /// Tells the processor time of relocation; the reason why there is none.
+    meter: Measured<Meter>,
+}
+
+/// The meter, of which only processor time is asked.
+struct Meter(Arc<EnergyMeter>);
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meter")
+    }
 }
 
 impl EngineTarget {
@@ -26,13 +45,22 @@ impl EngineTarget {
             check_empty(directory)?;
         }
         let mode = if existing { OpenMode::Open } else { OpenMode::Create };
-        let store = Store::open(directory, mode, settings.store_options()).map_err(failed("open"))?;
-        Ok(Self { store: Arc::new(store) })
+        let mut options = settings.store_options();
+        // Nothing is metered where nothing is relocated.
+        let meter = match settings.separation_min_bytes {
+            Some(_) => meter(),
+            None => Err("the store keeps no values apart".into()),
+        };
+        if let Ok(Meter(meter)) = &meter {
+            options.duties = Some(Arc::new(ThreadDuties::new(Arc::clone(meter), Arc::new(Unbound))));
+        }
+        let store = Store::open(directory, mode, options).map_err(failed("open"))?;
+        Ok(Self { store: Arc::new(store), meter })
     }
 
     /// A store that is open already: for a server that runs a driver inside itself.
     pub fn of(store: Arc<Store>) -> Self {
-        Self { store }
+        Self { store, meter: Err("the store was opened elsewhere".into()) }
     }
 }
 
@@ -75,9 +103,11 @@ impl Target for EngineTarget {
 
     fn settle(&self, limit: Duration) -> Result<bool> {
         self.flush()?;
-        until_idle(limit, || {
+        let quiet = if self.store.value_log().is_some() { QUIET } else { Duration::ZERO };
+        until_idle(limit, quiet, || {
             let now = self.store.properties().map_err(failed("read properties"))?;
-            Ok(now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0)
+            let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
+            Ok(now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0 || relocates)
         })
     }
 
@@ -85,9 +115,25 @@ impl Target for EngineTarget {
         Ok(Duration::from_micros(self.store.counters().stall_us()))
     }
 
+    fn relocation(&self) -> Result<Option<RelocationWork>> {
+        Ok(self.store.value_log().map(|values| RelocationWork {
+            bytes: values.relocated_bytes,
+            cpu_seconds: match &self.meter {
+                Ok(Meter(meter)) => Ok(meter.reading().cpu(Duty::Relocation).0),
+                Err(reason) => Err(reason.clone()),
+            },
+        }))
+    }
+
     fn directory(&self) -> Option<&Path> {
         Some(self.store.directory())
     }
+}
+
+fn meter() -> Measured<Meter> {
+    // Any model will do: joules are not asked for.
+    let model = PowerModel::hardware(1.0, 1.0).map_err(|error| error.to_string())?;
+    EnergyMeter::start(model).map(Meter).map_err(|error| error.to_string())
 }
 
 fn failed(operation: &'static str) -> impl Fn(ecotone_engine::Error) -> Error {

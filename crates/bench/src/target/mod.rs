@@ -1,6 +1,6 @@
 //! What a workload runs against.
 //!
-//! Both targets are opened with one [`StoreSettings`], turned into one `ecotone_engine::StoreOptions`; the bare one maps these
+//! All targets are opened with one kind of [`StoreSettings`], turned into one `ecotone_engine::StoreOptions`; the bare ones map these
 //! to RocksDB's options as the engine does, and a test compares what RocksDB then wrote down as its options.
 //!
 //! Threads: a target is shared by all threads of a driver; every method may be called from any of them at once.
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Result;
+use crate::measure::Measured;
 
 /// A store under test.
 pub trait Target: Send + Sync {
@@ -50,8 +51,8 @@ pub trait Target: Send + Sync {
     /// Writes the memtables out as tables and returns when that is done.
     fn flush(&self) -> Result<()>;
 
-    /// Flushes, and waits until no compaction is due, so that what follows starts with no debt (or what went before has paid
-    /// its own). Gives up after `limit` and then returns `false`.
+    /// Flushes, and waits until no compaction is due and nothing is being relocated, so that what follows starts with no debt (or
+    /// what went before has paid its own). Gives up after `limit` and then returns `false`.
     fn settle(&self, limit: Duration) -> Result<bool>;
 
     /// How long writers were slowed or stopped since the target was opened, by the clock (RocksDB's stall conditions; not the
@@ -59,8 +60,23 @@ pub trait Target: Send + Sync {
     /// [`STALL_SAMPLE_INTERVAL`]; asking is cheap.
     fn stall_time(&self) -> Result<Duration>;
 
+    /// What moving values out of garbage has cost since the target was opened; none for a target that moves none.
+    fn relocation(&self) -> Result<Option<RelocationWork>> {
+        Ok(None)
+    }
+
     /// The directory that holds all of the target's files; none for a target in memory.
     fn directory(&self) -> Option<&Path>;
+}
+
+/// What moving values out of garbage has cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelocationWork {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Processor time of all threads, in seconds: all of compactions that are made for it alone, and the copying that other
+    /// compactions do on their way.
+    pub cpu_seconds: Measured<f64>,
 }
 
 /// How often a target is to be asked for its stall time. A stall shorter than this may be missed or counted whole by a target that
@@ -68,10 +84,15 @@ pub trait Target: Send + Sync {
 pub const STALL_SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Opens the target of `kind` in `directory`, which must be empty or missing unless `existing`: then it must hold a store.
+///
+/// # Errors
+///
+/// [`Error::Options`](crate::Error::Options) if the settings do not suit `kind`; else what the store or the file system said.
 pub fn open(kind: TargetKind, directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Arc<dyn Target>> {
+    settings.validate_for(kind)?;
     Ok(match kind {
         TargetKind::Engine => Arc::new(EngineTarget::open(directory, existing, settings)?),
-        TargetKind::Rocksdb => Arc::new(RocksdbTarget::open(directory, existing, settings)?),
+        TargetKind::Rocksdb | TargetKind::RocksdbBlob => Arc::new(RocksdbTarget::open(directory, existing, settings)?),
     })
 }
 

@@ -1,5 +1,5 @@
 //! RocksDB with nothing of ours in between: no listener, no hooked file system, no compaction service, no header before
-//! the values. The mark that our store is measured against.
+//! the values; with BlobDB or without. The marks that our store is measured against.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 
 use ecotone_engine::{DATA_FAMILY, SYNC_INTERVAL};
 use parking_lot::Mutex;
-use rust_rocksdb::{DB, FlushOptions, ReadOptions, WriteOptions, properties};
+use rust_rocksdb::statistics::Ticker;
+use rust_rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteOptions, properties};
 
 use super::settle::{check_empty, until_idle};
-use super::{Durability, StoreSettings, Target, TargetKind};
+use super::{Durability, RelocationWork, StoreSettings, Target, TargetKind};
 use crate::measure::StallClock;
 use crate::{Error, Result};
 use family::Family;
 
 mod family;
 mod options;
-
-const NAME: &str = TargetKind::Rocksdb.name();
 
 /// RocksDB as a target. Closed when dropped.
 pub struct RocksdbTarget {
@@ -33,6 +32,9 @@ pub struct RocksdbTarget {
     stalls: Mutex<StallClock>,
     opened: Instant,
     directory: PathBuf,
+    kind: TargetKind,
+    /// Its statistics are the database's.
+    options: Options,
     db: Arc<DB>,
 }
 
@@ -43,18 +45,30 @@ impl std::fmt::Debug for RocksdbTarget {
 }
 
 impl RocksdbTarget {
-    /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a target like this wrote.
+    /// Opens a database in `directory`: an empty or missing one, or with `existing` one that a target like this wrote. With BlobDB
+    /// where the settings keep values apart.
     pub fn open(directory: &Path, existing: bool, settings: &StoreSettings) -> Result<Self> {
         if !existing {
             check_empty(directory)?;
         }
-        let mut options = options::database(&settings.store_options());
+        let store_options = settings.store_options();
+        let mut options = options::database(&store_options);
+        let kind = match &store_options.separation {
+            None => TargetKind::Rocksdb,
+            Some(separation) => {
+                let (age_cutoff, force_threshold) = (settings.blob_gc_age_cutoff, settings.blob_gc_force_threshold);
+                options::blobs(&mut options, separation, age_cutoff, force_threshold);
+                TargetKind::RocksdbBlob
+            }
+        };
+        let failed = |operation| failed(kind, operation);
         options.create_if_missing(!existing);
         options.create_missing_column_families(!existing);
         let db =
             DB::open_cf_with_opts(&options, directory, [(DATA_FAMILY, options.clone())]).map_err(failed("open"))?;
         let db = Arc::new(db);
-        let family = Family::of(&db).ok_or_else(|| Error::target(NAME, "open", "it has no data column family"))?;
+        let family =
+            Family::of(&db).ok_or_else(|| Error::target(kind.name(), "open", "it has no data column family"))?;
         let mut write_options = WriteOptions::default();
         write_options.set_sync(settings.durability == Durability::Always);
         let syncs = (settings.durability == Durability::EverySecond).then(|| WalSyncs::start(&db)).transpose()?;
@@ -66,28 +80,34 @@ impl RocksdbTarget {
             stalls: Mutex::default(),
             opened: Instant::now(),
             directory: directory.to_path_buf(),
+            kind,
+            options,
             db,
         })
     }
 
+    fn failed(&self, operation: &'static str) -> impl Fn(rust_rocksdb::Error) -> Error + use<> {
+        failed(self.kind, operation)
+    }
+
     fn property(&self, name: &std::ffi::CStr) -> Result<u64> {
-        let value = self.db.property_int_value_cf(&self.family, name).map_err(failed("read a property"))?;
-        value.ok_or_else(|| Error::target(NAME, "read a property", format!("{name:?} is unknown")))
+        let value = self.db.property_int_value_cf(&self.family, name).map_err(self.failed("read a property"))?;
+        value.ok_or_else(|| Error::target(self.kind.name(), "read a property", format!("{name:?} is unknown")))
     }
 }
 
 impl Target for RocksdbTarget {
     fn name(&self) -> &'static str {
-        NAME
+        self.kind.name()
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.db.put_cf_opt(&self.family, key, value, &self.write_options).map_err(failed("put"))
+        self.db.put_cf_opt(&self.family, key, value, &self.write_options).map_err(self.failed("put"))
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
-        let found = self.db.get_pinned_cf_opt(&self.family, key, &self.read_options).map_err(failed("get"))?;
+        let found = self.db.get_pinned_cf_opt(&self.family, key, &self.read_options).map_err(self.failed("get"))?;
         let Some(found) = found else {
             return Ok(false);
         };
@@ -100,7 +120,7 @@ impl Target for RocksdbTarget {
         rows.seek(key);
         for read in 0..entries {
             let Some((key, value)) = rows.item() else {
-                rows.status().map_err(failed("scan"))?;
+                rows.status().map_err(self.failed("scan"))?;
                 return Ok(read);
             };
             black_box((key.last(), value.last()));
@@ -112,16 +132,16 @@ impl Target for RocksdbTarget {
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        self.db.delete_cf_opt(&self.family, key, &self.write_options).map_err(failed("delete"))
+        self.db.delete_cf_opt(&self.family, key, &self.write_options).map_err(self.failed("delete"))
     }
 
     fn flush(&self) -> Result<()> {
-        self.db.flush_cf_opt(&self.family, &FlushOptions::default()).map_err(failed("flush"))
+        self.db.flush_cf_opt(&self.family, &FlushOptions::default()).map_err(self.failed("flush"))
     }
 
     fn settle(&self, limit: Duration) -> Result<bool> {
         self.flush()?;
-        until_idle(limit, || {
+        until_idle(limit, Duration::ZERO, || {
             Ok(self.property(properties::COMPACTION_PENDING.as_ref())? != 0
                 || self.property(properties::NUM_RUNNING_COMPACTIONS.as_ref())? != 0
                 || self.property(properties::NUM_RUNNING_FLUSHES.as_ref())? != 0)
@@ -136,13 +156,20 @@ impl Target for RocksdbTarget {
         Ok(stalls.stalled())
     }
 
+    fn relocation(&self) -> Result<Option<RelocationWork>> {
+        Ok((self.kind == TargetKind::RocksdbBlob).then(|| RelocationWork {
+            bytes: self.options.get_ticker_count(Ticker::BlobDbGcBytesRelocated),
+            cpu_seconds: Err("RocksDB does not tell what moving values costs its compactions".into()),
+        }))
+    }
+
     fn directory(&self) -> Option<&Path> {
         Some(&self.directory)
     }
 }
 
-fn failed(operation: &'static str) -> impl Fn(rust_rocksdb::Error) -> Error {
-    move |error| Error::target(NAME, operation, error)
+fn failed(kind: TargetKind, operation: &'static str) -> impl Fn(rust_rocksdb::Error) -> Error {
+    move |error| Error::target(kind.name(), operation, error)
 }
 
 /// Syncs the write-ahead log every second, as the engine does for the same durability.
@@ -165,7 +192,7 @@ impl WalSyncs {
                     }
                 }
             })
-            .map_err(|error| Error::target(NAME, "start the thread that syncs", error))?;
+            .map_err(|error| Error::target(TargetKind::Rocksdb.name(), "start the thread that syncs", error))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }

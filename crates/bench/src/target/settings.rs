@@ -1,4 +1,4 @@
-//! How both targets are opened: the one table.
+//! How the targets are opened: the one table.
 
 use ecotone_engine::{Compression, Durability, MemoryLimit, Separation, StoreOptions};
 use serde::{Deserialize, Serialize};
@@ -7,24 +7,27 @@ use crate::{Error, Result};
 
 /// Which store runs a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
     /// Our store.
     #[default]
     Engine,
     /// RocksDB with nothing of ours in between: the same library, options and column families.
     Rocksdb,
+    /// The same with RocksDB's own separation of values, BlobDB, and its garbage collection.
+    RocksdbBlob,
 }
 
 impl TargetKind {
-    /// Both targets.
-    pub const ALL: [TargetKind; 2] = [TargetKind::Engine, TargetKind::Rocksdb];
+    /// All targets.
+    pub const ALL: [TargetKind; 3] = [TargetKind::Engine, TargetKind::Rocksdb, TargetKind::RocksdbBlob];
 
     /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             TargetKind::Engine => "engine",
             TargetKind::Rocksdb => "rocksdb",
+            TargetKind::RocksdbBlob => "rocksdb-blob",
         }
     }
 }
@@ -48,7 +51,7 @@ impl std::str::FromStr for TargetKind {
 
 /// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what is not named here has
 /// its default there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSettings {
     /// When a write is acknowledged. Default `everysec`.
@@ -72,9 +75,15 @@ pub struct StoreSettings {
     pub compression: Compression,
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
-    /// Values of at least this many bytes go to the value log; none: all stay with their keys. The bare target has no value
-    /// log.
+    /// Values of at least this many bytes are kept apart from their keys, in the value log or in BlobDB's files; none: all stay
+    /// with their keys.
     pub separation_min_bytes: Option<u32>,
+    /// Of BlobDB: the share of its files, oldest first, whose live values a compaction moves when it meets them. Default 0.25, as
+    /// RocksDB's; range 0 to 1.
+    pub blob_gc_age_cutoff: f64,
+    /// Of BlobDB: the share of garbage in those files from which on compactions are made for it alone. Default 1, as RocksDB's:
+    /// never; range 0 to 1.
+    pub blob_gc_force_threshold: f64,
 }
 
 impl Default for StoreSettings {
@@ -87,6 +96,51 @@ impl StoreSettings {
     /// The defaults of a store that keeps values of at least `min_bytes` apart, or of one that keeps none.
     pub fn with_separation(min_bytes: Option<u32>) -> Self {
         min_bytes.map_or_else(Self::default, |min_bytes| Self::of(&StoreOptions::separated(min_bytes)))
+    }
+
+    /// What `kind` is opened with where values of at least `separation_min_bytes` are to be kept apart: each target with the sizes
+    /// that suit its layout.
+    ///
+    /// - `engine`: as [`StoreSettings::with_separation`].
+    /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
+    /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
+    ///   values until they are flushed, so they stay as large as without separation. Unless asked for otherwise, values of
+    ///   [`StoreSettings::LEAST_BLOB_BYTES`] are kept apart.
+    pub fn for_target(kind: TargetKind, separation_min_bytes: Option<u32>) -> Self {
+        match kind {
+            TargetKind::Engine => Self::with_separation(separation_min_bytes),
+            TargetKind::Rocksdb => Self::default(),
+            TargetKind::RocksdbBlob => Self {
+                memtable_bytes: Self::default().memtable_bytes,
+                ..Self::with_separation(separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))
+            },
+        }
+    }
+
+    /// The least length of a value that BlobDB keeps apart unless asked for otherwise, in bytes.
+    pub const LEAST_BLOB_BYTES: u32 = 128;
+
+    /// Refuses what makes no sense for `kind`, by name. Impossible sizes are refused by the store when it is opened.
+    pub fn validate_for(&self, kind: TargetKind) -> Result<()> {
+        match (kind, self.separation_min_bytes) {
+            (TargetKind::Rocksdb, Some(_)) => {
+                return Err(Error::options(
+                    "rocksdb keeps all values with their keys, so separation must be off; the target rocksdb-blob keeps them apart",
+                ));
+            }
+            (TargetKind::RocksdbBlob, None) => {
+                return Err(Error::options("rocksdb-blob keeps values apart; give separation a number of bytes"));
+            }
+            _ => {}
+        }
+        for (name, share) in
+            [("blob-gc-age-cutoff", self.blob_gc_age_cutoff), ("blob-gc-force-threshold", self.blob_gc_force_threshold)]
+        {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(Error::options(format!("{name} is {share}; it must be between 0 and 1")));
+            }
+        }
+        Ok(())
     }
 
     fn of(options: &StoreOptions) -> Self {
@@ -102,12 +156,12 @@ impl StoreSettings {
             compression: Compression::default(),
             bloom_bits_per_key: options.bloom_bits_per_key,
             separation_min_bytes: options.separation.map(|separation| separation.min_bytes),
+            blob_gc_age_cutoff: 0.25,
+            blob_gc_force_threshold: 1.0,
         }
     }
-}
 
-impl StoreSettings {
-    /// The options of the engine, from which the bare target's are made too.
+    /// The options of the engine, from which the bare targets' are made too.
     pub fn store_options(&self) -> StoreOptions {
         StoreOptions {
             durability: self.durability,

@@ -9,13 +9,16 @@ use crate::{Error, Result};
 const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until `is_busy` says no twice in a row: between the end of one compaction and the begin of the next there is a moment
-/// in which neither shows. Returns whether that came within `limit`.
-pub(super) fn until_idle(limit: Duration, mut is_busy: impl FnMut() -> Result<bool>) -> Result<bool> {
+/// in which neither shows. All answers for as long as `quiet` must be no. Returns whether that came within `limit`.
+pub(super) fn until_idle(limit: Duration, quiet: Duration, mut is_busy: impl FnMut() -> Result<bool>) -> Result<bool> {
     let begin = Instant::now();
     let mut idle = 0;
+    let mut idle_since = begin;
     loop {
         idle = if is_busy()? { 0 } else { idle + 1 };
-        if idle == 2 {
+        if idle <= 1 {
+            idle_since = Instant::now();
+        } else if idle_since.elapsed() >= quiet {
             return Ok(true);
         }
         if begin.elapsed() >= limit {
@@ -48,12 +51,21 @@ mod tests {
     #[test]
     fn a_single_quiet_moment_is_not_taken_for_the_end() {
         let mut answers = [true, false, true, false, false].into_iter();
-        assert!(until_idle(Duration::from_secs(60), || Ok(answers.next().unwrap())).unwrap());
+        assert!(until_idle(Duration::from_secs(60), Duration::ZERO, || Ok(answers.next().unwrap())).unwrap());
         assert_eq!(answers.next(), None);
     }
 
     #[test]
+    fn quiet_has_to_last_as_long_as_asked() {
+        let begin = Instant::now();
+        let mut answers = [false, false, true].into_iter();
+        let quiet = Duration::from_millis(100);
+        assert!(until_idle(Duration::from_secs(60), quiet, || Ok(answers.next().unwrap_or(false))).unwrap());
+        assert!(answers.next().is_none() && begin.elapsed() >= quiet);
+    }
+
+    #[test]
     fn a_store_that_never_rests_is_given_up() {
-        assert!(!until_idle(Duration::ZERO, || Ok(true)).unwrap());
+        assert!(!until_idle(Duration::ZERO, Duration::ZERO, || Ok(true)).unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Both targets, asked the same things.
+//! All targets, asked the same things.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,11 +6,15 @@ use std::time::Duration;
 use super::*;
 
 fn small() -> StoreSettings {
+    small_for(TargetKind::Engine)
+}
+
+fn small_for(kind: TargetKind) -> StoreSettings {
     StoreSettings {
         memtable_bytes: 64 << 10,
         level_base_bytes: 1 << 20,
         target_file_bytes: 64 << 10,
-        ..StoreSettings::default()
+        ..StoreSettings::for_target(kind, None)
     }
 }
 
@@ -21,11 +25,11 @@ fn key(number: u32) -> [u8; 16] {
 }
 
 #[test]
-fn both_targets_answer_alike() {
+fn all_targets_answer_alike() {
     for kind in TargetKind::ALL {
         for durability in Durability::ALL {
             let directory = tempfile::tempdir().unwrap();
-            let settings = StoreSettings { durability, ..small() };
+            let settings = StoreSettings { durability, ..small_for(kind) };
             let target = open(kind, directory.path(), false, &settings).unwrap();
             assert_eq!(target.name(), kind.name());
             for number in (0..100).step_by(2) {
@@ -60,20 +64,20 @@ fn both_targets_answer_alike() {
 fn a_store_can_be_used_again_and_only_when_asked_for() {
     for kind in TargetKind::ALL {
         let directory = tempfile::tempdir().unwrap();
-        let target = open(kind, directory.path(), false, &small()).unwrap();
+        let target = open(kind, directory.path(), false, &small_for(kind)).unwrap();
         target.put(b"some key", b"value").unwrap();
         drop(target);
 
-        let refusal = open(kind, directory.path(), false, &small()).err().unwrap().to_string();
+        let refusal = open(kind, directory.path(), false, &small_for(kind)).err().unwrap().to_string();
         assert!(refusal.contains("is not empty"), "{refusal}");
 
-        let target = open(kind, directory.path(), true, &small()).unwrap();
+        let target = open(kind, directory.path(), true, &small_for(kind)).unwrap();
         let mut value = Vec::new();
         assert!(target.get(b"some key", &mut value).unwrap());
         assert_eq!(value, b"value");
 
         let nothing = tempfile::tempdir().unwrap();
-        assert!(open(kind, nothing.path(), true, &small()).is_err());
+        assert!(open(kind, nothing.path(), true, &small_for(kind)).is_err());
     }
 }
 
@@ -81,7 +85,7 @@ fn a_store_can_be_used_again_and_only_when_asked_for() {
 fn a_settled_store_has_its_data_in_tables_and_no_debt() {
     for kind in TargetKind::ALL {
         let directory = tempfile::tempdir().unwrap();
-        let target = open(kind, directory.path(), false, &small()).unwrap();
+        let target = open(kind, directory.path(), false, &small_for(kind)).unwrap();
         // Random bytes do not compress away.
         let values = crate::workload::ValuePool::new(1, 1000);
         for number in 0..5_000u32 {
@@ -92,7 +96,10 @@ fn a_settled_store_has_its_data_in_tables_and_no_debt() {
         let tables: u64 = std::fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap())
-            .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "sst"))
+            .filter(|entry| {
+                let path = entry.path();
+                path.extension().is_some_and(|extension| extension == "sst" || extension == "blob")
+            })
             .map(|entry| entry.metadata().unwrap().len())
             .sum();
         assert!(tables >= 5_000 * 1_016, "{kind}: {tables} bytes of tables");
@@ -120,7 +127,7 @@ fn written_options(directory: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn rocksdb_wrote_down_the_same_options_for_both_targets() {
+fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
     let settings = [
         StoreSettings::default(),
         StoreSettings {
@@ -135,7 +142,7 @@ fn rocksdb_wrote_down_the_same_options_for_both_targets() {
         StoreSettings { compression: Compression::None, durability: Durability::Always, ..StoreSettings::default() },
     ];
     for settings in settings {
-        let [ours, bare] = TargetKind::ALL.map(|kind| {
+        let [ours, bare] = [TargetKind::Engine, TargetKind::Rocksdb].map(|kind| {
             let directory = tempfile::tempdir().unwrap();
             drop(open(kind, directory.path(), false, &settings).unwrap());
             written_options(directory.path())
@@ -147,4 +154,34 @@ fn rocksdb_wrote_down_the_same_options_for_both_targets() {
         let remote = "[DBOptions]/use_session_tmp_dir_for_remote_compaction".to_owned();
         assert_eq!(differing, BTreeSet::from([&remote]));
     }
+}
+
+#[test]
+fn blobdb_differs_from_the_bare_target_in_its_own_options_only() {
+    let of = |kind, settings: &StoreSettings| {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(kind, directory.path(), false, settings).unwrap());
+        written_options(directory.path())
+    };
+    let settings = StoreSettings {
+        blob_gc_age_cutoff: 0.5,
+        blob_gc_force_threshold: 0.75,
+        ..StoreSettings::for_target(TargetKind::RocksdbBlob, Some(200))
+    };
+    let blobs = of(TargetKind::RocksdbBlob, &settings);
+    let bare = of(TargetKind::Rocksdb, &StoreSettings { separation_min_bytes: None, ..settings });
+    let differing: BTreeMap<&str, &str> = blobs
+        .iter()
+        .filter(|(name, value)| bare.get(*name) != Some(value))
+        .filter_map(|(name, value)| Some((name.strip_prefix("[CFOptions \"data\"]/")?, value.as_str())))
+        .collect();
+    let expected = [
+        ("blob_file_size", "67108864"),
+        ("blob_garbage_collection_age_cutoff", "0.500000"),
+        ("blob_garbage_collection_force_threshold", "0.750000"),
+        ("enable_blob_files", "true"),
+        ("enable_blob_garbage_collection", "true"),
+        ("min_blob_size", "200"),
+    ];
+    assert_eq!(differing, BTreeMap::from(expected));
 }

@@ -43,11 +43,12 @@ impl GeneralizedPareto {
 /// Zipfian ranks: rank `i` (from 0) of `items` is drawn with probability `(i + 1)^-theta / zeta(items)`.
 ///
 /// The algorithm is that of Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994, section 3.2,
-/// with YCSB's constant theta of 0.99 (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010,
+/// by default with YCSB's constant theta of 0.99 (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010,
 /// `ZipfianGenerator`). Ranks 0 and 1 are exact; the rest follows a continuous approximation.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     items: u64,
+    theta: f64,
     zeta: f64,
     eta: f64,
 }
@@ -56,13 +57,16 @@ impl Zipfian {
     /// YCSB's skew.
     pub const THETA: f64 = 0.99;
 
-    const ALPHA: f64 = 1.0 / (1.0 - Self::THETA);
-
-    /// Ranks `0..items`; `items` is at least 1.
+    /// Ranks `0..items` with YCSB's skew; `items` is at least 1.
     pub fn new(items: u64) -> Self {
-        let total = zeta(items);
-        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - Self::THETA)) / (1.0 - zeta(2.min(items)) / total);
-        Self { items, zeta: total, eta }
+        Self::with_theta(items, Self::THETA)
+    }
+
+    /// Ranks `0..items` with the skew `theta`, above 0 and below 1; `items` is at least 1.
+    pub fn with_theta(items: u64, theta: f64) -> Self {
+        let total = zeta(items, theta);
+        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - zeta(2.min(items), theta) / total);
+        Self { items, theta, zeta: total, eta }
     }
 
     /// One rank in `0..items`.
@@ -72,11 +76,12 @@ impl Zipfian {
         if scaled <= 1.0 || self.items == 1 {
             return 0;
         }
-        if scaled <= 1.0 + 0.5f64.powf(Self::THETA) || self.items == 2 {
+        if scaled <= 1.0 + 0.5f64.powf(self.theta) || self.items == 2 {
             return 1;
         }
         // A unit of exactly 1 would land on `items`.
-        ((self.items as f64 * (self.eta * unit - self.eta + 1.0).powf(Self::ALPHA)) as u64).min(self.items - 1)
+        let exponent = 1.0 / (1.0 - self.theta);
+        ((self.items as f64 * (self.eta * unit - self.eta + 1.0).powf(exponent)) as u64).min(self.items - 1)
     }
 }
 
@@ -84,17 +89,16 @@ impl Zipfian {
 ///
 /// Summed directly up to a bound, beyond it by the Euler-Maclaurin formula, whose error there is below 1e-12: a large key space
 /// must not delay the start of a run.
-fn zeta(items: u64) -> f64 {
+fn zeta(items: u64, theta: f64) -> f64 {
     const DIRECT: u64 = 10_000;
-    const THETA: f64 = Zipfian::THETA;
-    let direct: f64 = (1..=items.min(DIRECT)).map(|item| (item as f64).powf(-THETA)).sum();
+    let direct: f64 = (1..=items.min(DIRECT)).map(|item| (item as f64).powf(-theta)).sum();
     if items <= DIRECT {
         return direct;
     }
     let (from, to) = (DIRECT as f64, items as f64);
-    let integral = (to.powf(1.0 - THETA) - from.powf(1.0 - THETA)) / (1.0 - THETA);
-    let ends = (to.powf(-THETA) - from.powf(-THETA)) / 2.0;
-    let slopes = THETA * (from.powf(-THETA - 1.0) - to.powf(-THETA - 1.0)) / 12.0;
+    let integral = (to.powf(1.0 - theta) - from.powf(1.0 - theta)) / (1.0 - theta);
+    let ends = (to.powf(-theta) - from.powf(-theta)) / 2.0;
+    let slopes = theta * (from.powf(-theta - 1.0) - to.powf(-theta - 1.0)) / 12.0;
     direct + integral + ends + slopes
 }
 
@@ -124,6 +128,42 @@ impl ScrambledZipfian {
     pub fn key_of_rank(&self, rank: u64) -> u64 {
         mix64(rank ^ 0xcbf2_9ce4_8422_2325) % self.keys
     }
+}
+
+/// A Zipfian over exactly the keys there are, scattered over the key space by a bijection: every key has one rank, so the skew is
+/// what theta says also where it is mild. (Under a mild skew [`ScrambledZipfian`], whose ranks are far more than the keys, would
+/// come out as uniform.)
+#[derive(Clone, Debug)]
+pub struct ScatteredZipfian {
+    ranks: Zipfian,
+    keys: u64,
+    /// Without a common divisor with `keys`, so that its multiples meet every key once.
+    step: u64,
+}
+
+impl ScatteredZipfian {
+    /// Key numbers `0..keys` with the skew `theta`, above 0 and below 1; `keys` is at least 1.
+    pub fn new(keys: u64, theta: f64) -> Self {
+        // Multiples of the golden section lie far apart.
+        let section = ((keys as f64 * 0.618_033_988_749_895) as u64).max(1);
+        let step = (section..).find(|step| divisor(*step, keys) == 1).unwrap_or(1);
+        Self { ranks: Zipfian::with_theta(keys, theta), keys, step }
+    }
+
+    /// One key number in `0..keys`.
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        self.key_of_rank(self.ranks.draw(random))
+    }
+
+    /// The key number of a rank in `0..keys`.
+    pub fn key_of_rank(&self, rank: u64) -> u64 {
+        (u128::from(rank) * u128::from(self.step) % u128::from(self.keys)) as u64
+    }
+}
+
+/// The greatest common divisor (Euclid).
+fn divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { divisor(other, one % other) }
 }
 
 #[cfg(test)]
@@ -165,10 +205,11 @@ mod tests {
     fn zeta_agrees_with_the_plain_sum_and_with_ycsb() {
         for items in [1u64, 2, 9_999, 10_000, 10_001, 1_000_000] {
             let plain: f64 = (1..=items).rev().map(|item| (item as f64).powf(-0.99)).sum();
-            assert!((zeta(items) - plain).abs() < 1e-9, "{items}: {} and {plain}", zeta(items));
+            let zeta = zeta(items, 0.99);
+            assert!((zeta - plain).abs() < 1e-9, "{items}: {zeta} and {plain}");
         }
         // YCSB's precomputed ZETAN of ten billion items.
-        assert!((zeta(ScrambledZipfian::ITEMS) - 26.469_028_201_783_02).abs() < 1e-6);
+        assert!((zeta(ScrambledZipfian::ITEMS, 0.99) - 26.469_028_201_783_02).abs() < 1e-6);
     }
 
     #[test]
@@ -185,11 +226,11 @@ mod tests {
             }
             first_hundred += u32::from(rank < 100);
         }
-        let share = |probability: f64| probability / zeta(1_000_000) * DRAWS as f64;
+        let share = |probability: f64| probability / zeta(1_000_000, 0.99) * DRAWS as f64;
         assert!((f64::from(counts[0]) / share(1.0) - 1.0).abs() < 0.02, "{counts:?}");
         assert!((f64::from(counts[1]) / share(2f64.powf(-0.99)) - 1.0).abs() < 0.02, "{counts:?}");
         // The approximation beyond the second rank is good to a few per cent.
-        assert!((f64::from(first_hundred) / share(zeta(100)) - 1.0).abs() < 0.04, "{first_hundred}");
+        assert!((f64::from(first_hundred) / share(zeta(100, 0.99)) - 1.0).abs() < 0.04, "{first_hundred}");
     }
 
     #[test]
@@ -215,6 +256,36 @@ mod tests {
         for items in 1..5 {
             let zipfian = Zipfian::new(items);
             assert!((0..10_000).all(|_| zipfian.draw(&mut random) < items));
+            let scattered = ScatteredZipfian::new(items, 0.5);
+            assert!((0..10_000).all(|_| scattered.draw(&mut random) < items));
+        }
+    }
+
+    #[test]
+    fn every_key_has_one_rank_and_the_popular_ones_lie_apart() {
+        for keys in [1u64, 2, 10, 97, 1024, 9_999] {
+            let zipfian = ScatteredZipfian::new(keys, 0.9);
+            let mut seen: Vec<u64> = (0..keys).map(|rank| zipfian.key_of_rank(rank)).collect();
+            if keys > 100 {
+                assert!(seen[..10].windows(2).all(|pair| pair[0].abs_diff(pair[1]) > keys / 5), "{:?}", &seen[..10]);
+            }
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..keys), "{keys}");
+        }
+    }
+
+    #[test]
+    fn the_skew_is_what_theta_says() {
+        // The share of the most popular tenth of the keys is zeta(keys / 10) / zeta(keys).
+        let keys = 10_000;
+        for theta in [0.2, 0.5, 0.9, 0.99] {
+            let zipfian = ScatteredZipfian::new(keys, theta);
+            let mut popular = vec![false; keys as usize];
+            (0..keys / 10).for_each(|rank| popular[zipfian.key_of_rank(rank) as usize] = true);
+            let mut random = Random::new(6, 0);
+            let hits = (0..DRAWS).filter(|_| popular[zipfian.draw(&mut random) as usize]).count();
+            let (share, theory) = (hits as f64 / DRAWS as f64, zeta(keys / 10, theta) / zeta(keys, theta));
+            assert!((share / theory - 1.0).abs() < 0.04, "theta {theta}: {share}, theory {theory}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of one thread.
 
-use super::distribution::{GeneralizedPareto, ScrambledZipfian, Zipfian};
+use super::distribution::{GeneralizedPareto, ScatteredZipfian, ScrambledZipfian, Zipfian};
 use super::random::Random;
 use super::{Operation, Workload, WorkloadOptions};
 
@@ -36,6 +36,7 @@ enum Pattern {
     ReadModifyWrites { keys: ScrambledZipfian, reads_percent: u64 },
     ReadsOfLatest { distances: Zipfian, inserted: u64 },
     Scans { keys: ScrambledZipfian, inserted: u64 },
+    UpdatesAndInserts { popular: Option<ScatteredZipfian>, update_share: f64, inserted: u64 },
 }
 
 impl Generator {
@@ -68,6 +69,11 @@ impl Generator {
             Workload::YcsbD => Pattern::ReadsOfLatest { distances: Zipfian::new(keys), inserted: 0 },
             Workload::YcsbE => Pattern::Scans { keys: scrambled(), inserted: 0 },
             Workload::YcsbF => Pattern::ReadModifyWrites { keys: scrambled(), reads_percent: 50 },
+            Workload::Updates => Pattern::UpdatesAndInserts {
+                popular: options.zipf_theta.map(|theta| ScatteredZipfian::new(keys, theta)),
+                update_share: options.update_share() / 100.0,
+                inserted: 0,
+            },
         };
         Self {
             random: Random::new(options.seed, thread),
@@ -161,6 +167,19 @@ impl Generator {
                 }
                 let entries = 1 + random.below(YCSB_SCAN_ENTRIES) as u32;
                 Operation::Scan { key: scrambled.draw(random), entries }
+            }
+            Pattern::UpdatesAndInserts { popular, update_share, inserted } => {
+                // A unit is above 0 and at most 1: a share of 0 never updates, one of 1 always.
+                let key = if random.unit() <= *update_share {
+                    match popular {
+                        Some(popular) => popular.draw(random),
+                        None => random.below(keys),
+                    }
+                } else {
+                    *inserted += 1;
+                    inserted_key(keys, self.thread, self.threads, *inserted - 1)
+                };
+                Operation::Put { key, value_bytes }
             }
         }
     }

@@ -10,7 +10,7 @@ mod keys;
 mod options;
 mod random;
 
-pub use distribution::{GeneralizedPareto, ScrambledZipfian, Zipfian};
+pub use distribution::{GeneralizedPareto, ScatteredZipfian, ScrambledZipfian, Zipfian};
 pub use generator::Generator;
 pub use keys::{KeyOrder, KeyShape, ValuePool};
 pub use options::{Preload, WorkloadOptions};
@@ -57,11 +57,14 @@ pub enum Workload {
     YcsbE,
     /// YCSB core F: 50 % reads, 50 % read-modify-writes, scrambled Zipfian.
     YcsbF,
+    /// Puts into a full store, of which a share updates keys of the load, uniformly or by a Zipfian, and the rest inserts new
+    /// ones: the update proportion of "Deduplication Adapted CaseDB for Edge Computing", Fig. 4.
+    Updates,
 }
 
 impl Workload {
     /// All workloads in the order in which they are listed to a user.
-    pub const ALL: [Workload; 13] = [
+    pub const ALL: [Workload; 14] = [
         Workload::FillRandom,
         Workload::FillSeq,
         Workload::Overwrite,
@@ -75,6 +78,7 @@ impl Workload {
         Workload::YcsbD,
         Workload::YcsbE,
         Workload::YcsbF,
+        Workload::Updates,
     ];
 
     /// The published name, as on the command line and in reports.
@@ -93,6 +97,7 @@ impl Workload {
             Workload::YcsbD => "ycsb-d",
             Workload::YcsbE => "ycsb-e",
             Workload::YcsbF => "ycsb-f",
+            Workload::Updates => "updates",
         }
     }
 
@@ -106,7 +111,8 @@ impl Workload {
         threads + u32::from(self == Workload::ReadWhileWriting)
     }
 
-    /// How key numbers become bytes: YCSB scatters them, db_bench does not.
+    /// How key numbers become bytes: YCSB scatters them, db_bench does not. Those of `updates` are scattered, so that new keys fall
+    /// between old ones.
     pub fn key_order(self) -> KeyOrder {
         match self {
             Workload::YcsbA
@@ -114,7 +120,8 @@ impl Workload {
             | Workload::YcsbC
             | Workload::YcsbD
             | Workload::YcsbE
-            | Workload::YcsbF => KeyOrder::Scattered,
+            | Workload::YcsbF
+            | Workload::Updates => KeyOrder::Scattered,
             _ => KeyOrder::Number,
         }
     }

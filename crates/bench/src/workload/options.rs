@@ -40,6 +40,12 @@ pub struct WorkloadOptions {
     pub rate_ops_per_s: Option<f64>,
     /// For `readwhilewriting` with a rate: the writer's part of it. Default: an equal share per thread.
     pub write_rate_ops_per_s: Option<f64>,
+    /// Of `updates`: how many per cent of the puts update keys of the load; the others insert new keys. Default 100, range 0 to
+    /// 100.
+    pub update_share_percent: Option<f64>,
+    /// Of `updates`: the skew (theta) of a Zipfian by which the keys to update are drawn. Default none: uniformly. Range 0.01 to
+    /// 0.999.
+    pub zipf_theta: Option<f64>,
     /// Sets every random choice. Default 1.
     pub seed: u64,
     /// Whether the store is filled first.
@@ -58,6 +64,8 @@ impl Default for WorkloadOptions {
             threads: 1,
             rate_ops_per_s: None,
             write_rate_ops_per_s: None,
+            update_share_percent: None,
+            zipf_theta: None,
             seed: 1,
             preload: Preload::Automatic,
         }
@@ -98,7 +106,21 @@ impl WorkloadOptions {
             };
             in_range("write-rate", write_rate, 0.001, rate - 0.001)?;
         }
-        Ok(())
+        self.of_updates("update-share", self.update_share_percent, 0.0, 100.0)?;
+        self.of_updates("zipf", self.zipf_theta, 0.01, 0.999)
+    }
+
+    fn of_updates(&self, name: &str, value: Option<f64>, least: f64, most: f64) -> Result<()> {
+        let Some(value) = value else { return Ok(()) };
+        if self.workload != Workload::Updates {
+            return Err(Error::options(format!("{name} is for updates only, not for {}", self.workload)));
+        }
+        in_range(name, value, least, most)
+    }
+
+    /// How many per cent of the puts of `updates` update a key.
+    pub fn update_share(&self) -> f64 {
+        self.update_share_percent.unwrap_or(100.0)
     }
 
     /// Whether the driver fills the store before the measured part.
@@ -179,6 +201,18 @@ mod tests {
             })
             .starts_with("write-rate is 100")
         );
+        let updates = |change: fn(&mut WorkloadOptions)| {
+            refusal(|o| {
+                o.workload = Workload::Updates;
+                change(o);
+            })
+        };
+        assert!(updates(|o| o.update_share_percent = Some(100.5)).starts_with("update-share is 100.5"));
+        assert!(updates(|o| o.update_share_percent = Some(-1.0)).contains("between 0 and 100"));
+        assert!(updates(|o| o.update_share_percent = Some(f64::NAN)).starts_with("update-share is NaN"));
+        assert!(updates(|o| o.zipf_theta = Some(1.0)).contains("between 0.01 and 0.999"));
+        assert!(refusal(|o| o.update_share_percent = Some(50.0)).contains("for updates only, not for fillrandom"));
+        assert!(refusal(|o| o.zipf_theta = Some(0.9)).contains("for updates only"));
     }
 
     #[test]

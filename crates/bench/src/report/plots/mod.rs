@@ -6,6 +6,7 @@ mod colocated;
 mod energy;
 mod models;
 mod stalls;
+mod store;
 mod timeline;
 
 pub(super) use bars::relative;
@@ -13,6 +14,7 @@ pub(super) use colocated::colocated;
 pub(super) use energy::energy;
 pub(super) use models::models;
 pub(super) use stalls::stalls;
+pub(super) use store::store;
 pub(super) use timeline::{input_rate, l0_tables, throughput};
 
 use super::{html::escaped, palette};

@@ -1,9 +1,9 @@
-//! RocksDB's options for the bare target: the same as the engine sets, from the same table.
+//! RocksDB's options for the bare targets: the same as the engine sets, from the same table; and BlobDB's beside them.
 //!
 //! The engine's own list is private to it, and stays so: the point of this target is that nothing of ours is in it. A test opens
 //! both and compares the option files that RocksDB wrote, so the two lists cannot drift apart.
 
-use ecotone_engine::{Compression, StoreOptions};
+use ecotone_engine::{Compression, Separation, StoreOptions};
 use rust_rocksdb::statistics::StatsLevel;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options, WriteBufferManager,
@@ -45,6 +45,17 @@ pub(super) fn database(options: &StoreOptions) -> Options {
     }
     db.set_block_based_table_factory(&table);
     db
+}
+
+/// BlobDB: values apart from their keys in files as long as our segments, moved by compactions out of old files as the settings
+/// say.
+pub(super) fn blobs(db: &mut Options, separation: &Separation, age_cutoff: f64, force_threshold: f64) {
+    db.set_enable_blob_files(true);
+    db.set_min_blob_size(separation.min_bytes.into());
+    db.set_blob_file_size(separation.segment_bytes);
+    db.set_enable_blob_gc(true);
+    db.set_blob_gc_age_cutoff(age_cutoff);
+    db.set_blob_gc_force_threshold(force_threshold);
 }
 
 fn log_and_manifest(db: &mut Options) {

@@ -158,15 +158,61 @@ fn ycsb_d_reads_only_what_is_there_and_mostly_the_newest() {
 
 #[test]
 fn no_two_threads_insert_the_same_key() {
-    let options = WorkloadOptions { threads: 4, ..options(Workload::YcsbE, 1000) };
-    let mut inserted = HashSet::new();
-    for thread in 0..4 {
-        for operation in operations(&options, thread, 10_000) {
-            if let Operation::Put { key, .. } = operation {
-                assert!(inserted.insert(key));
+    for workload in [Workload::YcsbE, Workload::Updates] {
+        let share = (workload == Workload::Updates).then_some(70.0);
+        let options = WorkloadOptions { threads: 4, update_share_percent: share, ..options(workload, 1000) };
+        let mut inserted = HashSet::new();
+        for thread in 0..4 {
+            for operation in operations(&options, thread, 10_000) {
+                if let Operation::Put { key, .. } = operation
+                    && key >= 1000
+                {
+                    assert!(inserted.insert(key), "{workload}");
+                }
             }
         }
+        assert!(!inserted.is_empty());
     }
+}
+
+/// The keys that `updates` puts: of the load, and new ones.
+fn updated_and_inserted(update_share_percent: f64, zipf_theta: Option<f64>) -> (Vec<u64>, Vec<u64>) {
+    let options = WorkloadOptions {
+        update_share_percent: Some(update_share_percent),
+        zipf_theta,
+        ..options(Workload::Updates, 1000)
+    };
+    operations(&options, 0, 100_000)
+        .iter()
+        .map(|operation| match operation {
+            Operation::Put { key, .. } => *key,
+            other => panic!("{other:?}"),
+        })
+        .partition(|key| *key < 1000)
+}
+
+#[test]
+fn updates_have_the_asked_share_and_the_rest_are_new_keys() {
+    assert_eq!(updated_and_inserted(100.0, None).1, [] as [u64; 0]);
+    let (updated, inserted) = updated_and_inserted(0.0, None);
+    assert!(updated.is_empty() && inserted.into_iter().eq(1000..101_000));
+    let (updated, inserted) = updated_and_inserted(30.0, Some(0.5));
+    assert!(updated.len().abs_diff(30_000) < 800, "{}", updated.len());
+    assert!(inserted.into_iter().eq((1000..).take(100_000 - updated.len())), "each new key once, in turn");
+}
+
+#[test]
+fn a_zipfian_updates_few_keys_often_and_without_one_all_are_alike() {
+    let most_popular = |zipf_theta| {
+        let mut counts = BTreeMap::<u64, u32>::new();
+        updated_and_inserted(100.0, zipf_theta).0.into_iter().for_each(|key| *counts.entry(key).or_default() += 1);
+        counts.into_values().max().unwrap()
+    };
+    // Of 100 000 updates of 1000 keys 100 fall on each; a Zipfian of 0.99 gives the first key 1 / zeta(1000) = 12.9 %.
+    let uniform = most_popular(None);
+    assert!((100..160).contains(&uniform), "{uniform}");
+    let skewed = most_popular(Some(0.99));
+    assert!(skewed.abs_diff(12_900) < 700, "{skewed}");
 }
 
 fn any_workload() -> impl Strategy<Value = Workload> {
