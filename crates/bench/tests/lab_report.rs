@@ -166,7 +166,7 @@ fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
             sums.energy_joules += joules;
             sums.energy_joules_by_duty.insert("worker".to_owned(), joules);
         }
-        recording.runs.push(PolicyRecording { policy: (*policy).to_owned(), servers });
+        recording.runs.push(PolicyRecording { policy: (*policy).to_owned(), servers, ..PolicyRecording::default() });
     }
     let mut runs: Vec<PolicyRun> = recording.runs.iter().map(|run| PolicyRun::of(run, &emulated).unwrap()).collect();
     relate_to_local(&mut runs);

@@ -8,6 +8,7 @@ use ecotone_bench::report::{PageHeader, html, models_text, papers_text, results_
 use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
 
+use crate::bench::{SeparationArgument, separation};
 use crate::progress::LabBars;
 
 #[derive(clap::Args)]
@@ -25,6 +26,10 @@ pub(crate) struct Arguments {
     /// Policies to compare, in order: local, local-split, edgepilot, eco, eco-gate, eco-target
     #[arg(long, value_delimiter = ',', default_value = "local,local-split,edgepilot,eco")]
     policies: Vec<String>,
+    /// Values of at least so many bytes are kept apart from their keys; off: none. Of several, such as off,128, each policy runs
+    /// with each
+    #[arg(long, value_name = "BYTES|off", value_delimiter = ',', default_value = "off", value_parser = separation)]
+    separation: Vec<SeparationArgument>,
     /// Length of each run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -68,6 +73,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let policies = policies.collect::<Result<Vec<_>, _>>().context("--policies")?;
     let mut options = LabOptions::new(workload, profile, policies, arguments.seconds)?;
     options.rate = arguments.rate.as_deref().map(str::parse::<OfferedRate>).transpose()?;
+    options.separations = arguments.separation.iter().map(|separation| separation.0).collect();
     options.colocated = arguments.colocated;
     options.threads = arguments.threads;
     options.keys = arguments.keys;

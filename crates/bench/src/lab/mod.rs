@@ -1,6 +1,7 @@
 //! The lab: real servers of unequal speed on one machine, driven with the papers' workloads under one policy after another.
 //!
-//! Flow: [`Profile`] -> [`ScaledProfile`] (speeds that fit this host) -> for each policy a run (emulated cores, server
+//! Flow: [`Profile`] -> [`ScaledProfile`] (speeds that fit this host) -> for each policy, and each length of values that are kept
+//! apart, a run (emulated cores, server
 //! processes, their records) -> [`LabReport`].
 //!
 //! Invariants. A run never compares unequal servers that were equal: without emulated cores the lab stops. Whatever a run
@@ -44,6 +45,7 @@ pub use summary::{LabReport, Offered, PolicyRun, Relative, ServerRun, Total, rel
 
 use ecotone_policy::policy::PolicyName;
 
+use options::run_name;
 use place::Place;
 use process::Interruption;
 use run::{Plan, run};
@@ -84,7 +86,8 @@ pub fn run_lab_on(
 
     let mut lab = Lab { options, emulation, emulated, interruption, place, progress, warnings: Vec::new(), index: 0 };
     let measured_first = matches!(options.rate, Some(OfferedRate::ShareOfLocal(_)));
-    lab.progress.begin(options.policies.len() + usize::from(measured_first), options.seconds);
+    let runs_wanted = options.policies.len() * options.separations.len() + usize::from(measured_first);
+    lab.progress.begin(runs_wanted, options.seconds);
 
     let mut offered = Offered { rate: "saturation".to_owned(), ops_per_s: BTreeMap::new() };
     let mut calibration = None;
@@ -95,7 +98,8 @@ pub fn run_lab_on(
             offered.ops_per_s = lab.emulated.servers.iter().map(|server| (server.name.clone(), rate)).collect();
         }
         Some(OfferedRate::ShareOfLocal(share)) => {
-            let (_, local) = lab.run(PolicyName::Local, CALIBRATION, &BTreeMap::new())?;
+            let first = options.separations.first().copied().flatten();
+            let (_, local) = lab.run(PolicyName::Local, first, CALIBRATION, &BTreeMap::new())?;
             offered.rate = format!("{:.0}% of local", share * 100.0);
             // A limit of zero would mean none.
             let limit = |server: &ServerRun| (server.ops_per_s * share).max(1.0);
@@ -105,11 +109,14 @@ pub fn run_lab_on(
     }
 
     let mut recording = Recording::default();
-    let mut runs = Vec::with_capacity(options.policies.len());
-    for &policy in &options.policies {
-        let (records, run) = lab.run(policy, policy.name(), &offered.ops_per_s)?;
-        recording.runs.push(records);
-        runs.push(run);
+    let mut runs = Vec::with_capacity(runs_wanted);
+    for &separation in &options.separations {
+        for &policy in &options.policies {
+            let name = run_name(policy, separation);
+            let (records, run) = lab.run(policy, separation, &name, &offered.ops_per_s)?;
+            recording.runs.push(records);
+            runs.push(run);
+        }
     }
     relate_to_local(&mut runs);
 
@@ -149,16 +156,18 @@ impl Lab<'_> {
     fn run(
         &mut self,
         policy: PolicyName,
+        separation_min_bytes: Option<u32>,
         directory: &str,
         ops_per_s: &BTreeMap<String, f64>,
     ) -> Result<(PolicyRecording, PolicyRun), LabError> {
         let logs = self.place.fresh(directory)?;
         let stores = self.place.fresh_stores(directory)?;
-        self.progress.run_begins(self.index, policy.name());
+        self.progress.run_begins(self.index, &run_name(policy, separation_min_bytes));
         let plan = Plan {
             options: self.options,
             emulated: &self.emulated,
             policy,
+            separation_min_bytes,
             ops_per_s,
             logs: logs.clone(),
             stores: stores.clone(),

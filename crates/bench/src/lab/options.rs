@@ -19,6 +19,9 @@ pub struct LabOptions {
     pub profile: Profile,
     /// Policies to run, one after the other, in this order. `local` is the one others are compared with.
     pub policies: Vec<PolicyName>,
+    /// The least length in bytes of values that stores keep apart from their keys; none: all stay with them. Every policy runs with
+    /// each of these, in this order.
+    pub separations: Vec<Option<u32>>,
     /// Length of each run.
     pub seconds: u64,
     /// Operations offered to each server; none: as many as it takes.
@@ -39,6 +42,14 @@ pub struct LabOptions {
     pub server_program: PathBuf,
     /// How long the lab waits for a server before it calls it hung.
     pub patience: Patience,
+}
+
+/// The name of a run: the policy's, and behind a `+` the least length of a value that is kept apart, if any is.
+pub(super) fn run_name(policy: PolicyName, separation_min_bytes: Option<u32>) -> String {
+    match separation_min_bytes {
+        Some(bytes) => format!("{}+{bytes}", policy.name()),
+        None => policy.name().to_owned(),
+    }
 }
 
 /// How long the lab waits for a server before it calls it hung.
@@ -73,7 +84,7 @@ impl Default for Patience {
 pub enum OfferedRate {
     /// Operations per second, the same for every server.
     OpsPerS(f64),
-    /// A share (0 to 1] of what the server reaches under `local` without limit, measured first.
+    /// A share (0 to 1] of what the server reaches under `local` without limit and with the first separation, measured first.
     ShareOfLocal(f64),
 }
 
@@ -118,6 +129,7 @@ impl LabOptions {
             workload,
             profile,
             policies,
+            separations: vec![None],
             seconds,
             rate: None,
             colocated: 0,
@@ -154,6 +166,15 @@ impl LabOptions {
             if !seen.insert(policy) {
                 return Err(LabError::option("--policies", format!("`{}` is named twice", policy.name())));
             }
+        }
+        let mut seen = BTreeSet::new();
+        for separation in &self.separations {
+            if !seen.insert(separation) {
+                return Err(LabError::option("--separation", "a length is named twice"));
+            }
+        }
+        if self.separations.is_empty() || self.separations.contains(&Some(0)) {
+            return Err(LabError::option("--separation", "name lengths of at least 1 byte, or off, such as off,128"));
         }
         if self.seconds == 0 {
             return Err(LabError::option("--seconds", "must be at least 1"));

@@ -19,8 +19,10 @@ pub struct Recording {
 /// All servers of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyRecording {
-    /// The policy's name.
+    /// The policy's name, with `+` and the least length of a value that is kept apart, where any is.
     pub policy: String,
+    /// That length in bytes.
+    pub separation_min_bytes: Option<u32>,
     /// The servers in the profile's order.
     pub servers: Vec<ServerRecording>,
 }

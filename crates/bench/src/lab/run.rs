@@ -17,6 +17,7 @@ use ecotone_policy::policy::PolicyName;
 use super::{
     EmulatedCores, Emulation, LabError, LabOptions, PolicyRecording, Progress, ScaledProfile, ServerRecording, Tick,
     colocated::colocated_steps,
+    options::run_name,
     process::Interruption,
     server_process::{Event, ServerProcess},
     summary::energy_sources,
@@ -38,12 +39,21 @@ pub(super) struct Plan<'a> {
     pub(super) options: &'a LabOptions,
     pub(super) emulated: &'a ScaledProfile,
     pub(super) policy: PolicyName,
+    /// The least length of a value that stores keep apart; none: all stay with their keys.
+    pub(super) separation_min_bytes: Option<u32>,
     /// Operations per second by server; a server that is missing gets no limit.
     pub(super) ops_per_s: &'a BTreeMap<String, f64>,
     /// Logs go here.
     pub(super) logs: PathBuf,
     /// Stores go here.
     pub(super) stores: PathBuf,
+}
+
+impl Plan<'_> {
+    /// The run's name, as in reports and messages.
+    fn name(&self) -> String {
+        run_name(self.policy, self.separation_min_bytes)
+    }
 }
 
 /// What one run brought.
@@ -61,14 +71,14 @@ pub(super) fn run(
 ) -> Result<Outcomes, LabError> {
     let mut federation = Federation::new(plan, interruption);
     federation.begin(emulation)?;
-    progress.workload_begins(plan.policy.name());
+    progress.workload_begins(&plan.name());
     federation.work(progress)?;
     federation.stop()?;
     for warning in &federation.warnings {
         progress.warning(warning);
     }
     let servers = std::mem::take(&mut federation.servers).into_iter().map(|server| server.recording).collect();
-    let recording = PolicyRecording { policy: plan.policy.name().to_owned(), servers };
+    let recording = PolicyRecording { policy: plan.name(), separation_min_bytes: plan.separation_min_bytes, servers };
     Ok(Outcomes { recording, warnings: std::mem::take(&mut federation.warnings) })
 }
 
@@ -171,7 +181,15 @@ impl<'a> Federation<'a> {
         put("--active-watts", server.active_watts.to_string().into());
         put("--idle-watts", server.idle_watts.to_string().into());
         put("--worker-slots", server.worker_slots.to_string().into());
-        for option in self.plan.emulated.store.options() {
+        let store = &self.plan.emulated.store;
+        let options_of_store = match self.plan.separation_min_bytes {
+            Some(bytes) => {
+                put("--store-option", format!("separation_min_bytes={bytes}").into());
+                store.separated().options()
+            }
+            None => store.options(),
+        };
+        for option in options_of_store {
             put("--store-option", option.into());
         }
         if self.plan.policy == PolicyName::LocalSplit {
@@ -262,7 +280,7 @@ impl<'a> Federation<'a> {
             self.take_event()?;
         }
         for server in &self.servers {
-            let (name, policy) = (&server.recording.server, self.plan.policy.name());
+            let (name, policy) = (&server.recording.server, self.plan.name());
             let (failures, missed) =
                 server.recording.sums.as_ref().map_or((0, 0), |sums| (sums.core_failures, sums.missed));
             if missed > 0 {
@@ -283,7 +301,7 @@ impl<'a> Federation<'a> {
         if sources.contains(',') {
             self.warnings.push(format!(
                 "policy {}: servers take their joules from different sources ({sources}); do not compare or add them",
-                self.plan.policy.name()
+                self.plan.name()
             ));
         }
         for server in &mut self.servers {
@@ -293,7 +311,7 @@ impl<'a> Federation<'a> {
                 (_, None) => "did not end after `stop` and was killed".to_owned(),
             };
             let (name, log) = (&server.recording.server, server.process.log_tail());
-            self.warnings.push(format!("server {name} under policy {}: {what}; {log}", self.plan.policy.name()));
+            self.warnings.push(format!("server {name} under policy {}: {what}; {log}", self.plan.name()));
         }
         Ok(())
     }
@@ -325,7 +343,7 @@ impl<'a> Federation<'a> {
                 server.strange_lines += 1;
                 let (count, name) = (server.strange_lines, &server.recording.server);
                 if count == 1 {
-                    let policy = self.plan.policy.name();
+                    let policy = self.plan.name();
                     self.warnings
                         .push(format!("server {name} under policy {policy} printed a line that is no record: {line}"));
                 } else if count > MAX_STRANGE_LINES {
@@ -357,7 +375,7 @@ impl<'a> Federation<'a> {
         let server = &self.servers[index];
         LabError::Server {
             server: server.recording.server.clone(),
-            policy: self.plan.policy.name().to_owned(),
+            policy: self.plan.name(),
             what: what.to_owned(),
             log: server.process.log_tail(),
         }

@@ -6,6 +6,7 @@
 //! cores per GHz, `speed = ghz * k`; k is the largest for which the busy cores of all servers together use at most
 //! [`HOST_SHARE`] of the host and no core is faster than a host core.
 
+use ecotone_engine::StoreOptions;
 use serde::{Deserialize, Serialize};
 
 use super::{LabError, Profile, StoreSettings, WorkloadSizes};
@@ -188,6 +189,22 @@ impl StoreSettings {
             *bytes = rounded(*bytes as f64 * growth, 65536);
         }
         store
+    }
+
+    /// The same settings for a store that keeps values apart: an eighth of each size, as in [`StoreOptions::separated`], so that a
+    /// memtable holds about as many entries as before.
+    pub fn separated(&self) -> StoreSettings {
+        /// The least of the engine.
+        const LEAST_LEVEL_BYTES: u64 = 1 << 20;
+        let plain = StoreOptions::default();
+        let eighth = |bytes: Option<u64>, plain: u64| rounded(bytes.unwrap_or(plain) as f64 / 8.0, 65536);
+        let level_base_bytes = eighth(self.level_base_bytes, plain.level_base_bytes);
+        StoreSettings {
+            memtable_bytes: Some(eighth(self.memtable_bytes, plain.memtable_bytes)),
+            level_base_bytes: Some(level_base_bytes.max(LEAST_LEVEL_BYTES)),
+            target_file_bytes: Some(eighth(self.target_file_bytes, plain.target_file_bytes)),
+            ..self.clone()
+        }
     }
 
     /// The settings as `key=value`, in a fixed order.

@@ -30,7 +30,7 @@ pub struct LabReport {
     /// Where the stores lay: `memory (/dev/shm)` or a directory.
     #[serde(default)]
     pub stores: String,
-    /// One run for each policy, in the order asked for.
+    /// One run for each policy and each length of values that are kept apart, in the order asked for.
     pub runs: Vec<PolicyRun>,
     /// The saturation run of `local` that `rate: N%` was measured with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,8 +54,11 @@ pub struct Offered {
 /// One policy's run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRun {
-    /// The policy's name.
+    /// The policy's name, with `+` and the least length of a value that is kept apart, where any is: `eco+128`.
     pub policy: String,
+    /// That length in bytes; none where all values stay with their keys.
+    #[serde(default)]
+    pub separation_min_bytes: Option<u32>,
     /// The servers in the profile's order.
     pub servers: Vec<ServerRun>,
     /// All servers together.
@@ -102,7 +105,7 @@ pub struct ServerRun {
     pub network_bytes: u64,
     /// Most tables seen in level 0.
     pub l0_max: u64,
-    /// The same figures as quotients to the run of `local`; none without one, and for `local` itself.
+    /// The same figures as quotients to the first run of `local`; none without one, and for that run itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative: Option<Relative>,
 }
@@ -128,12 +131,12 @@ pub struct Total {
     pub fallbacks: u64,
     /// Processor time in seconds of a host core.
     pub cpu_seconds: f64,
-    /// The same figures as quotients to the run of `local`.
+    /// The same figures as quotients to the first run of `local`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative: Option<Relative>,
 }
 
-/// Quotients to the run of `local`: 1 is equal. None where `local` has zero.
+/// Quotients to the first run of `local`: 1 is equal. None where `local` has zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
     /// Operations per second.
@@ -260,14 +263,20 @@ impl PolicyRun {
             servers.push(ServerRun::of(server, sums));
         }
         let models = ModelErrors::of(&recording.servers);
-        Ok(PolicyRun { policy: recording.policy.clone(), total: Total::of(&servers), servers, models })
+        Ok(PolicyRun {
+            policy: recording.policy.clone(),
+            separation_min_bytes: recording.separation_min_bytes,
+            total: Total::of(&servers),
+            servers,
+            models,
+        })
     }
 }
 
-/// Writes into every run how it compares with the run of `local`, if there is one.
+/// Writes into every run how it compares with the first run of `local`, if there is one.
 pub fn relate_to_local(runs: &mut [PolicyRun]) {
-    let Some(local) = runs.iter().find(|run| run.policy == "local").cloned() else { return };
-    for run in runs.iter_mut().filter(|run| run.policy != "local") {
+    let Some(local) = first_local(runs).cloned() else { return };
+    for run in runs.iter_mut().filter(|run| run.policy != local.policy) {
         for (server, local) in run.servers.iter_mut().zip(&local.servers) {
             server.relative = Some(server.relative_to(local));
         }
@@ -275,10 +284,15 @@ pub fn relate_to_local(runs: &mut [PolicyRun]) {
     }
 }
 
+/// The run that others are compared with.
+fn first_local(runs: &[PolicyRun]) -> Option<&PolicyRun> {
+    runs.iter().find(|run| run.policy.split('+').next() == Some("local"))
+}
+
 impl LabReport {
-    /// Whether one of the runs is `local`, so that others can be compared with it.
-    pub fn has_local(&self) -> bool {
-        self.runs.iter().any(|run| run.policy == "local")
+    /// The run of `local` that others are compared with, if there is one: of several the first.
+    pub fn local(&self) -> Option<&PolicyRun> {
+        first_local(&self.runs)
     }
 
     /// Where the joules come from; several names, joined with `, `, should the servers disagree.

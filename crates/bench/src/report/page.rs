@@ -133,16 +133,19 @@ impl Page {
         self.body += &cards(report);
         let relative = plots::relative(report);
         if !relative.is_empty() {
-            let compared = report.runs.iter().enumerate().filter(|(_, run)| run.policy != "local");
+            let compared = report.runs.iter().enumerate().filter(|(_, run)| run.total.relative.is_some());
             let legend =
                 legend(compared.map(|(place, run)| (run.policy.as_str(), palette::policy(&run.policy, place))));
             self.figure(
                 "Each policy beside RocksDB alone",
                 &legend,
                 &relative,
-                "Quotients to <code>local</code>, which is RocksDB with its defaults; the red line is equality, numbers are \
-                 changes in percent. A dash: <code>local</code> had none. As in ECO-KVS, Fig. 7 to 9, and EdgePilot, Fig. 8, 9 \
-                 and 12.",
+                &format!(
+                    "Quotients to <code>{}</code> (<code>local</code> is RocksDB with its defaults); the red line is equality, \
+                     numbers are changes in percent. A dash: it had none there. As in ECO-KVS, Fig. 7 to 9, and EdgePilot, \
+                     Fig. 8, 9 and 12.",
+                    escaped(report.local().map_or("local", |run| &run.policy))
+                ),
             );
         }
         self.figure(
@@ -260,13 +263,19 @@ impl Page {
             |scale| format!("Speeds are {scale:.4} host cores for each GHz of the profile."),
         );
         let network: u64 = report.runs.iter().flat_map(|run| &run.servers).map(|server| server.network_bytes).sum();
+        let separated = if report.runs.iter().any(|run| run.separation_min_bytes.is_some()) {
+            " In runs with a number behind the policy's name, values of at least so many bytes lie apart from their keys, and \
+             memtable, level 1 and tables have an eighth of these sizes."
+        } else {
+            ""
+        };
         self.figure(
             "Emulated servers",
             "",
             &tables::servers(report).html(),
             &format!(
                 "Each core is a cgroup around one busy thread. {scale} If every core that can be busy is busy, they use {:.0} % of \
-                 the host. Each store, in {}: {}. Servers exchanged {} in all runs, counted at both ends.",
+                 the host. Each store, in {}: {}.{separated} Servers exchanged {} in all runs, counted at both ends.",
                 emulated.host_share * 100.0,
                 escaped(&report.stores),
                 escaped(&tables::store(report)),

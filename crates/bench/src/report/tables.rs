@@ -9,26 +9,28 @@ use crate::lab::{LabReport, PolicyRun, Relative};
 /// Throughput, stalls, energy and offloading of every server under every policy, each beside its change from `local`.
 pub(super) fn results(report: &LabReport) -> Table {
     let mixed = report.runs.iter().any(|run| run.total.reads_per_s > 0.0 && run.total.writes_per_s > 0.0);
-    let compared = report.has_local();
+    let against = report.local().map(|run| format!("vs {}", run.policy));
+    let compared = against.is_some();
+    let against = against.unwrap_or_default();
     let mut table = Table::default().words("policy").words("server").numbers("op/s");
     if compared {
-        table = table.numbers("vs local");
+        table = table.numbers(&against);
     }
     if mixed {
         for head in ["reads/s", "writes/s"] {
             table = table.numbers(head);
             if compared {
-                table = table.numbers("vs local");
+                table = table.numbers(&against);
             }
         }
     }
     table = table.numbers("stall s");
     if compared {
-        table = table.numbers("vs local");
+        table = table.numbers(&against);
     }
     table = table.numbers(&of_source("µJ/op", &report.energy_source()));
     if compared {
-        table = table.numbers("vs local");
+        table = table.numbers(&against);
     }
     table = table.numbers("offloaded").numbers("taken");
 

@@ -101,6 +101,47 @@ fn servers_are_told_what_the_profile_says() {
 }
 
 #[test]
+fn each_policy_runs_with_each_separation_and_is_compared_with_the_first_local_run() {
+    let bench = Bench::new();
+    let record = bench.place.join("recorded");
+    let mut options = bench.options("calm", &["local", "local-split"]);
+    (options.record, options.separations) = (Some(record.clone()), vec![None, Some(128)]);
+    let mut diary = Diary::default();
+    let report = bench.run(&options, &mut diary).unwrap();
+    assert_eq!(diary.told[0], "4 runs of 2 s");
+    let runs: Vec<_> = report.runs.iter().map(|run| (run.policy.as_str(), run.separation_min_bytes)).collect();
+    let expected = [("local", None), ("local-split", None), ("local+128", Some(128)), ("local-split+128", Some(128))];
+    assert_eq!(runs, expected);
+    assert_eq!(report.local().unwrap().policy, "local");
+    assert_eq!(report.runs.iter().filter(|run| run.total.relative.is_some()).count(), 3);
+
+    let log = |run: &str| fs::read_to_string(record.join(run).join("high-1.log")).unwrap();
+    let (plain, separated) = (log("local-split"), log("local-split+128"));
+    assert!(!plain.contains("separation_min_bytes"), "{plain}");
+    for argument in [
+        "--policy local-split ",
+        "--store-option separation_min_bytes=128",
+        "--store-option memtable_bytes=65536",
+        "--store-option level_base_bytes=1048576",
+        "--store-option l0_slowdown_trigger=20",
+    ] {
+        assert!(separated.contains(argument), "no {argument} in {separated}");
+    }
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(record.join("lab.json")).unwrap()).unwrap();
+    assert_eq!(json["runs"][2]["separation_min_bytes"], 128);
+
+    // Alone it is compared with itself separated.
+    options.separations = vec![Some(128)];
+    let report = bench.run(&options, &mut Quiet).unwrap();
+    assert_eq!(report.local().unwrap().policy, "local+128");
+    assert!(ecotone_bench::report::results_text(&report).contains("vs local+128"));
+    for (wrong, says) in [(vec![], "--separation"), (vec![Some(0)], "at least 1"), (vec![None, None], "named twice")] {
+        options.separations = wrong;
+        assert!(bench.fails(&options).contains(says));
+    }
+}
+
+#[test]
 fn a_share_of_local_is_measured_first() {
     let bench = Bench::new();
     let mut options = bench.options("calm", &["eco"]);

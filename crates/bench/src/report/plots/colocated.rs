@@ -95,7 +95,7 @@ mod tests {
             job(29.0, 2.0, "high-1", Outcome::Fallback),
         ];
         let server = ServerRecording { server: "low-1".to_owned(), jobs, ..Default::default() };
-        let run = PolicyRecording { policy: "eco".to_owned(), servers: vec![server] };
+        let run = PolicyRecording { policy: "eco".to_owned(), servers: vec![server], ..PolicyRecording::default() };
         assert_eq!(taken_in_steps(&run, "high-1", &[(0.0, 0), (10.0, 1), (20.0, 2)]), [2, 1, 0]);
     }
 }
