@@ -6,7 +6,7 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 14] = [
     "checksum.cc",
     "compaction_filter.cc",
     "file_hooks.cc",
@@ -15,6 +15,8 @@ const SOURCES: [&str; 12] = [
     "record.cc",
     "remote.cc",
     "remote_files.cc",
+    "salvage.cc",
+    "table_file.cc",
     "tables.cc",
     "tapped_files.cc",
     "verify.cc",

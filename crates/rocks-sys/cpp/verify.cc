@@ -4,17 +4,12 @@
 
 #include "db/dbformat.h"
 #include "db/range_tombstone_fragmenter.h"
-#include "file/random_access_file_reader.h"
-#include "options/cf_options.h"
 #include "record.h"
-#include "rocksdb/file_system.h"
-#include "rocksdb/options.h"
-#include "rocksdb/table.h"
 #include "rocksdb/table_properties.h"
 #include "table/sst_file_writer_collectors.h"
-#include "table/table_builder.h"
 #include "table/table_reader.h"
 #include "table/unique_id_impl.h"
+#include "table_file.h"
 
 namespace ecotone {
 namespace {
@@ -50,13 +45,7 @@ std::string Show(const Slice& key) { return "0x" + key.ToString(/*hex=*/true); }
 
 class Table {
  public:
-  Table(std::string path, const bool* stop)
-      : path_(std::move(path)),
-        stop_(stop),
-        options_(BlockBased()),
-        env_options_(options_),
-        immutable_options_(options_),
-        mutable_options_(ColumnFamilyOptions(options_)) {}
+  Table(std::string path, const bool* stop) : file_(std::move(path)), stop_(stop) {}
 
   // Throws a Fault, or returns with all that was found.
   void Read() {
@@ -71,15 +60,15 @@ class Table {
   Record Summary() const {
     const bool any = smallest_seqno_ <= largest_seqno_;
     Record record;
-    record.Number(file_bytes_)
+    record.Number(file_.file_bytes())
         .Number(entries_)
         .Number(deletions_)
         .Number(range_deletions_)
-        .Number(properties_->raw_key_size)
-        .Number(properties_->raw_value_size)
+        .Number(file_.properties().raw_key_size)
+        .Number(file_.properties().raw_value_size)
         .Number(any ? smallest_seqno_ : 0)
         .Number(any ? largest_seqno_ : 0)
-        .Number(properties_->tail_start_offset)
+        .Number(file_.properties().tail_start_offset)
         .Number(unique_id_[0])
         .Number(unique_id_[1])
         .Bytes(first_)
@@ -90,48 +79,15 @@ class Table {
   }
 
  private:
-  static Options BlockBased() {
-    BlockBasedTableOptions table;
-    table.no_block_cache = true;
-    Options options;
-    options.table_factory.reset(NewBlockBasedTableFactory(table));
-    return options;
-  }
-
   void Open() {
-    const IOStatus sized = FileSystem::Default()->GetFileSize(path_, IOOptions(), &file_bytes_, nullptr);
-    if (!sized.ok()) {
-      Refuse(ECOTONE_IO_ERROR, sized.ToString());
-    }
-    FileOptions file_options(env_options_);
-    file_options.file_checksum_func_name = kNoFileChecksumFuncName;
-    const auto& files = options_.env->GetFileSystem();
-    std::unique_ptr<FSRandomAccessFile> file;
-    const IOStatus opened = files->NewRandomAccessFile(path_, file_options, &file, nullptr);
-    if (!opened.ok()) {
-      Refuse(ECOTONE_IO_ERROR, opened.ToString());
-    }
-    auto reader = std::make_unique<RandomAccessFileReader>(std::move(file), path_, immutable_options_.clock);
-    // The sequence numbers that are in the file, never one for all.
-    const TableReaderOptions table_options(
-        immutable_options_, mutable_options_.prefix_extractor, mutable_options_.compression_manager.get(), env_options_,
-        immutable_options_.internal_comparator, mutable_options_.block_protection_bytes_per_key,
-        /*_skip_filters=*/true, /*_immortal=*/false, /*_force_direct_prefetch=*/false, /*_level=*/-1,
-        /*_block_cache_tracer=*/nullptr, /*_max_file_size_for_l0_meta_pin=*/0, /*_cur_db_session_id=*/"",
-        /*_cur_file_num=*/0, /*_unique_id=*/{}, /*_largest_seqno=*/kDisableGlobalSequenceNumber);
-    const Status status =
-        options_.table_factory->NewTableReader(table_options, std::move(reader), file_bytes_, &table_);
+    const Status status = file_.Open();
     if (!status.ok()) {
       Refuse(status.IsIOError() ? ECOTONE_IO_ERROR : ECOTONE_NOT_A_TABLE, status.ToString());
-    }
-    properties_ = table_->GetTableProperties();
-    if (properties_ == nullptr) {
-      Refuse(ECOTONE_NOT_A_TABLE, "it has no properties");
     }
   }
 
   void CheckProperties() {
-    const TableProperties& properties = *properties_;
+    const TableProperties& properties = file_.properties();
     if (properties.comparator_name != BytewiseComparator()->Name()) {
       Refuse(ECOTONE_FOREIGN, "it is in the order of " + properties.comparator_name);
     }
@@ -148,7 +104,8 @@ class Table {
   // Index, filter, properties and range deletions. Data blocks are checked as they are read.
   void CheckMetaBlocks() {
     const ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
-    RefuseUnlessRead(table_->VerifyChecksum(options, TableReaderCaller::kSSTFileReader, /*meta_blocks_only=*/true));
+    RefuseUnlessRead(
+        file_.reader().VerifyChecksum(options, TableReaderCaller::kSSTFileReader, /*meta_blocks_only=*/true));
   }
 
   static void RefuseUnlessRead(const Status& status) {
@@ -161,9 +118,9 @@ class Table {
     ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
     options.total_order_seek = true;
     options.readahead_size = kReadAhead;
-    std::unique_ptr<InternalIterator> entry(table_->NewIterator(options, mutable_options_.prefix_extractor.get(),
-                                                                /*arena=*/nullptr, /*skip_filters=*/true,
-                                                                TableReaderCaller::kSSTFileReader));
+    std::unique_ptr<InternalIterator> entry(
+        file_.reader().NewIterator(options, file_.mutable_options().prefix_extractor.get(), /*arena=*/nullptr,
+                                   /*skip_filters=*/true, TableReaderCaller::kSSTFileReader));
     uint64_t key_bytes = 0;
     uint64_t value_bytes = 0;
     for (entry->SeekToFirst(); entry->Valid(); entry->Next()) {
@@ -217,7 +174,7 @@ class Table {
 
   void CountRangeDeletions() {
     const ReadOptions options(/*_verify_checksums=*/true, /*_fill_cache=*/false);
-    std::unique_ptr<FragmentedRangeTombstoneIterator> fragment(table_->NewRangeTombstoneIterator(options));
+    std::unique_ptr<FragmentedRangeTombstoneIterator> fragment(file_.reader().NewRangeTombstoneIterator(options));
     if (fragment == nullptr || fragment->num_unfragmented_tombstones() == 0) {
       return;
     }
@@ -238,7 +195,7 @@ class Table {
 
   // What was counted against what the table says of itself.
   void CheckCounts() const {
-    const TableProperties& properties = *properties_;
+    const TableProperties& properties = file_.properties();
     Same("entries", entries_, properties.num_entries);
     Same("deletions", deletions_, properties.num_deletions);
     Same("range deletions", range_deletions_, properties.num_range_deletions);
@@ -256,17 +213,9 @@ class Table {
   // A block of data is some KiB; reading this much at a time keeps the disk busy and the calls few.
   static constexpr size_t kReadAhead = 512 << 10;
 
-  const std::string path_;
+  TableFile file_;
   // Becomes true when nobody wants to know any more.
   const bool* const stop_;
-  const Options options_;
-  const EnvOptions env_options_;
-  const ImmutableOptions immutable_options_;
-  const MutableCFOptions mutable_options_;
-
-  uint64_t file_bytes_ = 0;
-  std::unique_ptr<TableReader> table_;
-  std::shared_ptr<const TableProperties> properties_;
   UniqueId64x2 unique_id_ = kNullUniqueId64x2;
 
   uint64_t entries_ = 0;

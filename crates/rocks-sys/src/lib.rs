@@ -7,6 +7,7 @@
 //! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
 //! - [`tables`]: metadata of each live table, reads sampled included.
 //! - [`remote`]: the job and the result that a compaction service exchanges, as plain data.
+//! - [`salvage`]: what can be read of a table that may be damaged, and what a MANIFEST says.
 //! - [`verify`]: a table that came from elsewhere, checked whole before it may enter a store.
 //! - [`version`]: the checks that make the above sound, run once when a store is opened.
 //!
@@ -40,6 +41,7 @@ mod ffi;
 pub mod filesystem;
 pub mod properties;
 pub mod remote;
+pub mod salvage;
 pub mod tables;
 pub mod verify;
 pub mod version;

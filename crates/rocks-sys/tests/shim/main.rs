@@ -7,6 +7,7 @@ mod job;
 mod mirror;
 mod remap;
 mod remote;
+mod salvage;
 mod second_process;
 mod tables;
 mod verify;
