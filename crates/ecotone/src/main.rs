@@ -3,6 +3,7 @@
 mod bench;
 mod lab;
 mod progress;
+mod repair;
 mod serve;
 mod space;
 mod verify;
@@ -36,6 +37,8 @@ enum Command {
     Lab(lab::Arguments),
     /// Check every table, segment and value of a store
     Verify(verify::Arguments),
+    /// Save what can be saved of a damaged store
+    Repair(repair::Arguments),
     /// Show where the bytes of a store are
     Space(space::Arguments),
 }
@@ -52,6 +55,7 @@ fn main() -> std::process::ExitCode {
         Command::Bench(arguments) => bench::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Repair(arguments) => repair::run(&arguments),
         Command::Space(arguments) => space::run(&arguments),
     };
     match outcome {

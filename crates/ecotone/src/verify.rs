@@ -30,12 +30,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         print(&report);
     }
     if !report.is_sound() {
-        bail!("{:?} is damaged in {} places; restore it from a copy", arguments.dir, report.damaged_count);
+        bail!(
+            "{:?} is damaged in {} places; restore it from a copy, or save what can be saved with `ecotone repair`",
+            arguments.dir,
+            report.damaged_count
+        );
     }
     Ok(())
 }
 
-fn describe(checking: Checking) -> String {
+pub(crate) fn describe(checking: Checking) -> String {
     match checking {
         Checking::Table { done, of } => format!("table {} of {of}", done + 1),
         Checking::Segment { done, of } => format!("segment {} of {of}", done + 1),

@@ -6,7 +6,8 @@
 //!
 //! A tag that is not known is an error, never skipped: its length is not known either.
 
-const HEADER_BYTES: usize = 12;
+/// What stands before the first record: the sequence number of the first write, and how many there are.
+pub(crate) const BATCH_HEADER_BYTES: usize = 12;
 
 /// One record of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) struct Malformed;
 
 /// The records of the batch that `bytes` are. Ends after the first error.
 pub(crate) fn records(bytes: &[u8]) -> Records<'_> {
-    Records { rest: bytes.get(HEADER_BYTES..) }
+    Records { rest: bytes.get(BATCH_HEADER_BYTES..) }
 }
 
 /// See [`records`].
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_tag_that_is_not_known_ends_it_with_an_error() {
-        let mut bytes = vec![0; HEADER_BYTES];
+        let mut bytes = vec![0; BATCH_HEADER_BYTES];
         bytes.extend([tag::DELETION, 1, b'k', 0x42, 1, b'k']);
         let found: Vec<_> = records(&bytes).collect();
         assert_eq!(found, [Ok(Record::Delete { key: b"k" }), Err(Malformed)]);

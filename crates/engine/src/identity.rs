@@ -148,38 +148,77 @@ impl Identity {
     }
 }
 
+/// Why a file is not an identity that this version reads.
+enum Unreadable {
+    /// A newer version wrote it.
+    Newer(u32),
+    /// It is damaged, or no identity at all.
+    Damaged(String),
+}
+
 /// The identity of the store in `directory`.
 pub(crate) fn read(directory: &Path) -> Result<Identity> {
-    let path = directory.join(IDENTITY_FILE);
-    let wrong = |reason: String| Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
-    let bytes = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
-    if bytes > MAX_IDENTITY_BYTES {
-        return wrong(format!("{IDENTITY_FILE} has {bytes} bytes and is no store's: choose another directory"));
+    let wrong = |reason| Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
+    match parse(&directory.join(IDENTITY_FILE))? {
+        Ok(identity) => Ok(identity),
+        Err(Unreadable::Damaged(reason)) => wrong(reason),
+        Err(Unreadable::Newer(format)) => wrong(newer(format)),
     }
-    let text = match fs::read_to_string(&path) {
+}
+
+/// The identity of a store that may be damaged: the reason where the file is missing or not to be read.
+///
+/// # Errors
+///
+/// [`Error::WrongFormat`] where a newer version wrote it: what it would do with the files nobody here knows.
+pub(crate) fn read_damaged(directory: &Path) -> Result<std::result::Result<Identity, String>> {
+    match parse(&directory.join(IDENTITY_FILE)) {
+        Ok(Ok(identity)) => Ok(Ok(identity)),
+        Ok(Err(Unreadable::Damaged(reason))) => Ok(Err(reason)),
+        Ok(Err(Unreadable::Newer(format))) => Err(Error::WrongFormat {
+            directory: directory.to_path_buf(),
+            reason: format!(
+                "{}; if the file {IDENTITY_FILE} is damaged, copy the folder without it and repair the copy: other files \
+                 tell the format",
+                newer(format)
+            ),
+        }),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+fn newer(format: u32) -> String {
+    format!("its format is {format}, this version reads up to {FORMAT_VERSION}: use a newer version")
+}
+
+fn parse(path: &Path) -> Result<std::result::Result<Identity, Unreadable>> {
+    let damaged = |reason: String| Ok(Err(Unreadable::Damaged(reason)));
+    let bytes = fs::metadata(path).map_err(|e| Error::io("read", path, &e))?.len();
+    if bytes > MAX_IDENTITY_BYTES {
+        return damaged(format!("{IDENTITY_FILE} has {bytes} bytes and is no store's: choose another directory"));
+    }
+    let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
-        Err(error) => return Err(Error::io("read", &path, &error)),
+        Err(error) => return Err(Error::io("read", path, &error)),
     };
     let mut lines = text.lines();
     if lines.next() != Some(FIRST_LINE) {
-        return wrong(format!("{IDENTITY_FILE} does not begin with {FIRST_LINE:?}: choose another directory"));
+        return damaged(format!("{IDENTITY_FILE} does not begin with {FIRST_LINE:?}: choose another directory"));
     }
     let version = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|v| v.parse::<u32>().ok());
     match version {
-        Some(PLAIN_FORMAT) => Ok(Identity::PLAIN),
+        Some(PLAIN_FORMAT) => Ok(Ok(Identity::PLAIN)),
         Some(FORMAT_VERSION) => {
             let plain = lines.next().and_then(|line| line.strip_prefix("tables below ")?.strip_suffix(" are plain"));
             match plain.and_then(|number| number.parse().ok()) {
-                Some(plain_tables_below) => Ok(Identity::with_value_log(plain_tables_below)),
-                None => wrong(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file")),
+                Some(plain_tables_below) => Ok(Ok(Identity::with_value_log(plain_tables_below))),
+                None => damaged(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file")),
             }
         }
-        Some(newer) if newer > FORMAT_VERSION => {
-            wrong(format!("its format is {newer}, this version reads up to {FORMAT_VERSION}: use a newer version"))
-        }
-        Some(older) => wrong(format!("its format is {older}, which never was")),
-        None => wrong(format!("{IDENTITY_FILE} names no format version: restore the file")),
+        Some(newer) if newer > FORMAT_VERSION => Ok(Err(Unreadable::Newer(newer))),
+        Some(older) => damaged(format!("its format is {older}, which never was")),
+        None => damaged(format!("{IDENTITY_FILE} names no format version: restore the file")),
     }
 }
 

@@ -62,7 +62,10 @@ pub use events::{BackgroundError, CompactionFinished, FlushFinished, StallChange
 pub use family::DATA_FAMILY;
 pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
-pub use inspect::{Checking, Finding, SegmentSpace, Space, VerifyReport, verify};
+pub use inspect::{
+    Checking, Finding, LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, SegmentSpace, Space,
+    VerifyReport, repair, verify,
+};
 pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};

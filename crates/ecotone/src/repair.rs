@@ -1,0 +1,127 @@
+//! `ecotone repair`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use ecotone_engine::{ManifestState, RepairReport, Repairing, repair};
+
+use crate::progress::Spinner;
+use crate::verify;
+
+/// Lost values, tables and parts of logs that are printed, of each sort; `--json` has more.
+const SHOWN_LOSSES: usize = 20;
+
+/// Characters of a key that are printed.
+const SHOWN_KEY_CHARACTERS: usize = 64;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "The damaged store is only read, and must not be open for writing meanwhile. A key whose newest value is lost is \
+                  listed and not saved, also where an older value is there. Ends with an error when something was lost; what could \
+                  be saved is saved all the same.\n\nExample:\n  ecotone repair /var/lib/ecotone/store --into /var/lib/ecotone/saved"
+)]
+pub(crate) struct Arguments {
+    /// Folder of the damaged store
+    dir: PathBuf,
+    /// Folder of the new store; must not exist, and its parent must
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let spinner = Spinner::start();
+    let report = repair(&arguments.dir, &arguments.into, |repairing| spinner.say(describe(repairing)));
+    spinner.end();
+    let report = report?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    let into = &arguments.into;
+    if report.has_losses() {
+        bail!("{into:?} is a sound store with what could be saved, and something was lost: see what is listed");
+    }
+    if !report.is_complete() {
+        bail!(
+            "{into:?} is a sound store with all that was found; without a sound MANIFEST nobody knows if that is all"
+        );
+    }
+    Ok(())
+}
+
+fn describe(repairing: Repairing) -> String {
+    match repairing {
+        Repairing::Table { done, of } => format!("looking at table {} of {of}", done + 1),
+        Repairing::Wal { done, of } => format!("reading write-ahead log {} of {of}", done + 1),
+        Repairing::Entries { done } => format!("{done} entries saved"),
+        Repairing::Result(checking) => format!("checking the new store: {}", verify::describe(checking)),
+    }
+}
+
+fn print(report: &RepairReport) {
+    println!("tables    {} read ({} bytes)", report.tables, report.table_bytes);
+    println!("segments  {} found ({} bytes)", report.segments, report.segment_bytes);
+    println!("logs      {} read ({} bytes)", report.wals, report.wal_bytes);
+    println!("saved     {} entries ({} bytes)", report.saved_entries, report.saved_bytes);
+    match &report.manifest {
+        ManifestState::Sound => (),
+        ManifestState::Damaged(detail) => println!("MANIFEST  damaged: {detail}"),
+        ManifestState::Missing => println!("MANIFEST  missing: tables were found by listing the folder"),
+    }
+    for note in &report.notes {
+        println!("note      {note}");
+    }
+    for lost in report.lost_tables.iter().take(SHOWN_LOSSES) {
+        let end = |key: &Option<String>| key.as_ref().map_or_else(|| "?".into(), |key| cut(key));
+        let entries = lost.entries.map_or_else(|| "an unknown number of".into(), |entries| entries.to_string());
+        let about = if lost.gaps == 0 && lost.entries.is_some() { "about " } else { "" };
+        println!(
+            "LOST      {}: {about}{entries} entries from {} to {}: {}",
+            lost.table,
+            end(&lost.from),
+            end(&lost.to),
+            lost.reason
+        );
+    }
+    more(report.lost_tables.len(), report.lost_table_count, "tables");
+    for lost in report.lost_wals.iter().take(SHOWN_LOSSES) {
+        let writes = lost.writes.map_or_else(String::new, |writes| format!(" ({writes} writes)"));
+        println!("LOST      {} from offset {}: {} bytes{writes}: {}", lost.wal, lost.offset, lost.bytes, lost.reason);
+    }
+    more(report.lost_wals.len(), report.lost_wal_count, "parts of logs");
+    for lost in report.lost_values.iter().take(SHOWN_LOSSES) {
+        println!("LOST      the value of {}: {} {}", cut(&lost.key), lost.place, lost.reason);
+    }
+    more(report.lost_values.len(), report.lost_value_count, "values");
+    if report.doubtful_entries > 0 {
+        println!(
+            "DOUBTFUL  {} saved entries lie where newer ones or deletions may have been lost with a table",
+            report.doubtful_entries
+        );
+    }
+    if report.older_may_be_back {
+        println!("DOUBTFUL  deleted keys and overwritten values may be back: what said so may be lost");
+    }
+    if report.is_complete() {
+        println!("nothing was lost");
+    }
+}
+
+/// A key as a line shows it.
+fn cut(key: &str) -> String {
+    match key.char_indices().nth(SHOWN_KEY_CHARACTERS) {
+        Some((end, _)) => format!("\"{}\"...", &key[..end]),
+        None => format!("\"{key}\""),
+    }
+}
+
+fn more(listed: usize, all: u64, what: &str) {
+    let shown = listed.min(SHOWN_LOSSES) as u64;
+    if all > shown {
+        println!("LOST      {} more {what}; --json lists {listed}", all - shown);
+    }
+}

@@ -1,0 +1,294 @@
+//! The framing that RocksDB's WAL and MANIFEST share (`db/log_format.h`), read as far as it is sound.
+//!
+//! ```text
+//! file:      blocks of 32 KiB, the last one shorter
+//! block:     fragments, and less than 7 bytes of zeros where no header fits
+//! fragment:  | crc32c u32 | length u16 | kind u8 | length bytes |        the checksum, masked, is over kind and bytes
+//! record:    one fragment of kind full, or first, any of middle, last
+//! ```
+//!
+//! All numbers are little-endian. Zeros up to the end of the file are space that was set aside, not damage. A file that cannot
+//! be read any further is one that is damaged there.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+const BLOCK_BYTES: usize = 32 * 1024;
+const HEADER_BYTES: usize = 7;
+
+const ZERO: u8 = 0;
+const FULL: u8 = 1;
+const FIRST: u8 = 2;
+const MIDDLE: u8 = 3;
+const LAST: u8 = 4;
+/// Kinds with this bit may be passed over by who does not know them.
+const MAY_BE_IGNORED: u8 = 0x80;
+
+/// Where a log cannot be read, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LogDamage {
+    /// Where the record begins that cannot be read.
+    pub(super) offset: u64,
+    /// What is wrong.
+    pub(super) detail: String,
+}
+
+/// The records of a log, one after another.
+pub(super) struct LogFile {
+    file: File,
+    file_bytes: u64,
+    block: Vec<u8>,
+    /// Where the block begins in the file.
+    block_begin: u64,
+    /// Where the next fragment begins in the block.
+    at: usize,
+    /// Where the fragment that is damaged ends, where that can be guessed.
+    behind_damage: Option<usize>,
+    record: Vec<u8>,
+}
+
+/// A fragment: where it begins, its kind, and where its bytes are in the block.
+struct Fragment {
+    offset: u64,
+    kind: u8,
+    bytes: std::ops::Range<usize>,
+}
+
+impl LogFile {
+    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let file_bytes = file.metadata()?.len();
+        Ok(Self { file, file_bytes, block: Vec::new(), block_begin: 0, at: 0, behind_damage: None, record: Vec::new() })
+    }
+
+    /// The length of the file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// Where the next record begins, and the record. `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Where and why it cannot be read. [`resume`](Self::resume) goes on behind that.
+    pub(super) fn next_record(&mut self) -> Result<Option<(u64, &[u8])>, LogDamage> {
+        let mut begin = None;
+        self.record.clear();
+        loop {
+            let fragment = match self.next_fragment() {
+                Ok(fragment) => fragment,
+                // All of the record is lost.
+                Err(damage) => return Err(LogDamage { offset: begin.unwrap_or(damage.offset), ..damage }),
+            };
+            let Some(Fragment { offset, kind, bytes }) = fragment else {
+                return match begin {
+                    None => Ok(None),
+                    Some(offset) => Err(LogDamage { offset, detail: "the file ends within a record".into() }),
+                };
+            };
+            let starts = matches!(kind, FULL | FIRST);
+            if starts != begin.is_none() {
+                self.behind_damage = Some(if starts { bytes.start - HEADER_BYTES } else { bytes.end });
+                let offset = begin.unwrap_or(offset);
+                return Err(LogDamage { offset, detail: "a record lacks a part".into() });
+            }
+            begin = begin.or(Some(offset));
+            self.record.extend_from_slice(&self.block[bytes]);
+            if matches!(kind, FULL | LAST) {
+                return Ok(begin.map(|offset| (offset, &self.record[..])));
+            }
+        }
+    }
+
+    /// Goes on behind damage: behind the fragment where its length can be right, else with the next block.
+    pub(super) fn resume(&mut self) {
+        self.at = self.behind_damage.take().unwrap_or(self.block.len());
+    }
+
+    fn next_fragment(&mut self) -> Result<Option<Fragment>, LogDamage> {
+        loop {
+            let rest = self.block.len() - self.at;
+            if rest < HEADER_BYTES {
+                let is_last = self.block.len() < BLOCK_BYTES && self.block_begin + self.block.len() as u64 > 0;
+                if is_last {
+                    let offset = self.offset();
+                    let torn = self.block[self.at..].iter().any(|byte| *byte != 0);
+                    self.at = self.block.len();
+                    if torn {
+                        return Err(LogDamage { offset, detail: "the file ends within a header".into() });
+                    }
+                    return Ok(None);
+                }
+                if !self.next_block()? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let offset = self.offset();
+            let damaged = |detail: &str| Err(LogDamage { offset, detail: detail.into() });
+            let header = &self.block[self.at..self.at + HEADER_BYTES];
+            let stored = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            let (length, kind) = (usize::from(u16::from_le_bytes([header[4], header[5]])), header[6]);
+            let bytes = self.at + HEADER_BYTES..self.at + HEADER_BYTES + length;
+            self.behind_damage = None;
+            if kind == ZERO && length == 0 {
+                return if self.rest_is_zeros() { Ok(None) } else { damaged("zeros where a record should begin") };
+            }
+            if bytes.end > self.block.len() {
+                return damaged(if self.block.len() < BLOCK_BYTES {
+                    "the file ends within a record"
+                } else {
+                    "a record has a length that it cannot have"
+                });
+            }
+            self.behind_damage = Some(bytes.end);
+            if unmasked(stored) != crc32c::crc32c(&self.block[bytes.start - 1..bytes.end]) {
+                return damaged("the checksum of a record does not match");
+            }
+            self.at = bytes.end;
+            match kind {
+                FULL | FIRST | MIDDLE | LAST => return Ok(Some(Fragment { offset, kind, bytes })),
+                _ if kind & MAY_BE_IGNORED != 0 => (),
+                _ => {
+                    return Err(LogDamage {
+                        offset,
+                        detail: format!("a record is of kind {kind}, which no store writes"),
+                    });
+                }
+            }
+        }
+    }
+
+    fn offset(&self) -> u64 {
+        self.block_begin + self.at as u64
+    }
+
+    /// Reads the next block; false at the end of the file.
+    fn next_block(&mut self) -> Result<bool, LogDamage> {
+        self.block_begin += self.block.len() as u64;
+        self.at = 0;
+        self.block.clear();
+        let read = (&mut self.file).take(BLOCK_BYTES as u64).read_to_end(&mut self.block);
+        match read {
+            Ok(read) => Ok(read > 0),
+            Err(error) => {
+                self.at = self.block.len();
+                Err(LogDamage { offset: self.block_begin, detail: format!("it cannot be read: {error}") })
+            }
+        }
+    }
+
+    /// Whether nothing but zeros follows. Leaves the log at its end then.
+    fn rest_is_zeros(&mut self) -> bool {
+        loop {
+            if self.block[self.at..].iter().any(|byte| *byte != 0) {
+                return false;
+            }
+            self.at = self.block.len();
+            if !matches!(self.next_block(), Ok(true)) {
+                return true;
+            }
+        }
+    }
+}
+
+/// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with checksums in them is as good.
+fn unmasked(stored: u32) -> u32 {
+    stored.wrapping_sub(0xA282_EAD8).rotate_left(15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The fragments of records, as RocksDB would write them.
+    fn write(records: &[Vec<u8>]) -> Vec<u8> {
+        let mut file = Vec::new();
+        for record in records {
+            let (mut rest, mut begun) = (&record[..], false);
+            loop {
+                let room = BLOCK_BYTES - file.len() % BLOCK_BYTES;
+                if room < HEADER_BYTES {
+                    file.resize(file.len() + room, 0);
+                    continue;
+                }
+                let (part, after) = rest.split_at(rest.len().min(room - HEADER_BYTES));
+                let kind = match (begun, after.is_empty()) {
+                    (false, true) => FULL,
+                    (false, false) => FIRST,
+                    (true, false) => MIDDLE,
+                    (true, true) => LAST,
+                };
+                let checked = [&[kind][..], part].concat();
+                let masked = crc32c::crc32c(&checked).rotate_right(15).wrapping_add(0xA282_EAD8);
+                file.extend(masked.to_le_bytes());
+                file.extend((part.len() as u16).to_le_bytes());
+                file.extend(checked);
+                (rest, begun) = (after, true);
+                if rest.is_empty() {
+                    break;
+                }
+            }
+        }
+        file
+    }
+
+    /// All records, going on behind damage, and how often there was some.
+    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, usize) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let mut log = LogFile::open(file.path()).unwrap();
+        let (mut records, mut damaged) = (Vec::new(), 0);
+        loop {
+            match log.next_record() {
+                Ok(Some((offset, record))) => {
+                    assert!(offset < bytes.len() as u64);
+                    records.push(record.to_vec());
+                }
+                Ok(None) => return (records, damaged),
+                Err(damage) => {
+                    assert!(damage.offset <= bytes.len() as u64);
+                    damaged += 1;
+                    log.resume();
+                }
+            }
+        }
+    }
+
+    fn records() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let length = prop_oneof![0..100_usize, 32_740..32_780_usize, 60_000..100_000_usize];
+        proptest::collection::vec((length, any::<u8>()).prop_map(|(length, byte)| vec![byte; length]), 0..12)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_written_is_read(records in records(), zeros in 0..70_000_usize) {
+            let mut bytes = write(&records);
+            prop_assert_eq!(read(&bytes), (records.clone(), 0));
+            bytes.resize(bytes.len() + zeros, 0);
+            prop_assert_eq!(read(&bytes), (records, 0));
+        }
+
+        #[test]
+        fn damage_costs_what_it_hits_and_never_makes_a_record(records in records(), at: proptest::sample::Index, flip in 1..=255_u8) {
+            let mut bytes = write(&records);
+            prop_assume!(!bytes.is_empty());
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            let (found, damaged) = read(&bytes);
+            let mut rest = records.iter();
+            prop_assert!(found.iter().all(|record| rest.any(|other| other == record)), "records that never were");
+            // A byte of the filler at the end of a block may change.
+            prop_assert!(damaged > 0 || found == records);
+        }
+
+        #[test]
+        fn any_bytes_come_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..2000), repeated in 1..40_usize) {
+            read(&bytes.repeat(repeated));
+        }
+    }
+}

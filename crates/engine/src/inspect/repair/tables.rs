@@ -1,0 +1,188 @@
+//! The tables of a damaged store: each is looked at before any is merged.
+
+use std::collections::BTreeMap;
+
+use ecotone_rocks_sys::salvage::{ManifestTable, RangeDeletion, SalvagedTable, TableDescription};
+
+use super::doubt::Doubt;
+use super::merge::TableSource;
+use super::report::{LostTable, ManifestState, RepairReport, Repairing, shown};
+use super::survey::{Found, Survey};
+use super::tombstones::{Bounds, Tombstones};
+use crate::family::DATA_FAMILY;
+use crate::values::references;
+
+/// A table that the MANIFEST lists is taken before one that it does not.
+const LISTED: u64 = 1 << 63;
+
+/// What was found out about all tables.
+#[derive(Default)]
+pub(super) struct Tables {
+    /// Those that can be read, at least in part.
+    pub(super) sources: Vec<TableSource>,
+    pub(super) tombstones: Tombstones,
+    pub(super) doubt: Doubt,
+    /// What a report says of a table when a part of it turns out to be lost.
+    pub(super) known: BTreeMap<u64, Known>,
+    /// Whether one counts references, as tables of a store with a value log do.
+    pub(super) counts_references: bool,
+    /// Whether one says that it is of the family that holds all data.
+    pub(super) is_ours: bool,
+}
+
+/// What is known of one table.
+pub(super) struct Known {
+    pub(super) name: String,
+    pub(super) from: Option<Vec<u8>>,
+    pub(super) to: Option<Vec<u8>>,
+    /// Nothing in it is newer.
+    pub(super) newest: u64,
+}
+
+/// Looks at every table: what can be opened, which ranges it deletes, where its keys begin.
+pub(super) fn look_at_tables(
+    survey: &Survey,
+    report: &mut RepairReport,
+    progress: &mut impl FnMut(Repairing),
+) -> Tables {
+    let mut tables = Tables::default();
+    for (done, file) in survey.tables.iter().enumerate() {
+        progress(Repairing::Table { done, of: survey.tables.len() });
+        let listed = survey.listed.get(&file.number);
+        match SalvagedTable::open(&file.path) {
+            Ok(table) => tables.add(file, table.description(), listed, report),
+            // An unfinished table of a process that died. What was to be in it is where it came from.
+            Err(error) if listed.is_none() && survey.is_sound() => {
+                report.notes.push(format!("{} is no part of the store and cannot be read: {error}", file.name()));
+            }
+            Err(error) => tables.lose(&file.name(), file.bytes, listed, error.to_string(), report),
+        }
+    }
+    for (number, listed) in &survey.listed {
+        if survey.tables.binary_search_by_key(number, |table| table.number).is_err() {
+            let reason = match survey.manifest {
+                ManifestState::Sound => "it is missing",
+                _ => "it is missing; the part of the MANIFEST that is lost may have said that it is no longer needed",
+            };
+            tables.lose(&format!("{number:06}.sst"), listed.bytes, Some(listed), reason.into(), report);
+        }
+    }
+    estimate_entries(&tables.sources, report);
+    tables
+}
+
+impl Tables {
+    /// Adds what WALs delete, and is ready for the merge then.
+    pub(super) fn add_deleted_ranges(&mut self, ranges: Vec<RangeDeletion>) {
+        for range in ranges {
+            // A memtable is above all tables: what has no age is older.
+            let everywhere = Bounds { from: range.from.clone(), to: range.to.clone(), ends_before_to: true };
+            self.tombstones.add(range, Some(everywhere));
+        }
+        self.tombstones.begin();
+    }
+
+    fn add(
+        &mut self,
+        file: &Found,
+        description: &TableDescription,
+        listed: Option<&ManifestTable>,
+        report: &mut RepairReport,
+    ) {
+        if !description.column_family.is_empty() && description.column_family != DATA_FAMILY {
+            return;
+        }
+        self.is_ours |= description.column_family == DATA_FAMILY;
+        self.counts_references |= description.collected.iter().any(|name| name == references::PROPERTY);
+        report.tables += 1;
+        report.table_bytes += file.bytes;
+        report.unlisted_tables += u64::from(listed.is_none());
+        let bounds = listed.map(bounds_of).or_else(|| {
+            let (from, to) = (description.first_key.clone()?, description.last_key.clone()?);
+            Some(Bounds { from, to, ends_before_to: false })
+        });
+        for range in &description.deleted_ranges {
+            self.tombstones.add(range.clone(), bounds.clone());
+        }
+        let known = Known {
+            name: file.name(),
+            from: listed.map(|listed| listed.smallest.clone()).or_else(|| description.first_key.clone()),
+            to: listed.map(|listed| listed.largest.clone()).or_else(|| description.last_key.clone()),
+            // Without the MANIFEST that of a lost deletion of a range is not known.
+            newest: listed.map_or(description.largest_sequence, |listed| listed.largest_sequence),
+        };
+        let lost_ranges = description.range_deletions.saturating_sub(description.range_deletions_read);
+        if lost_ranges > 0 {
+            let reason = "the block with its deletions of ranges is damaged: what they deleted is back".into();
+            report.lost_table(known.lost(reason, &None, &None, Some(lost_ranges), 1));
+            let newest = listed.map_or(u64::MAX, |listed| listed.largest_sequence);
+            let (from, to) = listed.map(|listed| (listed.smallest.clone(), listed.largest.clone())).unzip();
+            self.doubt.add(from, true, to, newest);
+        }
+        if description.last_key.is_some() {
+            self.sources.push(TableSource {
+                number: file.number,
+                path: file.path.clone(),
+                first_key: known.from.clone().unwrap_or_default(),
+                entries: description.entries.saturating_sub(description.range_deletions),
+                precedence: file.number | if listed.is_some() { LISTED } else { 0 },
+            });
+        }
+        self.known.insert(file.number, known);
+    }
+
+    /// A table of which nothing can be read.
+    fn lose(
+        &mut self,
+        name: &str,
+        bytes: u64,
+        listed: Option<&ManifestTable>,
+        reason: String,
+        report: &mut RepairReport,
+    ) {
+        let known = Known {
+            name: name.to_owned(),
+            from: listed.map(|listed| listed.smallest.clone()),
+            to: listed.map(|listed| listed.largest.clone()),
+            newest: listed.map_or(u64::MAX, |listed| listed.largest_sequence),
+        };
+        // Its bytes for now; see `estimate_entries`.
+        report.lost_table(known.lost(reason, &None, &None, Some(bytes), 0));
+        self.doubt.add(known.from, true, known.to, known.newest);
+    }
+}
+
+impl Known {
+    /// What the report says of a part that is lost, from and up to keys that are known better than those of the table.
+    pub(super) fn lost(
+        &self,
+        reason: String,
+        from: &Option<Vec<u8>>,
+        to: &Option<Vec<u8>>,
+        entries: Option<u64>,
+        gaps: u64,
+    ) -> LostTable {
+        LostTable {
+            table: self.name.clone(),
+            reason,
+            from: from.as_ref().max(self.from.as_ref()).map(|key| shown(key)),
+            to: to.as_ref().or(self.to.as_ref()).map(|key| shown(key)),
+            entries,
+            gaps,
+        }
+    }
+}
+
+fn bounds_of(listed: &ManifestTable) -> Bounds {
+    Bounds { from: listed.smallest.clone(), to: listed.largest.clone(), ends_before_to: listed.ends_before_largest }
+}
+
+/// Whole tables that are lost hold about as many entries for each byte as those that can be read.
+fn estimate_entries(sources: &[TableSource], report: &mut RepairReport) {
+    let entries: u64 = sources.iter().map(|source| source.entries).sum();
+    let read_bytes = report.table_bytes;
+    for lost in report.lost_tables.iter_mut().filter(|lost| lost.gaps == 0) {
+        let estimate = |bytes: u64| (bytes as f64 * entries as f64 / read_bytes as f64).ceil() as u64;
+        lost.entries = lost.entries.filter(|_| entries > 0 && read_bytes > 0).map(estimate);
+    }
+}

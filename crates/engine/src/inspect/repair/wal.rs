@@ -1,0 +1,181 @@
+//! What the write-ahead logs hold that may be in no table.
+//!
+//! Each WAL is read up to its first damage; what stands behind that in the same file is dropped, because a store is to be as it
+//! was at one moment as far as that can be had. So is what stands behind a value that was not known to be durable and cannot be
+//! read: what replay does after a loss of power (see [`crate::values::replay`]).
+//!
+//! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, writes are
+//! missing. Two losses are witnessed by nothing: the end of the newest WAL, cut off right between two records, and the oldest
+//! of several WALs where it was never synced.
+
+use ecotone_rocks_sys::salvage::{EntryKind, RangeDeletion, TableEntry};
+
+use super::log_file::LogFile;
+use super::report::{LostWal, RepairReport, Repairing};
+use super::runs::Runs;
+use super::survey::{Found, Survey};
+use crate::batch_records::{BATCH_HEADER_BYTES, Record, records};
+use crate::error::Printable;
+use crate::header::{Header, Kind};
+use crate::values::ValueLog;
+use crate::{Error, Result};
+
+/// Where entries of the WALs go.
+pub(super) struct WalEntries<'r> {
+    pub(super) runs: &'r mut Runs,
+    pub(super) deleted_ranges: &'r mut Vec<RangeDeletion>,
+}
+
+/// Reads all WALs. Errors are those of the working space; what is wrong with a WAL is in the report.
+pub(super) fn read_wals(
+    survey: &Survey,
+    values: Option<&ValueLog>,
+    into: &mut WalEntries<'_>,
+    report: &mut RepairReport,
+    progress: &mut impl FnMut(Repairing),
+) -> Result<()> {
+    report_missing(survey, report);
+    // The write that follows the last one read, and whether it is known that some are missing there.
+    let mut next: Option<(u64, bool)> = None;
+    for (done, wal) in survey.wals.iter().enumerate() {
+        progress(Repairing::Wal { done, of: survey.wals.len() });
+        report.wals += 1;
+        report.wal_bytes += wal.bytes;
+        let mut log = match LogFile::open(&wal.path) {
+            Ok(log) => log,
+            Err(error) => {
+                report.lost_wal(lost(wal, 0, format!("it cannot be opened: {error}")));
+                next = next.map(|(next, _)| (next, true));
+                continue;
+            }
+        };
+        let damage = loop {
+            let (offset, batch) = match log.next_record() {
+                Ok(Some(found)) => found,
+                Ok(None) => break None,
+                Err(damage) => break Some((damage.offset, damage.detail)),
+            };
+            let (first, behind) = match read_batch(batch, survey.data_family, values, into) {
+                Ok(sequences) => sequences,
+                Err(Unreadable::Wal(detail)) => break Some((offset, detail)),
+                Err(Unreadable::WorkingSpace(error)) => return Err(error),
+            };
+            if let Some((next, known)) = next
+                && first > next
+            {
+                report_gap(wal, first - next, known, report);
+            }
+            next = Some((behind, false));
+        };
+        if let Some((offset, detail)) = damage {
+            report.lost_wal(lost(wal, offset, detail));
+            next = next.map(|(next, _)| (next, true));
+        } else if let Some(synced) = survey.synced_wals.get(&wal.number)
+            && *synced > log.file_bytes()
+        {
+            report.lost_wal(lost(wal, wal.bytes, format!("{synced} bytes of it were synced, it has {}", wal.bytes)));
+            next = next.map(|(next, _)| (next, true));
+        }
+    }
+    Ok(())
+}
+
+/// WALs that must be there and are not: any at all where one is named, and those that were synced. A store that was opened and
+/// not written names a WAL that it never made, and has one of a greater number.
+fn report_missing(survey: &Survey, report: &mut RepairReport) {
+    let is_there = |number: u64| survey.wals.iter().any(|wal| wal.number == number);
+    let first = (survey.wals.is_empty() && survey.first_wal != 0).then_some(survey.first_wal);
+    let synced = survey.synced_wals.keys().copied();
+    let synced = synced.filter(|number| *number >= survey.first_wal && first != Some(*number) && !is_there(*number));
+    for number in first.into_iter().chain(synced) {
+        let reason = "the MANIFEST names it, and it is missing".into();
+        report.lost_wal(LostWal { wal: format!("{number:06}.log"), offset: 0, bytes: 0, writes: None, reason });
+    }
+}
+
+/// Says how many writes are missing before `wal`.
+fn report_gap(wal: &Found, writes: u64, known: bool, report: &mut RepairReport) {
+    if known {
+        // What was dropped before it is in the report already; where the list is full it is not the last one there.
+        if report.lost_wals.len() as u64 == report.lost_wal_count
+            && let Some(last) = report.lost_wals.last_mut()
+        {
+            last.writes = Some(writes);
+        }
+        return;
+    }
+    let reason = "writes before its begin are missing".into();
+    report.lost_wal(LostWal { wal: wal.name(), offset: 0, bytes: 0, writes: Some(writes), reason });
+}
+
+fn lost(wal: &Found, offset: u64, reason: String) -> LostWal {
+    LostWal { wal: wal.name(), offset, bytes: wal.bytes.saturating_sub(offset), writes: None, reason }
+}
+
+/// Why a batch was not taken.
+enum Unreadable {
+    /// It is damaged, or what it names is.
+    Wal(String),
+    /// It could not be kept.
+    WorkingSpace(Error),
+}
+
+/// Takes a batch, whole or not at all. Returns the sequence number of its first write, and that behind its last.
+fn read_batch(
+    batch: &[u8],
+    data_family: u32,
+    values: Option<&ValueLog>,
+    into: &mut WalEntries<'_>,
+) -> Result<(u64, u64), Unreadable> {
+    let wal = |detail: &str| Unreadable::Wal(detail.to_owned());
+    let header = batch.first_chunk::<BATCH_HEADER_BYTES>().ok_or_else(|| wal("a record is too short for a batch"))?;
+    let [sequence @ .., a, b, c, d] = *header;
+    let (first, count) = (u64::from_le_bytes(sequence), u32::from_le_bytes([a, b, c, d]));
+    let found: Vec<_> = records(batch).collect::<Result<_, _>>().map_err(|_| wal("a batch cannot be read"))?;
+    let behind = first.checked_add(found.len() as u64).ok_or_else(|| wal("a batch has an impossible number"))?;
+    if found.len() != count as usize || found.contains(&Record::Other) {
+        return Err(wal("a batch holds what no store writes"));
+    }
+    if let Some(values) = values {
+        let mut scratch = Vec::new();
+        for record in &found {
+            check_value(values, record, data_family, &mut scratch)?;
+        }
+    }
+    for (record, sequence) in found.into_iter().zip(first..) {
+        let entry =
+            |key: &[u8], kind, value: &[u8]| TableEntry { key: key.into(), sequence, kind, value: value.into() };
+        let entry = match record {
+            Record::Put { family, key, value } if family == data_family => entry(key, EntryKind::Put, value),
+            Record::Delete { key } => entry(key, EntryKind::Delete, &[]),
+            Record::DeleteRange { from, to } => {
+                into.deleted_ranges.push(RangeDeletion { from: from.into(), to: to.into(), sequence });
+                continue;
+            }
+            Record::Put { .. } | Record::Other => continue,
+        };
+        into.runs.add(entry).map_err(Unreadable::WorkingSpace)?;
+    }
+    Ok((first, behind))
+}
+
+/// A value that need not have been durable must be there: else this and all behind it never reached the device.
+fn check_value(
+    values: &ValueLog,
+    record: &Record<'_>,
+    data_family: u32,
+    scratch: &mut Vec<u8>,
+) -> Result<(), Unreadable> {
+    let Record::Put { family, key, value } = record else { return Ok(()) };
+    let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) else { return Ok(()) };
+    if *family != data_family || values.was_durable(key, pointer) {
+        return Ok(());
+    }
+    match values.read(key, pointer, scratch) {
+        // Trouble of the device is no sign that it never got there. That value alone is listed when it is asked for.
+        Ok(_) | Err(Error::Io { .. }) => Ok(()),
+        Err(error) => {
+            Err(Unreadable::Wal(format!("the value of key {} was not durable and is lost: {error}", Printable(key))))
+        }
+    }
+}
