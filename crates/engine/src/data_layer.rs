@@ -18,6 +18,7 @@ use crate::family::DataFamily;
 use crate::group_sync::GroupSync;
 use crate::header::{Header, Kind, encode_separated};
 use crate::identity::Identity;
+use crate::limits::gate::Gate;
 use crate::options::Separation;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
@@ -69,22 +70,23 @@ pub(crate) struct TableEvents {
 }
 
 impl TableEvents {
-    /// A flush or a compaction has ended.
+    /// A flush or a compaction has ended, or there is less space than before.
     pub(crate) fn tables_changed(&self) {
         self.wake.tables_changed();
     }
 }
 
 impl Opening {
-    /// Prepares the options of the database in `directory`, whose identity is there. `None` for a store without values of
-    /// its own that is to stay so.
+    /// Prepares the options of the database in `directory`, whose identity is there; without `gate` it is read only. `None` for a
+    /// store without values of its own that is to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        writable: bool,
+        gate: Option<&Arc<Gate>>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
         options: &mut Options,
     ) -> Result<Option<Self>> {
+        let writable = gate.is_some();
         let separation = store_options.separation.filter(|_| writable);
         if separation.is_none() && !identity::read(directory)?.has_value_log() {
             return Ok(None);
@@ -96,7 +98,8 @@ impl Opening {
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
         let duties = ThreadDuties::new(store_options.duties.clone());
-        let relocation = Arc::new(Relocation::new(log.clone(), store_options.reclaim_expired, duties));
+        let relocation = Relocation::new(log.clone(), gate.cloned(), store_options.reclaim_expired, duties);
+        let relocation = Arc::new(relocation);
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
         let next = hooks.take().unwrap_or_default();
         let opening = Arc::new(AtomicBool::new(true));

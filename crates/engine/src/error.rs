@@ -54,12 +54,21 @@ pub enum Error {
         /// What does not match.
         detail: String,
     },
-    /// The device is full. Free space; the store takes writes again by itself where RocksDB can recover, or after it
-    /// is reopened.
+    /// The device is full, though the store keeps some of it free: another process was faster, or the reserve is too small. Free
+    /// space; the store takes writes again by itself, a few seconds later.
     #[error("no space left for the store: {detail}: free space on the device")]
     DiskFull {
         /// RocksDB's words.
         detail: String,
+    },
+    /// The store is near the end of the space that it may take, and refuses writes before it meets the end. Reads go on, and so do
+    /// deletions for a while. Delete data or free space; the store then takes writes again by itself: retry later.
+    #[error("the store {directory:?} refuses this write: {}", shortage(room))]
+    OutOfSpace {
+        /// The store's directory.
+        directory: PathBuf,
+        /// What was found when somebody looked last.
+        room: Box<crate::Room>,
     },
     /// A write to a store that was opened read-only.
     #[error("the store {directory:?} is open read-only")]
@@ -186,7 +195,21 @@ impl From<rust_rocksdb::Error> for Error {
     }
 }
 
-fn is_disk_full(detail: &str) -> bool {
+/// What an [`Error::OutOfSpace`] says of the room that is left.
+fn shortage(room: &crate::Room) -> String {
+    let crate::Room { free_bytes, used_bytes, max_bytes, pledged_bytes, reserve_bytes, .. } = room;
+    let kept = format!(
+        "{pledged_bytes} bytes will be taken by what was written before, and {reserve_bytes} are kept free (space.reserve_bytes)"
+    );
+    match (used_bytes, max_bytes) {
+        (Some(used), Some(max)) if room.max_is_nearer() => format!(
+            "it takes {used} of its {max} bytes (space.max_bytes), {kept}: delete data or raise the limit, then try again"
+        ),
+        _ => format!("its file system has {free_bytes} bytes free, {kept}: free space or delete data, then try again"),
+    }
+}
+
+pub(crate) fn is_disk_full(detail: &str) -> bool {
     detail.contains("No space left on device") || detail.contains("Space limit reached") || detail.contains("NoSpace")
 }
 

@@ -1,6 +1,6 @@
 //! What a store tells while it works.
 
-/// Is told what happened in a store. Called from RocksDB's background threads, some of them under its mutex: an
+/// Is told what happened in a store. Called from background threads and writers, some of them under a lock of the store: an
 /// implementation must never block, never call the store, and never panic (a panic is caught, logged and dropped).
 pub trait StoreEvents: Send + Sync {
     /// A memtable became an L0 table.
@@ -13,6 +13,10 @@ pub trait StoreEvents: Send + Sync {
     }
     /// Writers are slowed, stopped or released.
     fn stall_changed(&self, event: &StallChanged) {
+        let _ = event;
+    }
+    /// Writes are refused from now on because there is too little space, or taken again. May come on a writer's thread.
+    fn space_changed(&self, event: &SpaceChanged) {
         let _ = event;
     }
     /// A flush, a compaction or a WAL sync failed.
@@ -86,6 +90,13 @@ pub struct StallChanged {
     pub from: StallCondition,
     /// The condition now.
     pub to: StallCondition,
+}
+
+/// The store refuses writes from now on, or takes them again; `room.writes_refused` says which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpaceChanged {
+    /// What was found.
+    pub room: crate::Room,
 }
 
 /// A failure of background work.

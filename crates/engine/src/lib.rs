@@ -37,6 +37,7 @@ mod family;
 mod group_sync;
 mod identity;
 mod inspect;
+mod limits;
 mod listener;
 mod memory;
 mod offload;
@@ -58,7 +59,9 @@ pub use choices::{Compression, Durability};
 pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};
-pub use events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+pub use events::{
+    BackgroundError, CompactionFinished, FlushFinished, SpaceChanged, StallChanged, StallCondition, StoreEvents,
+};
 pub use family::DATA_FAMILY;
 pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
@@ -66,6 +69,7 @@ pub use inspect::{
     Checking, Finding, LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, SegmentSpace, Space,
     VerifyReport, repair, verify,
 };
+pub use limits::{Room, SpaceLimits};
 pub use memory::MemoryLimit;
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};

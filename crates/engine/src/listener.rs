@@ -19,7 +19,9 @@ use rust_rocksdb::event_listener::{
 
 use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
+use crate::error::is_disk_full;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+use crate::limits::gate::Gate;
 use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
 use crate::stall::StallClock;
@@ -49,6 +51,12 @@ fn input_records(info: &CompactionJobInfo) -> Option<u64> {
         let table = info.table_properties_for_file(path)?;
         Some(sum.saturating_add(table.num_entries().saturating_sub(table.num_range_deletions())))
     })
+}
+
+/// Bytes of the input tables.
+fn input_bytes(info: &CompactionJobInfo) -> u64 {
+    let bytes = |path: &[u8]| std::fs::metadata(String::from_utf8_lossy(path).as_ref()).map_or(0, |file| file.len());
+    info.input_files().fold(0, |sum, path| sum.saturating_add(bytes(path)))
 }
 
 impl Running {
@@ -113,6 +121,11 @@ impl BackgroundState {
         self.0.lock().clone()
     }
 
+    /// Whether it is one that RocksDB recovers from by itself once there is space again.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.0.lock().as_deref().is_some_and(is_disk_full)
+    }
+
     pub(crate) fn set(&self, detail: String) {
         self.0.lock().get_or_insert(detail);
     }
@@ -133,6 +146,8 @@ pub(crate) struct Listener {
     pub(crate) offload: Option<Arc<OffloadState>>,
     /// Where the store has a value log.
     pub(crate) values: Option<TableEvents>,
+    /// Where the store takes writes.
+    pub(crate) gate: Option<Arc<Gate>>,
 }
 
 impl Listener {
@@ -171,6 +186,9 @@ impl EventListener for Listener {
             if let Some(values) = &self.values {
                 values.tables_changed();
             }
+            if let Some(gate) = &self.gate {
+                gate.changed();
+            }
             self.duties.end_job(info.job_id());
             self.totals.flushes.fetch_add(1, Ordering::Relaxed);
             let began = self.running.flushes.lock().remove(&info.job_id());
@@ -192,6 +210,9 @@ impl EventListener for Listener {
     fn on_compaction_begin(&self, info: &CompactionJobInfo) {
         contained("compaction begin", || {
             self.running.begin_compaction(info.job_id(), input_records(info));
+            if let Some(gate) = &self.gate {
+                gate.compaction_begins(info.job_id(), input_bytes(info));
+            }
             mark_compaction(info.output_level());
             self.duties.begin_job(self.duty_of(info.compaction_reason()), info.job_id());
         });
@@ -201,6 +222,9 @@ impl EventListener for Listener {
         contained("compaction end", || {
             if let Some(values) = &self.values {
                 values.tables_changed();
+            }
+            if let Some(gate) = &self.gate {
+                gate.compaction_ended(info.job_id(), info.stats().total_output_bytes());
             }
             release_on_this_thread();
             self.duties.end_job(info.job_id());

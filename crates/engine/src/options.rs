@@ -9,7 +9,7 @@ use ecotone_rocks_sys::filesystem::FileSystemHooks;
 
 use crate::choices::{Compression, Durability};
 use crate::offload::slots::LocalSlots;
-use crate::{CompactionOffload, Error, MemoryLimit, Result, StoreEvents};
+use crate::{CompactionOffload, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
 
 /// The longest key, in bytes. RocksDB keeps keys whole in its indexes, so long keys cost memory.
 pub const MAX_KEY_BYTES: usize = 64 * 1024;
@@ -121,6 +121,8 @@ pub struct StoreOptions {
     /// Which values are kept apart from their keys, in the value log. `None`: none, from now on. Values that are there
     /// already can be read whatever this says.
     pub separation: Option<Separation>,
+    /// How much space the store may take.
+    pub space: SpaceLimits,
     /// When values are relocated.
     pub relocation: RelocationParameters,
     /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
@@ -167,6 +169,7 @@ impl Default for StoreOptions {
             bytes_per_sync: MIB,
             compaction_readahead_bytes: 0,
             separation: None,
+            space: SpaceLimits::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
             hooks: None,
@@ -207,6 +210,7 @@ impl fmt::Debug for StoreOptions {
             .field("max_subcompactions", &self.max_subcompactions)
             .field("compression", &self.compression)
             .field("separation", &self.separation)
+            .field("space", &self.space)
             .field("hooks", &self.hooks.is_some())
             .field("offload", &self.offload.is_some())
             .finish_non_exhaustive()
@@ -258,6 +262,7 @@ impl StoreOptions {
             at_least("separation.segment_bytes", separation.segment_bytes, *SEGMENT_BYTES.start())?;
             at_most("separation.segment_bytes", separation.segment_bytes, *SEGMENT_BYTES.end())?;
         }
+        self.space.validate(self.memtable_bytes)?;
         self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;
@@ -299,7 +304,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_by_the_name_of_its_field() {
         type Spoil = fn(&mut StoreOptions);
-        let spoiled: [(&str, Spoil); 16] = [
+        let spoiled: [(&str, Spoil); 19] = [
             ("memtable_bytes", |o| o.memtable_bytes = 1),
             ("memtable_count", |o| o.memtable_count = 1),
             ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
@@ -314,6 +319,11 @@ mod tests {
             ("bloom_bits_per_key", |o| o.bloom_bits_per_key = 31),
             ("block_bytes", |o| o.block_bytes = 12),
             ("max_open_files", |o| o.max_open_files = Some(1)),
+            ("space.reserve_bytes", |o| o.space.reserve_bytes = Some(8 * MIB - 1)),
+            ("space.max_bytes", |o| o.space.max_bytes = Some(4 * o.memtable_bytes - 1)),
+            ("space.max_bytes", |o| {
+                o.space = SpaceLimits { reserve_bytes: Some(GIB), max_bytes: Some(4 * GIB - 1) };
+            }),
             ("separation.min_bytes", |o| o.separation = Some(Separation::from_bytes(0))),
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
         ];

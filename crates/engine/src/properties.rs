@@ -4,6 +4,7 @@ use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
 
 use crate::family::DataFamily;
+use crate::limits::gate::Gate;
 use crate::listener::Totals;
 use crate::stall::StallClock;
 use crate::{Result, StallCondition};
@@ -130,6 +131,12 @@ pub struct Counters {
     pub delayed_us: u64,
     /// Microseconds during which writers were stopped, by the clock.
     pub stopped_us: u64,
+    /// Writes that were refused because there was too little space.
+    pub refused_writes: u64,
+    /// How often the store stopped taking writes for that.
+    pub times_out_of_space: u64,
+    /// Compactions that were put off because they would not have fitted; one that is tried again counts again.
+    pub compactions_put_off: u64,
     /// Blocks found in the block cache.
     pub block_cache_hits: u64,
     /// Blocks not found there.
@@ -142,7 +149,7 @@ impl Counters {
         self.delayed_us + self.stopped_us
     }
 
-    pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock) -> Self {
+    pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
         let times = stall.times();
@@ -165,6 +172,9 @@ impl Counters {
             writer_stall_us: ticker(Ticker::StallMicros),
             delayed_us: times.delayed.as_micros() as u64,
             stopped_us: times.stopped.as_micros() as u64,
+            refused_writes: gate.map_or(0, Gate::refused_writes),
+            times_out_of_space: gate.map_or(0, Gate::times_closed),
+            compactions_put_off: ticker(Ticker::CompactionCancelled),
             block_cache_hits: ticker(Ticker::BlockCacheHit),
             block_cache_misses: ticker(Ticker::BlockCacheMiss),
         }

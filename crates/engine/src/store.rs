@@ -10,34 +10,44 @@ use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
-    ColumnFamilyDescriptor, CompactOptions, DB, FlushOptions, Options, ReadOptions, WriteOptions as RocksWriteOptions,
+    ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, Env, FlushOptions, Options, ReadOptions,
+    WriteOptions as RocksWriteOptions,
 };
 
 use crate::data_layer::{DataLayer, Opening};
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
 use crate::family::{DATA_FAMILY, DataFamily};
+use crate::limits::bookkeeping_bytes;
+use crate::limits::gate::Gate;
+use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
+use crate::raw::TableLimit;
 use crate::stall::StallClock;
 use crate::values::ValueLog;
-use crate::wal_sync::WalSync;
+use crate::wal_sync::{Synced, WalSync};
 use crate::{
-    Counters, Durability, Error, OpenMode, Result, StoreOptions, StoreProperties, ValueLogProperties, identity,
+    Counters, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties, ValueLogProperties, identity,
     properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
 const DEFAULT_LOCAL_SLOTS: usize = 2;
 
+/// What RocksDB says to a sync of a file that an append to has failed, before it tells of a background error
+/// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
+const APPEND_FAILED: &str = "Writer has previous error";
+
 /// One LSM tree in one directory. `Send + Sync`; share it in an `Arc`. All calls block.
 ///
 /// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
 /// either way, nor by a kill of the process.
 pub struct Store {
-    // These two before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
+    // These three before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
     wal_sync: Option<WalSync>,
+    watch: Option<Watch>,
     pub(crate) values: Option<DataLayer>,
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
@@ -51,6 +61,8 @@ pub struct Store {
     totals: Arc<Totals>,
     stall: Arc<StallClock>,
     background: Arc<BackgroundState>,
+    /// Where the store takes writes.
+    pub(crate) gate: Option<Arc<Gate>>,
     offload: Option<Arc<OffloadState>>,
     max_subcompactions: AtomicU32,
     closed: bool,
@@ -75,11 +87,23 @@ impl Store {
 
         let mut rocks_options = tuning::store_options(&options);
         let writable = mode != OpenMode::ReadOnly;
+        let gate = if writable {
+            // The copy is made before the options hold anything that holds the gate.
+            Some(Arc::new(Gate::new(&directory, &options, rocks_options.clone())?))
+        } else {
+            None
+        };
         let mut hooks = options.hooks.clone();
-        let values = Opening::prepare(&directory, writable, &options, &mut hooks, &mut rocks_options)?;
-        if let Some(hooks) = hooks {
-            let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-            rocks_options.set_env(&env);
+        let values = Opening::prepare(&directory, gate.as_ref(), &options, &mut hooks, &mut rocks_options)?;
+        let env = match hooks {
+            Some(hooks) => hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?,
+            None => Env::new()?,
+        };
+        rocks_options.set_env(&env);
+        if let Some(gate) = &gate {
+            let (info_log_bytes, manifest_bytes) = bookkeeping_bytes(gate.space_bytes());
+            tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
+            gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
         let duties = ThreadDuties::new(options.duties.clone());
         let running = Arc::<Running>::default();
@@ -109,16 +133,28 @@ impl Store {
             events: options.events.clone(),
             offload: offload.clone(),
             values: values.as_ref().map(Opening::table_events),
+            gate: gate.clone(),
         });
 
-        let opened = open_database(&directory, mode, &mut rocks_options);
+        let empty = tuning::empty_family_options(&options);
+        let opened = open_database(&directory, mode, &mut rocks_options, empty);
         let db = Arc::new(opened.map_err(|error| values.as_ref().and_then(Opening::failure).unwrap_or(error))?);
         let Some(family) = DataFamily::of(&db) else {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
+        let value_events = values.as_ref().map(Opening::table_events);
         let values = values.map(|values| values.finish(&directory, &db, family, writable)).transpose()?;
         let log = values.as_ref().map(|values| values.log.clone());
-        let wal_sync = if writable { Some(start_wal_sync(&db, log, &directory, &options)?) } else { None };
+        let wal_sync =
+            if writable { Some(start_wal_sync(&db, log, background.clone(), &directory, &options)?) } else { None };
+        let watch = match &gate {
+            Some(gate) => {
+                gate.opened(&db, family);
+                let started = Watch::start(gate.clone(), value_events);
+                Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
+            }
+            None => None,
+        };
         // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
         if let Some(offload) = &offload {
             offload.set_database(&db);
@@ -127,6 +163,7 @@ impl Store {
         write_synced.set_sync(true);
         Ok(Self {
             wal_sync,
+            watch,
             values,
             db,
             family,
@@ -140,6 +177,7 @@ impl Store {
             totals,
             stall,
             background,
+            gate,
             offload,
             max_subcompactions: AtomicU32::new(options.max_subcompactions),
             closed: false,
@@ -169,7 +207,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Background`] when the compaction failed in a way that stopped the store.
+    /// [`Error::Background`] when the compaction failed in a way that stopped the store. [`Error::OutOfSpace`] when a compaction
+    /// was put off meanwhile because it would not have fitted: a part of the range may be as it was.
     pub fn compact<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         self.check_writable()?;
         let bound = |bound: Bound<&&'k [u8]>| match bound {
@@ -177,11 +216,16 @@ impl Store {
             Bound::Unbounded => None,
         };
         let (begin, end) = (bound(range.start_bound()), bound(range.end_bound()));
+        let put_off = || self.gate.as_ref().map(|gate| gate.compactions_put_off());
+        let put_off_before = put_off();
         self.db.compact_range_cf_opt(&self.family, begin, end, &CompactOptions::default());
         // RocksDB's C API does not return the outcome.
         match self.background.error() {
             Some(detail) => Err(Error::Background { detail }),
-            None => Ok(()),
+            None => match &self.gate {
+                Some(gate) if put_off() != put_off_before => Err(gate.out_of_space()),
+                _ => Ok(()),
+            },
         }
     }
 
@@ -230,7 +274,14 @@ impl Store {
         {
             self.stall.change_to(condition);
         }
-        Counters::read(&self.rocks_options, &self.totals, &self.stall)
+        Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+    }
+
+    /// How much room the store has, found out now; `None` where it is open read-only.
+    pub fn room(&self) -> Option<Room> {
+        let gate = self.gate.as_ref()?;
+        gate.look_again();
+        Some(gate.room())
     }
 
     /// What the value log holds, where the store has one.
@@ -271,11 +322,15 @@ impl Store {
             let synced = self.sync_all();
             outcome = outcome.and(synced);
         }
+        if let Some(watch) = &self.watch {
+            watch.ask_to_stop();
+        }
         if let Some(values) = &self.values {
             values.ask_to_stop();
         }
         if self.mode != OpenMode::ReadOnly {
             self.db.disable_manual_compaction();
+            self.watch = None;
             if let Some(values) = &mut self.values {
                 values.stop();
             }
@@ -338,15 +393,18 @@ const _: () = {
     shared_between_threads::<Store>();
 };
 
-fn open_database(directory: &Path, mode: OpenMode, options: &mut Options) -> Result<DB> {
+fn open_database(directory: &Path, mode: OpenMode, options: &mut Options, empty: Options) -> Result<DB> {
     let create = matches!(mode, OpenMode::Create | OpenMode::CreateOrOpen);
     options.create_if_missing(create);
     options.create_missing_column_families(create);
-    let family = ColumnFamilyDescriptor::new(DATA_FAMILY, options.clone());
+    let families = [
+        ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, empty),
+        ColumnFamilyDescriptor::new(DATA_FAMILY, options.clone()),
+    ];
     let opened = if mode == OpenMode::ReadOnly {
-        DB::open_cf_descriptors_read_only(options, directory, [family], false)
+        DB::open_cf_descriptors_read_only(options, directory, families, false)
     } else {
-        DB::open_cf_descriptors(options, directory, [family])
+        DB::open_cf_descriptors(options, directory, families)
     };
     opened.map_err(|error| Error::from_open(directory, &error))
 }
@@ -354,6 +412,7 @@ fn open_database(directory: &Path, mode: OpenMode, options: &mut Options) -> Res
 fn start_wal_sync(
     db: &Arc<DB>,
     log: Option<Arc<ValueLog>>,
+    background: Arc<BackgroundState>,
     directory: &Path,
     options: &StoreOptions,
 ) -> Result<WalSync> {
@@ -361,9 +420,15 @@ fn start_wal_sync(
     let sync = move || match of_thread.upgrade() {
         Some(db) => {
             log.as_ref().map_or(Ok(()), |log| log.sync()).map_err(|error| error.to_string())?;
-            db.flush_wal(true).map_err(rust_rocksdb::Error::into_string)
+            match db.flush_wal(true) {
+                Ok(()) => Ok(Synced::Now),
+                // RocksDB does not sync a WAL that it could not append to. It takes no writes until there is space again, and then
+                // first flushes all memtables: what was acknowledged is durable in tables.
+                Err(error) if background.is_disk_full() || error.as_ref().contains(APPEND_FAILED) => Ok(Synced::Later),
+                Err(error) => Err(error.into_string()),
+            }
         }
-        None => Ok(()),
+        None => Ok(Synced::Now),
     };
     let events = options.events.clone();
     let on_failure = move |reason: &str| {

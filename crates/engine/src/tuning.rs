@@ -14,12 +14,12 @@ use crate::{Compression, StoreOptions, raw};
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// RocksDB's own log: its size and the number of old ones kept.
-const INFO_LOG_BYTES: usize = 16 * 1024 * 1024;
+/// RocksDB's own log: its size where there is space, and the number kept.
+pub(crate) const INFO_LOG_BYTES: u64 = 16 * 1024 * 1024;
 const INFO_LOGS_KEPT: usize = 3;
 
 /// A MANIFEST is begun anew beyond this size: a worker reads it whole for every job.
-const MANIFEST_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The layout of tables that follows from the options.
 pub(crate) fn table_format(options: &StoreOptions, counts_references: bool) -> TableFormat {
@@ -50,8 +50,7 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
 
     raw::use_session_directory(&mut db);
     db.set_skip_stats_update_on_db_open(true);
-    db.set_max_manifest_file_size(MANIFEST_BYTES);
-    db.set_max_log_file_size(INFO_LOG_BYTES);
+    limit_bookkeeping(&mut db, INFO_LOG_BYTES, MANIFEST_BYTES);
     db.set_keep_log_file_num(INFO_LOGS_KEPT);
     db.set_stats_dump_period_sec(0);
     db.set_stats_persist_period_sec(0);
@@ -95,6 +94,22 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     }
     db.set_block_based_table_factory(&table);
     db
+}
+
+/// Sets how long RocksDB's own log and the MANIFEST may get.
+pub(crate) fn limit_bookkeeping(db: &mut Options, info_log_bytes: u64, manifest_bytes: u64) {
+    db.set_max_log_file_size(usize_of(info_log_bytes));
+    db.set_max_manifest_file_size(usize_of(manifest_bytes));
+    // 4 MiB are RocksDB's default.
+    db.set_manifest_preallocation_size(usize_of(manifest_bytes.min(4 * 1024 * 1024)));
+}
+
+/// The options of RocksDB's `default` family, which stays empty: plain, but for the size of its memtable. RocksDB allocates the first
+/// WAL after an opening for the largest memtable of any family, and recovers from a full disk only once so much is free.
+pub(crate) fn empty_family_options(options: &StoreOptions) -> Options {
+    let mut empty = Options::default();
+    empty.set_write_buffer_size(usize_of(options.memtable_bytes));
+    empty
 }
 
 /// Both numbers set, RocksDB takes them as they are (`DBImpl::GetBGJobLimits`). From `max_background_jobs` alone it would give

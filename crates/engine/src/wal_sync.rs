@@ -13,6 +13,15 @@ use crate::{Error, Result};
 /// sync that makes it durable.
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
+/// What became of a sync that has not failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Synced {
+    /// All is durable.
+    Now,
+    /// It must be tried again: nothing can be synced while the disk is full, and nothing is written either.
+    Later,
+}
+
 /// The thread that syncs, and what writers and it tell each other.
 pub(crate) struct WalSync {
     shared: Arc<Shared>,
@@ -34,7 +43,7 @@ struct Shared {
 impl WalSync {
     /// Starts the thread; `sync` makes all of the WAL durable.
     pub(crate) fn start(
-        sync: impl Fn() -> std::result::Result<(), String> + Send + 'static,
+        sync: impl Fn() -> std::result::Result<Synced, String> + Send + 'static,
         on_failure: impl Fn(&str) + Send + 'static,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
@@ -84,7 +93,7 @@ impl Drop for WalSync {
 }
 
 impl Shared {
-    fn run(&self, sync: &dyn Fn() -> std::result::Result<(), String>, on_failure: &dyn Fn(&str)) {
+    fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, on_failure: &dyn Fn(&str)) {
         let mut stop = self.stop.lock();
         while !*stop {
             self.stopped.wait_for(&mut stop, SYNC_INTERVAL);
@@ -92,6 +101,9 @@ impl Shared {
                 continue;
             }
             let outcome = parking_lot::MutexGuard::unlocked(&mut stop, sync);
+            if outcome == Ok(Synced::Later) {
+                self.wanted.store(true, Ordering::Release);
+            }
             if let Err(reason) = outcome
                 && !self.failed.load(Ordering::Acquire)
             {
@@ -127,10 +139,26 @@ mod tests {
     #[test]
     fn syncs_when_a_write_wants_it_and_only_then() {
         let (told, heard) = mpsc::channel();
-        let mut sync = WalSync::start(move || told.send(()).map_err(|e| e.to_string()), |_| ()).unwrap();
+        let mut sync =
+            WalSync::start(move || told.send(()).map(|()| Synced::Now).map_err(|e| e.to_string()), |_| ()).unwrap();
         sync.want();
         heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
         assert!(heard.recv_timeout(2 * SYNC_INTERVAL).is_err(), "no further write wanted a sync");
         sync.stop();
+    }
+
+    #[test]
+    fn what_cannot_be_synced_for_want_of_space_is_tried_again() {
+        let (told, heard) = mpsc::channel();
+        let sync = move || {
+            told.send(()).unwrap();
+            Ok(Synced::Later)
+        };
+        let sync = WalSync::start(sync, |reason| panic!("{reason}")).unwrap();
+        sync.want();
+        for _ in 0..2 {
+            heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
+        }
+        sync.check().unwrap();
     }
 }

@@ -8,6 +8,7 @@ use rust_rocksdb::WriteBatch;
 
 use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
+use crate::limits::gate::{Admitted, Purpose, cost};
 use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::{Durability, Error, Result, Store, WriteOptions};
 
@@ -35,6 +36,8 @@ pub struct Batch<'s> {
     store: &'s Store,
     batch: WriteBatch,
     stored: Vec<u8>,
+    /// Whether it has anything but deletions.
+    has_puts: bool,
 }
 
 impl Batch<'_> {
@@ -42,6 +45,7 @@ impl Batch<'_> {
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
+        self.has_puts = true;
         add_put(self.store, &mut self.batch, &mut self.stored, key, value)
     }
 
@@ -51,6 +55,7 @@ impl Batch<'_> {
         check_value(value)?;
         self.stored.clear();
         encode_inline(attributes, &mut self.stored).map_err(|e| Error::invalid("attributes", e.to_string()))?;
+        self.has_puts = true;
         self.stored.extend_from_slice(value);
         self.batch.put_cf(&self.store.family, key, &self.stored);
         Ok(())
@@ -89,6 +94,7 @@ impl Batch<'_> {
     /// Empties the batch; its memory is kept.
     pub fn clear(&mut self) {
         self.batch.clear();
+        self.has_puts = false;
     }
 }
 
@@ -103,9 +109,15 @@ impl Store {
         check_key(key)?;
         check_value(value)?;
         match &self.values {
-            Some(values) if values.takes(value.len()) => self.put_separated(values, key, value, options),
-            _ => self
-                .write_scratch(options, |scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value)),
+            Some(values) if values.takes(value.len()) => {
+                let _admitted = self.admit(Purpose::Takes, cost(key.len(), key.len() + value.len()))?;
+                self.put_separated(values, key, value, options)
+            }
+            _ => {
+                let _admitted = self.admit(Purpose::Takes, cost(key.len() + value.len(), 0))?;
+                let add = |scratch: &mut Scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value);
+                self.write_scratch(options, add)
+            }
         }
     }
 
@@ -128,6 +140,7 @@ impl Store {
     /// Removes `key`, if it is there.
     pub fn delete_opt(&self, key: &[u8], options: WriteOptions) -> Result<()> {
         check_key(key)?;
+        let _admitted = self.admit(Purpose::Frees, cost(key.len(), 0))?;
         self.write_scratch(options, |scratch| {
             scratch.batch.delete_cf(&self.family, key);
             Ok(())
@@ -140,15 +153,21 @@ impl Store {
         let Some((from, to)) = half_open(&range)? else {
             return Ok(());
         };
+        let cuts = self.gate.as_ref().map_or_else(Vec::new, |gate| gate.cuts(&self.db, &from, &to));
+        let cut_bytes: usize = cuts.iter().map(Vec::len).sum();
+        let _admitted = self.admit(Purpose::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
         self.write_scratch(WriteOptions::default(), |scratch| {
-            scratch.batch.delete_range_cf(&self.family, &from, &to);
+            let ends = cuts.iter().chain([&to]);
+            for (begin, end) in std::iter::once(&from).chain(&cuts).zip(ends) {
+                scratch.batch.delete_range_cf(&self.family, begin, end);
+            }
             Ok(())
         })
     }
 
     /// An empty batch for this store.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new() }
+        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new(), has_puts: false }
     }
 
     /// Applies all of `batch`, or on an error nothing of it. The batch can be written again.
@@ -165,6 +184,9 @@ impl Store {
         if batch.is_empty() {
             return self.check_writable().map(|_| ());
         }
+        let purpose = if batch.has_puts { Purpose::Takes } else { Purpose::Frees };
+        // As if all of it went to RocksDB: more than it costs where values go to the value log.
+        let _admitted = self.admit(purpose, cost(batch.size_bytes(), 0))?;
         let separated = match &self.values {
             Some(values) => {
                 self.check_writable()?;
@@ -182,6 +204,12 @@ impl Store {
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
         self.sync_all()
+    }
+
+    /// Asks whether there is room. A store that is open read-only says later what it thinks of writes.
+    #[inline]
+    fn admit(&self, purpose: Purpose, cost: i64) -> Result<Option<Admitted<'_>>> {
+        self.gate.as_ref().map(|gate| gate.admit(purpose, cost)).transpose()
     }
 
     #[inline]

@@ -8,6 +8,9 @@
 //! A segment of `bytes` of which `referenced` are live costs `referenced` to move and gives back `bytes - referenced`. The
 //! cohort is made of the cheapest ones, as the cost-benefit of a log-structured file system without its age term (Rosenblum
 //! and Ousterhout 1992, section 3.6).
+//!
+//! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
+//! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +32,13 @@ pub struct RelocationParameters {
     pub min_garbage_bytes: Bytes,
     /// The ratio from which on there is no rest between two compactions on purpose. Default 1.6, more than `begin_ratio`.
     pub urgent_ratio: f64,
+    /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
+    pub ample_free_share: f64,
 }
+
+/// However little is free, ratios keep this part of their distance from 1: closer to 1, all that lives would be copied again
+/// for every little garbage. 0 to 1.
+const LEAST_DISTANCE: f64 = 0.1;
 
 impl Default for RelocationParameters {
     fn default() -> Self {
@@ -39,6 +48,7 @@ impl Default for RelocationParameters {
             min_garbage_share: 0.1,
             min_garbage_bytes: Bytes::from_mib(64),
             urgent_ratio: 1.6,
+            ample_free_share: 0.25,
         }
     }
 }
@@ -63,7 +73,26 @@ impl RelocationParameters {
         if !(self.urgent_ratio > self.begin_ratio && self.urgent_ratio.is_finite()) {
             return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `begin_ratio` and finite");
         }
+        if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
+            return refuse("relocation.ample_free_share", self.ample_free_share, "more than 0 and at most 1");
+        }
         Ok(())
+    }
+
+    /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
+    /// in proportion to it, down to a tenth, and the garbage that is left alone down to nothing: a small store must not stay full
+    /// of it. `min_garbage_share` stays: what a freed byte may cost in copies is not changed by want of space.
+    #[must_use]
+    pub fn for_free_share(&self, free_share: f64) -> Self {
+        let part = (free_share / self.ample_free_share).clamp(0.0, 1.0);
+        let nearer = |ratio: f64| 1.0 + (ratio - 1.0) * part.max(LEAST_DISTANCE);
+        Self {
+            begin_ratio: nearer(self.begin_ratio),
+            end_ratio: nearer(self.end_ratio),
+            urgent_ratio: nearer(self.urgent_ratio),
+            min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
+            ..self.clone()
+        }
     }
 }
 
@@ -121,10 +150,11 @@ pub struct Cohort {
     pub freed: Bytes,
 }
 
-/// The cohort that is worth relocating now; an empty one where none is.
+/// The cohort that is worth relocating now; an empty one where none is. Of those segments that cost least for what they give, it
+/// has as many as can be copied with `room`; one that does not fit is passed over for smaller ones.
 ///
 /// Pure: the order of `segments` does not matter.
-pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters) -> Cohort {
+pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: Bytes) -> Cohort {
     let (all, garbage) = sums(segments);
     let live = all - garbage;
     let garbage_at = |ratio: f64| (live as f64 * (ratio - 1.0)) as u64;
@@ -144,8 +174,12 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters) -> Coh
         if chosen.freed.0 >= to_free {
             break;
         }
+        let copied = chosen.copied.0.saturating_add(segment.bytes.0.min(segment.referenced.0));
+        if copied > room.0 {
+            continue;
+        }
         chosen.segments.push(segment.segment);
-        chosen.copied = Bytes(chosen.copied.0 + segment.bytes.0.min(segment.referenced.0));
+        chosen.copied = Bytes(copied);
         chosen.freed = Bytes(chosen.freed.0 + segment.garbage());
     }
     chosen.segments.sort_unstable();
@@ -158,6 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
+    const AMPLE: Bytes = Bytes(u64::MAX);
 
     fn segment(segment: u32, bytes: u64, referenced: u64) -> SegmentUse {
         SegmentUse { segment, bytes: Bytes(bytes * MIB), referenced: Bytes(referenced * MIB), settled: true }
@@ -168,12 +203,12 @@ mod tests {
         let parameters = RelocationParameters::default();
         // 400 MiB, 100 of them garbage: 400 / 300 is 1.33.
         let mut segments = vec![segment(1, 100, 50), segment(2, 100, 90), segment(3, 100, 70), segment(4, 100, 90)];
-        assert_eq!(cohort(&segments, &parameters), Cohort::default());
+        assert_eq!(cohort(&segments, &parameters, AMPLE), Cohort::default());
         // One more MiB of garbage in each: 400 / 296 is 1.351. To be left: 0.15 of 296 MiB, so 59.6 are to be freed.
         for segment in &mut segments {
             segment.referenced = Bytes(segment.referenced.0 - MIB);
         }
-        let chosen = cohort(&segments, &parameters);
+        let chosen = cohort(&segments, &parameters, AMPLE);
         assert_eq!(chosen, Cohort { segments: vec![1, 3], copied: Bytes(118 * MIB), freed: Bytes(82 * MIB) });
     }
 
@@ -181,15 +216,15 @@ mod tests {
     fn what_is_not_settled_is_neither_garbage_nor_moved() {
         let mut segments = vec![segment(1, 100, 0), segment(2, 100, 100)];
         segments[0].settled = false;
-        assert_eq!(cohort(&segments, &RelocationParameters::default()), Cohort::default());
+        assert_eq!(cohort(&segments, &RelocationParameters::default(), AMPLE), Cohort::default());
         segments[0].settled = true;
-        assert_eq!(cohort(&segments, &RelocationParameters::default()).segments, [1]);
+        assert_eq!(cohort(&segments, &RelocationParameters::default(), AMPLE).segments, [1]);
     }
 
     #[test]
     fn a_little_garbage_is_left_alone_however_large_its_share() {
-        assert_eq!(cohort(&[segment(1, 63, 0)], &RelocationParameters::default()), Cohort::default());
-        assert_eq!(cohort(&[segment(1, 64, 0)], &RelocationParameters::default()).segments, [1]);
+        assert_eq!(cohort(&[segment(1, 63, 0)], &RelocationParameters::default(), AMPLE), Cohort::default());
+        assert_eq!(cohort(&[segment(1, 64, 0)], &RelocationParameters::default(), AMPLE).segments, [1]);
     }
 
     #[test]
@@ -204,6 +239,53 @@ mod tests {
     }
 
     #[test]
+    fn the_less_is_free_the_earlier_relocation_begins() {
+        let parameters = RelocationParameters::default();
+        for (free_share, begin, end, urgent, min_garbage_mib) in [
+            (1.0, 1.35, 1.15, 1.6, 64),
+            (0.25, 1.35, 1.15, 1.6, 64),
+            (0.125, 1.175, 1.075, 1.3, 32),
+            (0.05, 1.07, 1.03, 1.12, 12),
+            (0.025, 1.035, 1.015, 1.06, 6),
+            (0.0, 1.035, 1.015, 1.06, 0),
+        ] {
+            let now = parameters.for_free_share(free_share);
+            now.validate().unwrap();
+            for (ratio, expected) in
+                [now.begin_ratio, now.end_ratio, now.urgent_ratio].into_iter().zip([begin, end, urgent])
+            {
+                assert!((ratio - expected).abs() < 1e-9, "{free_share}: {now:?}");
+            }
+            assert_eq!(now.min_garbage_bytes.0 / MIB, min_garbage_mib, "{free_share}");
+            assert_eq!(now.min_garbage_share, parameters.min_garbage_share);
+        }
+        // 120 MiB, 20 of them garbage: nobody minds while there is space.
+        let segments = [segment(1, 60, 50), segment(2, 60, 50)];
+        assert_eq!(cohort(&segments, &parameters, AMPLE), Cohort::default());
+        assert_eq!(cohort(&segments, &parameters.for_free_share(0.05), AMPLE).segments, [1, 2]);
+        let step = Seconds(1.0);
+        assert!(rest(step, 1.1, &parameters.for_free_share(0.1)).0 < rest(step, 1.1, &parameters).0);
+    }
+
+    #[test]
+    fn no_cohort_copies_more_than_there_is_room_for() {
+        let parameters = RelocationParameters::default();
+        // By the share of their garbage: 4, 3, 2, 1.
+        let segments = [segment(1, 100, 40), segment(2, 100, 30), segment(3, 400, 70), segment(4, 60, 6)];
+        for (room, chosen, copied) in [
+            (u64::MAX, vec![1, 2, 3, 4], 146),
+            (106 * MIB, vec![2, 3, 4], 106),
+            (106 * MIB - 1, vec![3, 4], 76),
+            (76 * MIB - 1, vec![2, 4], 36),
+            (6 * MIB, vec![4], 6),
+            (6 * MIB - 1, vec![], 0),
+        ] {
+            let found = cohort(&segments, &parameters, Bytes(room));
+            assert_eq!((found.segments, found.copied), (chosen, Bytes(copied * MIB)), "{room}");
+        }
+    }
+
+    #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
         let valid = RelocationParameters::default();
         valid.validate().unwrap();
@@ -213,6 +295,8 @@ mod tests {
             ("end_ratio", RelocationParameters { end_ratio: 1.4, ..valid.clone() }),
             ("end_ratio", RelocationParameters { end_ratio: 0.9, ..valid.clone() }),
             ("urgent_ratio", RelocationParameters { urgent_ratio: 1.3, ..valid.clone() }),
+            ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
+            ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
         ] {
             assert!(wrong.validate().unwrap_err().to_string().contains(name));
@@ -231,7 +315,7 @@ mod tests {
                 .enumerate()
                 .map(|(number, (one, other, settled))| SegmentUse { settled: *settled, ..segment(number as u32, *one.max(other), *one.min(other)) })
                 .collect();
-            let chosen = cohort(&segments, &parameters);
+            let chosen = cohort(&segments, &parameters, AMPLE);
             if !chosen.segments.is_empty() {
                 let of = |number: u32| segments.iter().find(|segment| segment.segment == number).unwrap();
                 prop_assert!(chosen.segments.iter().all(|number| of(*number).settled));
@@ -244,7 +328,7 @@ mod tests {
                 prop_assert!(left <= too_little || left as f64 <= live as f64 * (parameters.end_ratio - 1.0) + 1.0);
             }
             segments.reverse();
-            prop_assert_eq!(cohort(&segments, &parameters), chosen);
+            prop_assert_eq!(cohort(&segments, &parameters, AMPLE), chosen);
         }
     }
 }

@@ -11,6 +11,8 @@
 //! - A segment is kept while a compaction runs that has appended to it, because no table names it yet (see [`super::removal`]).
 //! - A value that cannot be read stays where it is. A filter must not fail; the reader of the value will.
 //!
+//! Where there is no room for a copy the value stays where it is, as well: relocation must free space, not fill the disk.
+//!
 //! A value whose time is over is removed instead, by the clock at the compaction's begin.
 //!
 //! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason.
@@ -34,6 +36,7 @@ use super::pointer::{Pointer, SegmentNumber};
 use super::segment::InFlight;
 use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
+use crate::limits::gate::Gate;
 
 thread_local! {
     /// The level that the tables of this thread's last compaction went to.
@@ -61,6 +64,8 @@ pub(crate) fn mark_unsynced() {
 pub(crate) struct Relocation {
     log: Arc<ValueLog>,
     duties: ThreadDuties,
+    /// Asked before each copy; `None` where nothing is written.
+    pub(crate) gate: Option<Arc<Gate>>,
     cohort: RwLock<Arc<HashSet<SegmentNumber>>>,
     /// Whether a compaction on purpose runs.
     on_purpose: AtomicBool,
@@ -73,10 +78,16 @@ pub(crate) struct Relocation {
 
 impl Relocation {
     /// With `reclaims_expired`, compactions remove values whose time is over.
-    pub(crate) fn new(log: Arc<ValueLog>, reclaims_expired: bool, duties: ThreadDuties) -> Self {
+    pub(crate) fn new(
+        log: Arc<ValueLog>,
+        gate: Option<Arc<Gate>>,
+        reclaims_expired: bool,
+        duties: ThreadDuties,
+    ) -> Self {
         Self {
             log,
             duties,
+            gate,
             cohort: RwLock::default(),
             on_purpose: AtomicBool::new(false),
             reclaims_expired,
@@ -151,6 +162,7 @@ impl CompactionFilterFactory for Relocators {
             record: Vec::new(),
             stored: Vec::new(),
             told: false,
+            has_room: true,
         }))
     }
 }
@@ -170,9 +182,17 @@ struct Relocator {
     record: Vec<u8>,
     stored: Vec<u8>,
     told: bool,
+    /// Once there was no room for a copy, all that follows stays where it is: a compaction must not ask for each value.
+    has_room: bool,
 }
 
 impl Relocator {
+    fn has_room_for(&mut self, record_bytes: usize) -> bool {
+        let gate = self.relocation.gate.as_ref();
+        self.has_room = self.has_room && gate.is_none_or(|gate| gate.admit_relocation(record_bytes));
+        self.has_room
+    }
+
     /// Copies the value; `None` where that cannot be done.
     fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
         let _duty = self.tells_duty.then(|| self.relocation.duties.enter(Duty::Relocation));
@@ -212,7 +232,9 @@ impl CompactionFilter for Relocator {
         }
         match header.kind {
             Kind::Separated(pointer)
-                if self.cohort.contains(&pointer.segment) && !self.relocation.stopping.load(Ordering::Relaxed) =>
+                if self.cohort.contains(&pointer.segment)
+                    && !self.relocation.stopping.load(Ordering::Relaxed)
+                    && self.has_room_for(pointer.record_bytes(key.len())) =>
             {
                 match self.relocate(key, &value[..header.bytes], pointer) {
                     Some(()) => Verdict::Change(&self.stored),

@@ -5,27 +5,31 @@
 //! purpose: the deepest first, in the order of the keys, with rests between, and not while level 0 fills. Such compactions stay on
 //! this server, since a worker has no segments.
 //!
+//! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
+//! is tight, [`crate::limits`] sees to it that it is met.
+//!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
 //! compactions for each table there was, and nothing is tried for [`AFTER_FAILED_PASS`].
 //!
 //! Failure: whatever fails is logged and tried again in the next round.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::relocation::{RelocationParameters, cohort, ratio, rest};
-use ecotone_policy::units::Seconds;
+use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::compaction::CompactionOptions;
-use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
+use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
 
 use super::pointer::SegmentNumber;
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use crate::family::DataFamily;
+use crate::limits::pledges::ON_PURPOSE;
 use crate::{Error, Result};
 
 /// The longest time between two rounds while something is waited for that nobody tells of.
@@ -175,6 +179,9 @@ impl Thread {
         let none = HashSet::new();
         let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.cohort);
         let round = self.removal.round(db, self.family, cohort_now)?;
+        if let Some(gate) = &self.relocation.gate {
+            gate.changed();
+        }
         let waits_for_flush = self.settle(db, &round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         if self.again.is_some_and(|again| Instant::now() < again) {
@@ -191,13 +198,27 @@ impl Thread {
     /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It grows also while a pass is under
     /// way: a compaction takes along what is known when it begins.
     fn choose(&mut self, round: &Round) -> Option<bool> {
-        let chosen = cohort(&round.segments, &self.parameters);
+        let gate = self.relocation.gate.as_ref();
+        let room = gate.map_or(u64::MAX, |gate| gate.for_relocation());
+        let chosen = cohort(&round.segments, &self.parameters_now(), Bytes(room));
         let there: HashSet<_> = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
         let pass = self.pass.get_or_insert_default();
         let before = pass.cohort.len();
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
-        pass.cohort.extend(chosen.segments.into_iter().map(SegmentNumber));
+        // What is left of the cohort will be copied, too.
+        let uses: HashMap<_, _> =
+            round.segments.iter().map(|segment| (SegmentNumber(segment.segment), segment.referenced.0)).collect();
+        let mut added = Vec::new();
+        let mut copied: u64 = pass.cohort.iter().filter_map(|segment| uses.get(segment)).sum();
+        for segment in chosen.segments.into_iter().map(SegmentNumber).filter(|segment| !pass.cohort.contains(segment)) {
+            let with_it = copied.saturating_add(uses.get(&segment).copied().unwrap_or(0));
+            if with_it <= room {
+                copied = with_it;
+                added.push(segment);
+            }
+        }
+        pass.cohort.extend(added);
         let grown = pass.cohort.len() > kept;
         if grown || kept < before {
             pass.steps_left = None;
@@ -208,6 +229,12 @@ impl Thread {
             return None;
         }
         Some(grown)
+    }
+
+    /// The parameters for as much space as there is.
+    fn parameters_now(&self) -> RelocationParameters {
+        let free_share = self.relocation.gate.as_ref().map_or(1.0, |gate| gate.room().free_share());
+        self.parameters.for_free_share(free_share)
     }
 
     /// Begins a flush where segments have waited for one for long. Returns whether any wait.
@@ -254,12 +281,20 @@ impl Thread {
         };
         *left = fewer;
         let began = Instant::now();
+        let gate = self.relocation.gate.as_ref();
+        gate.inspect(|gate| gate.compaction_begins(ON_PURPOSE, table.bytes));
         let outcome = self.relocation.on_purpose(|| compact(db, self.family, &table));
+        gate.inspect(|gate| gate.compaction_ended(ON_PURPOSE, table.bytes));
         if let Err(error) = outcome {
             // Another compaction was faster, most likely; the next round looks again.
             tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
+            if error.kind() == ErrorKind::CompactionTooLarge {
+                // It does not fit now, which says nothing of the pass.
+                *left = fewer + 1;
+                return Ok(ROUND_INTERVAL);
+            }
         }
-        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &self.parameters);
+        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &self.parameters_now());
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(Duration::ZERO)
     }

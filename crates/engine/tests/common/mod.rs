@@ -3,6 +3,7 @@
 
 mod contents;
 pub mod offloads;
+pub mod tmpfs;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,0 +1,138 @@
+//! What is free on a file system, and what a store's directory takes.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirEntry, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::values::log::VALUES_DIRECTORY;
+
+/// A table or segment that has not changed for so long is taken to be complete, and not asked again for its length.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// After so long every file is asked again.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// A unit of `st_blocks`, by POSIX.
+const BLOCK_BYTES: u64 = 512;
+
+/// Bytes free for this process on the file system that holds `directory`, and the size of that file system.
+pub(crate) fn file_system(directory: &Path) -> io::Result<(u64, u64)> {
+    let system = rustix::fs::statvfs(directory)?;
+    Ok((system.f_bavail.saturating_mul(system.f_frsize), system.f_blocks.saturating_mul(system.f_frsize)))
+}
+
+/// Bytes of all files in `directory` that are called tables, whoever names them.
+pub(crate) fn table_bytes(directory: &Path) -> io::Result<u64> {
+    let mut bytes: u64 = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if is(&entry.file_name(), "sst") {
+            bytes = bytes.saturating_add(there(entry.metadata())?.map_or(0, |metadata| metadata.len()));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Counts what a store's directory takes, and remembers the lengths of files that do not change any more.
+#[derive(Debug, Default)]
+pub(crate) struct OwnBytes {
+    settled: HashMap<OsString, u64>,
+    since: Option<Instant>,
+}
+
+impl OwnBytes {
+    /// Bytes of all files below `directory`; of each its length or what is allocated for it, whichever is more.
+    pub(crate) fn measure(&mut self, directory: &Path) -> io::Result<u64> {
+        if self.since.is_none_or(|since| since.elapsed() > FORGET_AFTER) {
+            self.settled.clear();
+            self.since = Some(Instant::now());
+        }
+        self.below(directory, SystemTime::now(), true)
+    }
+
+    /// Names of tables and segments are never used again, but for those of outputs that a worker made: only in `settles`
+    /// lengths are remembered.
+    fn below(&mut self, directory: &Path, now: SystemTime, settles: bool) -> io::Result<u64> {
+        let Some(entries) = there(std::fs::read_dir(directory))? else { return Ok(0) };
+        let mut bytes: u64 = 0;
+        for entry in entries {
+            // Removed meanwhile: the rest counts.
+            let Some(entry) = there(entry)? else { continue };
+            let name = entry.file_name();
+            let of_entry = match self.settled.get(&name) {
+                Some(known) if settles => *known,
+                _ => self.of_entry(&entry, name, now, settles)?,
+            };
+            bytes = bytes.saturating_add(of_entry);
+        }
+        Ok(bytes)
+    }
+
+    fn of_entry(&mut self, entry: &DirEntry, name: OsString, now: SystemTime, settles: bool) -> io::Result<u64> {
+        let Some(metadata) = there(entry.metadata())? else { return Ok(0) };
+        if metadata.is_dir() {
+            let settles = settles && name == VALUES_DIRECTORY;
+            return self.below(&entry.path(), now, settles);
+        }
+        let bytes = metadata.len().max(metadata.blocks().saturating_mul(BLOCK_BYTES));
+        if settles && (is(&name, "sst") || is(&name, "segment")) && is_settled(&metadata, now) {
+            self.settled.insert(name, bytes);
+        }
+        Ok(bytes)
+    }
+}
+
+fn is_settled(metadata: &Metadata, now: SystemTime) -> bool {
+    metadata.modified().is_ok_and(|then| now.duration_since(then).is_ok_and(|passed| passed > SETTLED_AFTER))
+}
+
+fn is(name: &OsStr, extension: &str) -> bool {
+    Path::new(name).extension().is_some_and(|found| found == extension)
+}
+
+/// `None` for what is not there any more.
+fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_counts_and_those_that_are_gone_do_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::create_dir_all(path.join("values")).unwrap();
+        std::fs::create_dir_all(path.join("session_tmp/job-1")).unwrap();
+        let names =
+            ["000007.sst", "values/000001.segment", "session_tmp/job-1/000007.sst", "000009.log", "MANIFEST-000001"];
+        // Whole blocks, so that what is allocated is what is written.
+        for (number, name) in names.into_iter().enumerate() {
+            std::fs::write(path.join(name), vec![1; 65536 * (number + 1)]).unwrap();
+        }
+        let old = SystemTime::now() - 2 * SETTLED_AFTER;
+        for name in &names[..3] {
+            std::fs::File::open(path.join(name)).unwrap().set_modified(old).unwrap();
+        }
+        let mut own = OwnBytes::default();
+        let all = own.measure(path).unwrap();
+        assert!((15 * 65536..16 * 65536).contains(&all), "{all}");
+        assert_eq!(table_bytes(path).unwrap(), 65536);
+        // A table of another folder has the same name as one whose length is known.
+        assert_eq!(own.settled.len(), 2);
+        assert_eq!(own.measure(path).unwrap(), all);
+        std::fs::remove_file(path.join(names[0])).unwrap();
+        std::fs::remove_dir_all(path.join("session_tmp")).unwrap();
+        assert_eq!(own.measure(path).unwrap(), all - 4 * 65536);
+        assert!(file_system(path).is_ok_and(|(free, all)| free <= all && all > 0));
+    }
+}

@@ -1,0 +1,123 @@
+//! Finds out what is garbage where space is tight.
+//!
+//! What was deleted or overwritten takes space until a compaction has met it, in tables and in segments alike, and RocksDB compacts
+//! only as more is written. Where writes are refused that would be never. So the memtable is flushed, which also frees its WAL, and
+//! tables are compacted down until they lie in the last level, those first that hold the most deletions for their size. Which ones:
+//!
+//! - Without a value log those with deletions, once writes are refused. What else is garbage there is little: RocksDB keeps the
+//!   levels above the last at a tenth of it.
+//! - With a value log all, as soon as space is tight. They are small, and what they overwrite is large.
+//!
+//! Bounds: [`MOST_TABLES`] at a time and [`MOST_ROUNDS`] times between two rests; the rests take most of the time, or half of it
+//! while writes are refused. Where nothing is written there is nothing to do in the end.
+//!
+//! Threads: that of [`super::watch`]. What is asked for runs in RocksDB's threads, but for the first compaction of a store that has
+//! nothing below level 0, which has no other way: it is small, and nobody but the thread waits for it.
+
+use std::time::{Duration, Instant};
+
+use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
+
+use crate::family::DataFamily;
+use crate::{Error, Result};
+
+/// While writes are taken it works for at most this part of the time (one in so many).
+const TIME_SHARE: u32 = 5;
+
+/// It rests at least so long then, so that a few writes a second are not compacted one by one.
+const LEAST_REST: Duration = Duration::from_secs(1);
+
+/// Compactions are asked for so often between two rests: once for each level, and once for what was written meanwhile.
+const MOST_ROUNDS: u32 = 8;
+
+/// Tables that are asked for at a time: RocksDB goes through all tables for each.
+const MOST_TABLES: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Reclaim {
+    has_value_log: bool,
+    /// Since when it works, and how often it has asked for something since then.
+    began: Option<(Instant, u32)>,
+    /// Rests until then.
+    again: Option<Instant>,
+}
+
+impl Reclaim {
+    pub(crate) fn new(has_value_log: bool) -> Self {
+        Self { has_value_log, began: None, again: None }
+    }
+
+    /// Asks for the next step where the last is done. To be called again and again while space is tight.
+    pub(crate) fn step(&mut self, db: &DB, family: DataFamily, refuses_writes: bool) -> Result<()> {
+        let rests = self.again.is_some_and(|again| Instant::now() < again);
+        if rests || !(refuses_writes || self.has_value_log) || is_busy(db, family)? {
+            return Ok(());
+        }
+        let (began, rounds) = self.began.unwrap_or_else(|| (Instant::now(), 0));
+        if rounds < MOST_ROUNDS && self.ask(db, family)? {
+            self.began = Some((began, rounds + 1));
+        } else if self.began.take().is_some() {
+            let took = began.elapsed();
+            let rest = if refuses_writes { took } else { LEAST_REST.max(took * (TIME_SHARE - 1)) };
+            self.again = Some(Instant::now() + rest);
+        }
+        Ok(())
+    }
+
+    /// Asks RocksDB for whatever comes next. False where there is nothing.
+    fn ask(&self, db: &DB, family: DataFamily) -> Result<bool> {
+        if number(db, family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE)? > 0 {
+            let mut options = FlushOptions::default();
+            options.set_wait(false);
+            // Otherwise it would wait, without limit, until compactions have caught up.
+            options.set_allow_write_stall(true);
+            db.flush_cf_opt(&family, &options).map_err(|error| Error::from_rocks(&error))?;
+            return Ok(true);
+        }
+        let mut tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let last_level = tables.iter().map(|table| table.level).max();
+        if last_level == Some(0) {
+            let mut options = CompactOptions::default();
+            options.set_exclusive_manual_compaction(false);
+            db.compact_range_cf_opt(&family, None::<&[u8]>, None::<&[u8]>, &options);
+            return Ok(true);
+        }
+        tables.retain(|table| Some(table.level) < last_level && (self.has_value_log || may_hold_deletions(table)));
+        let deletions_per_byte = |table: &TableMetadata| table.deletions as f64 / table.bytes.max(1) as f64;
+        tables.sort_by(|one, other| deletions_per_byte(other).total_cmp(&deletions_per_byte(one)));
+        tables.truncate(MOST_TABLES);
+        for table in &tables {
+            let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
+            let suggested = db.suggest_compact_range_cf(&family, Some(from), Some(to));
+            suggested.map_err(|error| Error::from_rocks(&error))?;
+        }
+        Ok(!tables.is_empty())
+    }
+}
+
+/// RocksDB does not know of tables that it has not looked at since it was opened.
+fn may_hold_deletions(table: &TableMetadata) -> bool {
+    table.deletions > 0 || table.entries == 0
+}
+
+/// Whether something is written that may free space, or waits until there is room for it.
+fn is_busy(db: &DB, family: DataFamily) -> Result<bool> {
+    for property in [
+        properties::NUM_RUNNING_COMPACTIONS,
+        properties::COMPACTION_PENDING,
+        properties::NUM_RUNNING_FLUSHES,
+        properties::MEM_TABLE_FLUSH_PENDING,
+    ] {
+        if number(db, family, property)? > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn number(db: &DB, family: DataFamily, property: &properties::PropName) -> Result<u64> {
+    let found = db.property_int_value_cf(&family, property).map_err(|error| Error::from_rocks(&error))?;
+    Ok(found.unwrap_or(0))
+}
