@@ -71,6 +71,14 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
         };
         Ok(())
     }),
+    ("space_max_bytes", "most bytes that the store's folder may take, or off", |options, value| {
+        options.space.max_bytes = number_or(value, "off")?;
+        Ok(())
+    }),
+    ("space_reserve_bytes", "bytes kept free, below which writes are refused, or auto", |options, value| {
+        options.space.reserve_bytes = number_or(value, "auto")?;
+        Ok(())
+    }),
     ("compaction_readahead_bytes", "bytes a compaction reads ahead", |options, value| {
         number(value).map(|number| options.compaction_readahead_bytes = number)
     }),
@@ -78,6 +86,14 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
 
 fn number<T: std::str::FromStr>(value: &str) -> std::result::Result<T, String> {
     value.parse().map_err(|_| "must be a whole number in the option's range".into())
+}
+
+/// A number, or `None` for `word`.
+fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String> {
+    if value == word {
+        return Ok(None);
+    }
+    value.parse().map(Some).map_err(|_| format!("must be a whole number of bytes, or {word}"))
 }
 
 /// Sets the option that `assignment` (`name=value`) names.
@@ -105,12 +121,20 @@ mod tests {
         set_store_option(&mut options, "memtable_bytes=8388608").unwrap();
         set_store_option(&mut options, "compression=zstd").unwrap();
         assert_eq!(options.memtable_bytes, 8 << 20);
+        set_store_option(&mut options, "space_max_bytes=1073741824").unwrap();
+        set_store_option(&mut options, "space_reserve_bytes=67108864").unwrap();
+        assert_eq!((options.space.max_bytes, options.space.reserve_bytes), (Some(1 << 30), Some(64 << 20)));
+        set_store_option(&mut options, "space_max_bytes=off").unwrap();
+        set_store_option(&mut options, "space_reserve_bytes=auto").unwrap();
+        assert_eq!(options.space, ecotone_engine::SpaceLimits::default());
         assert_eq!(options.compression, ecotone_engine::Compression::Zstd);
         for (wrong, says) in [
             ("memtable_bytes", "name=value"),
             ("memtable_bytes=much", "whole number"),
             ("memtables=3", "memtable_count"),
             ("durability=maybe", "everysec"),
+            ("space_max_bytes=most", "or off"),
+            ("space_reserve_bytes=off", "or auto"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");
