@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_policy::relocation::RelocationParameters;
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
 use ecotone_rocks_sys::properties::add_table_collector;
@@ -23,13 +22,14 @@ use crate::options::Separation;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
 use crate::values::log::Place;
+use crate::values::pacing::Pacing;
 use crate::values::readers::{Reader, Readers};
 use crate::values::references;
 use crate::values::relocation::{Relocation, Relocators};
 use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
-use crate::values::upkeep::{Upkeep, Wake};
+use crate::values::upkeep::{Settings, Upkeep, Wake};
 use crate::{Error, LockHolder, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
@@ -55,8 +55,7 @@ pub(crate) struct Opening {
     newest_wal: u64,
     outcome: Arc<ReplayOutcome>,
     relocation: Arc<Relocation>,
-    parameters: RelocationParameters,
-    most_l0_tables: u64,
+    settings: Settings,
     wake: Arc<Wake>,
     opening: Arc<AtomicBool>,
     lock: Option<File>,
@@ -113,9 +112,12 @@ impl Opening {
             newest_wal: newest_wal(directory)?,
             outcome,
             relocation,
-            parameters: store_options.relocation.clone(),
-            // Half of the way to the stall threshold is for users.
-            most_l0_tables: u64::from(store_options.l0_slowdown_trigger / 2),
+            settings: Settings {
+                parameters: store_options.relocation.clone(),
+                // A compaction of level 0 takes all tables below it, and must be able to begin. With fewer none is due.
+                most_l0_tables: u64::from(store_options.l0_compaction_trigger - 1),
+                counters: options.clone(),
+            },
             wake: Arc::default(),
             opening,
             lock,
@@ -163,17 +165,9 @@ impl Opening {
         }
         let readers = Readers::default();
         let removal = Arc::new(Removal::new(self.log.clone(), readers.clone(), directory, self.newest_wal, identity));
-        let (relocation, parameters) = (self.relocation, self.parameters);
+        let relocation = self.relocation;
         let upkeep = if writable {
-            let upkeep = Upkeep::start(
-                removal.clone(),
-                relocation.clone(),
-                parameters,
-                self.most_l0_tables,
-                self.wake,
-                db,
-                family,
-            );
+            let upkeep = Upkeep::start(removal.clone(), relocation.clone(), self.settings, self.wake, db, family);
             Some(upkeep.map_err(|error| Error::io("start the value log's thread of", directory, &error))?)
         } else {
             None
@@ -202,6 +196,9 @@ impl DataLayer {
     /// Appends the value of `key` and leaves in `stored` what goes to RocksDB instead. `header` is that of the inline value.
     pub(crate) fn separate(&self, key: &[u8], header: &[u8], value: &[u8], stored: &mut Vec<u8>) -> Result<InFlight> {
         let (pointer, in_flight) = self.log.append(Place::Written, key, value)?;
+        if let Some(upkeep) = &self.upkeep {
+            upkeep.wrote(pointer.record_bytes(key.len()));
+        }
         stored.clear();
         encode_separated(header, pointer, stored);
         Ok(in_flight)
@@ -264,6 +261,11 @@ impl DataLayer {
         })
     }
 
+    /// How slow writes are to be.
+    pub(crate) fn pacing(&self) -> &Pacing {
+        &self.relocation.pacing
+    }
+
     /// Registers an iterator that is about to be made.
     pub(crate) fn reader(&self) -> Reader {
         self.readers.enter()
@@ -275,6 +277,7 @@ impl DataLayer {
             relocating_segments: self.relocation.cohort_segments(),
             relocated_bytes: self.relocation.relocated_bytes(),
             expired_values: self.relocation.expired_values(),
+            paced_ms: self.relocation.pacing.rested().as_millis() as u64,
             ..self.removal.properties()
         }
     }

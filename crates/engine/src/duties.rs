@@ -99,6 +99,20 @@ impl ThreadDuties {
         });
     }
 
+    /// A duty on this thread until [`end`](Self::end).
+    pub(crate) fn begin(&self, duty: Duty) {
+        if let Some(observer) = &self.0 {
+            observer.begin(duty);
+        }
+    }
+
+    /// The duty that this thread began last has ended.
+    pub(crate) fn end(&self) {
+        if let Some(observer) = &self.0 {
+            observer.end();
+        }
+    }
+
     /// A duty for as long as the answer lives. The answer must be dropped on this thread, innermost first.
     pub(crate) fn enter(&self, duty: Duty) -> Entered<'_> {
         if let Some(observer) = &self.0 {

@@ -111,7 +111,7 @@ impl Store {
         match &self.values {
             Some(values) if values.takes(value.len()) => {
                 let _admitted = self.admit(Purpose::Takes, cost(key.len(), key.len() + value.len()))?;
-                self.put_separated(values, key, value, options)
+                values.pacing().around(|| self.put_separated(values, key, value, options))
             }
             _ => {
                 let _admitted = self.admit(Purpose::Takes, cost(key.len() + value.len(), 0))?;

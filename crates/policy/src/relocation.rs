@@ -9,6 +9,9 @@
 //! cohort is made of the cheapest ones, as the cost-benefit of a log-structured file system without its age term (Rosenblum
 //! and Ousterhout 1992, section 3.6).
 //!
+//! Segments that are mostly garbage are always in the cohort: what compactions that run anyway copy of them is little. The others
+//! join it when there is too much garbage.
+//!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
 
@@ -21,17 +24,25 @@ use crate::units::{Bytes, Seconds};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelocationParameters {
-    /// The bytes of all segments by the bytes that tables name, at which a cohort is chosen. Default 1.35, more than 1.
+    /// From this share of garbage on a segment is relocated in passing, by the compactions that run anyway. Default 0.4: such
+    /// a copy frees two thirds of its bytes at least. At least `min_garbage_share` and less than 1.
+    pub in_passing_share: f64,
+    /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort, and
+    /// tables that nobody compacts are compacted on purpose. Default 1.35, more than 1.
     pub begin_ratio: f64,
     /// That ratio once the cohort is gone. Default 1.15, at least 1 and less than `begin_ratio`. Far apart, passes over the
     /// keys are few; close together, less is moved that would have died soon.
     pub end_ratio: f64,
     /// A segment is never moved while less than this share of it is garbage. Default 0.1, more than 0 and less than 1.
     pub min_garbage_share: f64,
-    /// Less garbage than this is left alone. Default 64 MiB.
+    /// Less garbage than this is left alone. Default 16 MiB.
     pub min_garbage_bytes: Bytes,
     /// The ratio from which on there is no rest between two compactions on purpose. Default 1.6, more than `begin_ratio`.
     pub urgent_ratio: f64,
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
+    pub pace_ratio: f64,
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.5, more than `pace_ratio`.
+    pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
 }
@@ -43,11 +54,14 @@ const LEAST_DISTANCE: f64 = 0.1;
 impl Default for RelocationParameters {
     fn default() -> Self {
         Self {
+            in_passing_share: 0.4,
             begin_ratio: 1.35,
             end_ratio: 1.15,
             min_garbage_share: 0.1,
-            min_garbage_bytes: Bytes::from_mib(64),
+            min_garbage_bytes: Bytes::from_mib(16),
             urgent_ratio: 1.6,
+            pace_ratio: 1.2,
+            slowest_ratio: 1.5,
             ample_free_share: 0.25,
         }
     }
@@ -73,6 +87,16 @@ impl RelocationParameters {
         if !(self.urgent_ratio > self.begin_ratio && self.urgent_ratio.is_finite()) {
             return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `begin_ratio` and finite");
         }
+        if !(self.in_passing_share >= self.min_garbage_share && self.in_passing_share < 1.0) {
+            let expected = "at least `min_garbage_share` and less than 1";
+            return refuse("relocation.in_passing_share", self.in_passing_share, expected);
+        }
+        if !(self.pace_ratio > 1.0 && self.pace_ratio.is_finite()) {
+            return refuse("relocation.pace_ratio", self.pace_ratio, "more than 1 and finite");
+        }
+        if !(self.slowest_ratio > self.pace_ratio && self.slowest_ratio.is_finite()) {
+            return refuse("relocation.slowest_ratio", self.slowest_ratio, "more than `pace_ratio` and finite");
+        }
         if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
             return refuse("relocation.ample_free_share", self.ample_free_share, "more than 0 and at most 1");
         }
@@ -90,6 +114,8 @@ impl RelocationParameters {
             begin_ratio: nearer(self.begin_ratio),
             end_ratio: nearer(self.end_ratio),
             urgent_ratio: nearer(self.urgent_ratio),
+            pace_ratio: nearer(self.pace_ratio),
+            slowest_ratio: nearer(self.slowest_ratio),
             min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
             ..self.clone()
         }
@@ -132,6 +158,53 @@ fn sums(segments: &[SegmentUse]) -> (u64, u64) {
     (all, settled.map(SegmentUse::garbage).fold(0, u64::saturating_add))
 }
 
+/// What share of the entries that are flushed replaces an older one that is still in a table. Compactions find that out late, so
+/// it is an average over the last flushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OverwriteShare {
+    flushed: f64,
+    dropped: f64,
+}
+
+/// What a flush counts when the next one is observed: half of the average is of the last seven.
+const FLUSH_DECAY: f64 = 0.9;
+
+impl OverwriteShare {
+    /// `flushed` entries have come to level 0 and compactions have dropped `dropped` that were replaced, since the last call.
+    pub fn observe(&mut self, flushed: u64, dropped: u64) {
+        if flushed > 0 {
+            self.flushed *= FLUSH_DECAY;
+            self.dropped *= FLUSH_DECAY;
+        }
+        self.flushed += flushed as f64;
+        self.dropped += dropped as f64;
+    }
+
+    /// The share, 0 to 1; 0 while nothing is known.
+    pub fn share(&self) -> f64 {
+        if self.flushed > 0.0 { (self.dropped / self.flushed).min(1.0) } else { 0.0 }
+    }
+}
+
+/// [`ratio`], if of the `unmet` bytes, which compactions have not brought to the last level yet, `overwrites` (0 to 1) replace older
+/// ones there. At most 10: then all may be garbage.
+pub fn ratio_with_unmet(segments: &[SegmentUse], unmet: Bytes, overwrites: f64) -> f64 {
+    let (all, garbage) = sums(segments);
+    let hidden = unmet.0 as f64 * overwrites;
+    let live = (all - garbage) as f64 - hidden;
+    if all == 0 { 1.0 } else { all as f64 / live.max(all as f64 / 10.0) }
+}
+
+/// The share of their time, 0 to 0.9, that writers rest at this ratio, so that relocation keeps up with them: none up to `pace_ratio`,
+/// most from `slowest_ratio` on, in proportion between.
+pub fn pace(ratio_with_unmet: f64, parameters: &RelocationParameters) -> f64 {
+    let span = parameters.slowest_ratio - parameters.pace_ratio;
+    ((ratio_with_unmet - parameters.pace_ratio) / span).clamp(0.0, 1.0) * MOST_REST
+}
+
+/// Nobody waits for ever, however much garbage there is.
+const MOST_REST: f64 = 0.9;
+
 /// How long to rest after a compaction on purpose that took `step`: as long as it took at the end of a pass, and less the more
 /// there is to free.
 pub fn rest(step: Seconds, ratio: f64, parameters: &RelocationParameters) -> Seconds {
@@ -158,10 +231,11 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: 
     let (all, garbage) = sums(segments);
     let live = all - garbage;
     let garbage_at = |ratio: f64| (live as f64 * (ratio - 1.0)) as u64;
-    if garbage < parameters.min_garbage_bytes.0.max(1) || garbage < garbage_at(parameters.begin_ratio) {
+    if garbage < parameters.min_garbage_bytes.0.max(1) {
         return Cohort::default();
     }
-    let to_free = garbage - garbage_at(parameters.end_ratio).min(garbage);
+    let is_too_much = garbage >= garbage_at(parameters.begin_ratio);
+    let to_free = if is_too_much { garbage - garbage_at(parameters.end_ratio).min(garbage) } else { 0 };
     let mut worth: Vec<_> = segments
         .iter()
         .filter(|segment| segment.settled && segment.garbage_share() >= parameters.min_garbage_share)
@@ -171,7 +245,7 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: 
     });
     let mut chosen = Cohort::default();
     for segment in worth {
-        if chosen.freed.0 >= to_free {
+        if chosen.freed.0 >= to_free && segment.garbage_share() < parameters.in_passing_share {
             break;
         }
         let copied = chosen.copied.0.saturating_add(segment.bytes.0.min(segment.referenced.0));
@@ -202,14 +276,65 @@ mod tests {
     fn nothing_is_moved_below_the_ratio_and_the_cheapest_above_it() {
         let parameters = RelocationParameters::default();
         // 400 MiB, 100 of them garbage: 400 / 300 is 1.33.
-        let mut segments = vec![segment(1, 100, 50), segment(2, 100, 90), segment(3, 100, 70), segment(4, 100, 90)];
+        let mut segments = vec![segment(1, 100, 65), segment(2, 100, 85), segment(3, 100, 65), segment(4, 100, 85)];
         assert_eq!(cohort(&segments, &parameters, AMPLE), Cohort::default());
         // One more MiB of garbage in each: 400 / 296 is 1.351. To be left: 0.15 of 296 MiB, so 59.6 are to be freed.
         for segment in &mut segments {
             segment.referenced = Bytes(segment.referenced.0 - MIB);
         }
         let chosen = cohort(&segments, &parameters, AMPLE);
-        assert_eq!(chosen, Cohort { segments: vec![1, 3], copied: Bytes(118 * MIB), freed: Bytes(82 * MIB) });
+        assert_eq!(chosen, Cohort { segments: vec![1, 3], copied: Bytes(128 * MIB), freed: Bytes(72 * MIB) });
+    }
+
+    #[test]
+    fn what_is_mostly_garbage_is_moved_in_passing_however_little_garbage_there_is_in_all() {
+        let parameters = RelocationParameters::default();
+        // 1000 MiB of which 80 are garbage.
+        let segments = [segment(1, 100, 60), segment(2, 100, 61), segment(3, 800, 799)];
+        let chosen = cohort(&segments, &parameters, AMPLE);
+        assert_eq!(chosen, Cohort { segments: vec![1], copied: Bytes(60 * MIB), freed: Bytes(40 * MIB) });
+        assert_eq!(cohort(&segments, &parameters, Bytes(59 * MIB)), Cohort::default());
+    }
+
+    #[test]
+    fn overwrites_are_learned_from_what_compactions_drop() {
+        let mut overwrites = OverwriteShare::default();
+        assert_eq!(overwrites.share(), 0.0);
+        // A load: nothing is replaced.
+        for _ in 0..20 {
+            overwrites.observe(1000, 0);
+        }
+        assert_eq!(overwrites.share(), 0.0);
+        // From now on four in five replace something, which a compaction finds after every fourth flush.
+        for _ in 0..20 {
+            (0..4).for_each(|_| overwrites.observe(1000, 0));
+            overwrites.observe(0, 3200);
+        }
+        assert!((overwrites.share() - 0.8).abs() < 0.15, "{overwrites:?}");
+        // More than was flushed: tables of before.
+        overwrites.observe(0, 1_000_000);
+        assert_eq!(overwrites.share(), 1.0);
+    }
+
+    #[test]
+    fn what_was_not_met_counts_as_garbage_as_far_as_it_overwrites() {
+        let segments = [segment(1, 100, 80), segment(2, 100, 100)];
+        let at = |unmet: u64, overwrites: f64| ratio_with_unmet(&segments, Bytes(unmet * MIB), overwrites);
+        assert_eq!(at(0, 1.0), ratio(&segments));
+        assert_eq!(at(60, 0.0), ratio(&segments));
+        assert_eq!(at(60, 0.5), 200.0 / 150.0);
+        assert_eq!(at(60, 1.0), 200.0 / 120.0);
+        assert_eq!(at(1000, 1.0), 10.0);
+        assert_eq!(ratio_with_unmet(&[], Bytes(0), 1.0), 1.0);
+    }
+
+    #[test]
+    fn the_more_garbage_the_slower_are_writers_but_never_stopped() {
+        let parameters = RelocationParameters::default();
+        let paces = [1.0, 1.2, 1.35, 1.5, 9.0].map(|ratio| pace(ratio, &parameters));
+        for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
+            assert!((pace - expected).abs() < 1e-9, "{paces:?}");
+        }
     }
 
     #[test]
@@ -223,8 +348,8 @@ mod tests {
 
     #[test]
     fn a_little_garbage_is_left_alone_however_large_its_share() {
-        assert_eq!(cohort(&[segment(1, 63, 0)], &RelocationParameters::default(), AMPLE), Cohort::default());
-        assert_eq!(cohort(&[segment(1, 64, 0)], &RelocationParameters::default(), AMPLE).segments, [1]);
+        assert_eq!(cohort(&[segment(1, 15, 0)], &RelocationParameters::default(), AMPLE), Cohort::default());
+        assert_eq!(cohort(&[segment(1, 16, 0)], &RelocationParameters::default(), AMPLE).segments, [1]);
     }
 
     #[test]
@@ -242,11 +367,11 @@ mod tests {
     fn the_less_is_free_the_earlier_relocation_begins() {
         let parameters = RelocationParameters::default();
         for (free_share, begin, end, urgent, min_garbage_mib) in [
-            (1.0, 1.35, 1.15, 1.6, 64),
-            (0.25, 1.35, 1.15, 1.6, 64),
-            (0.125, 1.175, 1.075, 1.3, 32),
-            (0.05, 1.07, 1.03, 1.12, 12),
-            (0.025, 1.035, 1.015, 1.06, 6),
+            (1.0, 1.35, 1.15, 1.6, 16),
+            (0.25, 1.35, 1.15, 1.6, 16),
+            (0.125, 1.175, 1.075, 1.3, 8),
+            (0.05, 1.07, 1.03, 1.12, 3),
+            (0.025, 1.035, 1.015, 1.06, 1),
             (0.0, 1.035, 1.015, 1.06, 0),
         ] {
             let now = parameters.for_free_share(free_share);
@@ -295,6 +420,10 @@ mod tests {
             ("end_ratio", RelocationParameters { end_ratio: 1.4, ..valid.clone() }),
             ("end_ratio", RelocationParameters { end_ratio: 0.9, ..valid.clone() }),
             ("urgent_ratio", RelocationParameters { urgent_ratio: 1.3, ..valid.clone() }),
+            ("in_passing_share", RelocationParameters { in_passing_share: 0.05, ..valid.clone() }),
+            ("in_passing_share", RelocationParameters { in_passing_share: 1.0, ..valid.clone() }),
+            ("pace_ratio", RelocationParameters { pace_ratio: 1.0, ..valid.clone() }),
+            ("slowest_ratio", RelocationParameters { slowest_ratio: 1.2, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
@@ -325,7 +454,13 @@ mod tests {
                 let live = all - garbage;
                 // What is below the least share is not moved, however much there is of it.
                 let too_little: u64 = segments.iter().filter(|segment| segment.settled && segment.garbage_share() < 0.01).map(SegmentUse::garbage).sum();
-                prop_assert!(left <= too_little || left as f64 <= live as f64 * (parameters.end_ratio - 1.0) + 1.0);
+                let is_mostly_garbage = |number: &u32| of(*number).garbage_share() >= parameters.in_passing_share;
+                prop_assert!(
+                    left <= too_little
+                        || left as f64 <= live as f64 * (parameters.end_ratio - 1.0) + 1.0
+                        // In passing only.
+                        || (ratio(&segments) <= begin && chosen.segments.iter().all(is_mostly_garbage))
+                );
             }
             segments.reverse();
             prop_assert_eq!(cohort(&segments, &parameters, AMPLE), chosen);

@@ -55,6 +55,9 @@ pub struct BenchReport {
     pub relocated_bytes: Option<u64>,
     /// Processor time of that by `cpu_seconds`.
     pub relocation_cpu_share: Option<f64>,
+    /// How long writers were made to rest, all threads together, until the store had settled, so that relocation kept up; in
+    /// milliseconds.
+    pub paced_ms: Option<u64>,
     /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
     /// compact is its cost too.
     pub cpu_seconds: f64,

@@ -119,6 +119,7 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         }),
     );
     let relocated_bytes = end.relocation.as_ref().map_or(0, |work| work.bytes);
+    let paced_ms = end.relocation.as_ref().map_or(0, |work| work.paced_ms);
     let relocation_cpu_share = match end.relocation.map_or(Ok(0.0), |work| work.cpu_seconds) {
         Ok(seconds) if cpu_seconds > 0.0 => Ok(seconds / cpu_seconds),
         Ok(_) => Err("there is no cpu_seconds".into()),
@@ -156,6 +157,7 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         sar_mean_steady,
         relocated_bytes: Some(relocated_bytes),
         relocation_cpu_share,
+        paced_ms: Some(paced_ms),
         cpu_seconds,
         cpu_us_per_op,
         rss_max_bytes,

@@ -40,6 +40,7 @@ pub fn report_table(report: &BenchReport) -> String {
     line("  mean, second half", known(report.sar_mean_steady.map(ratio)));
     if report.options.store.separation_min_bytes.is_some() {
         line("values relocated", known(report.relocated_bytes.map(bytes)));
+        line("  writers rested", known(report.paced_ms.map(|ms| format!("{ms} ms"))));
         line("  processor time", known(report.relocation_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
     }
     line("processor time", format!("{:.2} s", report.cpu_seconds));

@@ -359,7 +359,7 @@ fn updates_tell_what_garbage_costs() {
                 assert!(bytes > 0, "nine tenths of 200 MB were garbage");
                 let share = share.unwrap();
                 assert!(share > 0.0 && share < 1.0, "{share}");
-                // Of 200 MB most was garbage. Less than 64 MiB of it is left alone, and the segment that is being written stays.
+                // Of 200 MB most was garbage. Less than 16 MiB of it is left alone, and the segment that is being written stays.
                 let left = (settled - 1.35) * last.bytes_live.unwrap();
                 assert!(left < f64::from(128 << 20), "relocation was not waited for: {left} bytes too many");
             }

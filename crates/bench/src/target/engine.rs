@@ -118,6 +118,7 @@ impl Target for EngineTarget {
     fn relocation(&self) -> Result<Option<RelocationWork>> {
         Ok(self.store.value_log().map(|values| RelocationWork {
             bytes: values.relocated_bytes,
+            paced_ms: values.paced_ms,
             cpu_seconds: match &self.meter {
                 Ok(Meter(meter)) => Ok(meter.reading().cpu(Duty::Relocation).0),
                 Err(reason) => Err(reason.clone()),

@@ -74,6 +74,8 @@ pub trait Target: Send + Sync {
 pub struct RelocationWork {
     /// Bytes that were moved.
     pub bytes: u64,
+    /// How long writers were made to rest for it, all threads together, in milliseconds.
+    pub paced_ms: u64,
     /// Processor time of all threads, in seconds: all of compactions that are made for it alone, and the copying that other
     /// compactions do on their way.
     pub cpu_seconds: Measured<f64>,

@@ -158,6 +158,8 @@ impl Target for RocksdbTarget {
 
     fn relocation(&self) -> Result<Option<RelocationWork>> {
         Ok((self.kind == TargetKind::RocksdbBlob).then(|| RelocationWork {
+            // Its writers wait for RocksDB's stalls only.
+            paced_ms: 0,
             bytes: self.options.get_ticker_count(Ticker::BlobDbGcBytesRelocated),
             cpu_seconds: Err("RocksDB does not tell what moving values costs its compactions".into()),
         }))

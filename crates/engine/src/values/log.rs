@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -35,6 +35,12 @@ const COPIED_BYTES: usize = 64 * 1024;
 
 /// Sealed segments that are held open. A process may open 1024 files unless it is allowed more, and RocksDB needs some.
 const MOST_OPEN_SEGMENTS: usize = 256;
+
+/// Into so many parts the values are divided at least, as long as segments are not shorter than [`LEAST_SEGMENT_BYTES`].
+const SEGMENTS: u64 = 64;
+
+/// Shorter segments are not worth a file, unless they were asked for.
+const LEAST_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -57,6 +63,7 @@ pub enum Place {
 pub struct ValueLog {
     directory: PathBuf,
     segment_bytes: u64,
+    segment_bytes_now: AtomicU64,
     segments: RwLock<HashMap<SegmentNumber, Arc<Segment>>>,
     next_number: Mutex<u32>,
     written: Stream,
@@ -73,7 +80,8 @@ pub struct ValueLog {
 
 impl ValueLog {
     /// The value log of the store in `store_directory`, which need not have one yet. Nothing is written before the first append.
-    /// A segment is sealed before it would grow beyond `segment_bytes`; a longer record has one of its own.
+    /// A segment is sealed before it would grow beyond `segment_bytes`, and earlier while there is little: what is sealed whole must
+    /// be garbage whole before it goes. A longer record has one of its own.
     ///
     /// # Errors
     ///
@@ -96,6 +104,7 @@ impl ValueLog {
         Ok(Self {
             directory,
             segment_bytes,
+            segment_bytes_now: AtomicU64::new(LEAST_SEGMENT_BYTES),
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
             written: Stream::after(unsynced),
             relocated: Default::default(),
@@ -142,8 +151,8 @@ impl ValueLog {
     }
 
     fn append_parts(&self, place: Place, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
-        let (offset, in_flight) =
-            self.stream(place).append(parts, self.segment_bytes, || self.create_segment(place))?;
+        let most_bytes = self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed));
+        let (offset, in_flight) = self.stream(place).append(parts, most_bytes, || self.create_segment(place))?;
         // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
         let (offset, value_bytes) = (offset as u32, value_bytes as u32);
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
@@ -176,6 +185,8 @@ impl ValueLog {
         };
         let segment = Segment::create(&self.directory, number, resting_level)?;
         *next = after;
+        let all: u64 = self.segments.read().values().map(|segment| segment.bytes()).sum();
+        self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
         self.new_names.store(true, Ordering::Release);
         self.segments.write().insert(number, segment.clone());
         Ok(segment)

@@ -4,10 +4,12 @@
 //! - [`stream`], [`log`]: appends, reads and syncs. [`watermark`]: up to where it is durable.
 //! - [`replay`]: what a crash left. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go.
-//! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage.
+//! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage. [`pacing`]: no
+//!   more of it than can be relocated.
 
 pub(crate) mod barrier;
 pub(crate) mod log;
+pub(crate) mod pacing;
 pub(crate) mod pointer;
 pub(crate) mod readers;
 pub(crate) mod record;

@@ -86,6 +86,8 @@ fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
 pub(crate) struct References {
     /// Bytes of records that a table names, by segment.
     pub(crate) bytes: BTreeMap<SegmentNumber, u64>,
+    /// Bytes of records that each table names, by its number.
+    pub(crate) of_table: HashMap<u64, u64>,
     /// Numbers of the tables that name a segment of the cohort.
     pub(crate) naming_cohort: HashSet<u64>,
     /// Tables that do not say what they refer to.
@@ -110,6 +112,8 @@ impl References {
                     if items.iter().any(|(segment, _)| cohort.contains(segment)) {
                         references.naming_cohort.extend(number);
                     }
+                    let all = items.iter().map(|(_, bytes)| bytes).sum();
+                    references.of_table.extend(number.map(|number| (number, all)));
                     for (segment, bytes) in items {
                         *references.bytes.entry(segment).or_default() += bytes;
                     }

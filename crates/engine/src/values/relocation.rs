@@ -15,7 +15,8 @@
 //!
 //! A value whose time is over is removed instead, by the clock at the compaction's begin.
 //!
-//! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason.
+//! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason. To say so costs two readings of
+//! the thread's clock, so a few entries that are kept between two copies count as well.
 //!
 //! Threads: a compaction, or a part of one, runs on one thread. RocksDB makes its filter sometimes before and sometimes after it tells
 //! the listener, so nothing but the choice of a stream rests on what the listener has said.
@@ -32,6 +33,7 @@ use parking_lot::RwLock;
 
 use super::ValueLog;
 use super::log::Place;
+use super::pacing::Pacing;
 use super::pointer::{Pointer, SegmentNumber};
 use super::segment::InFlight;
 use crate::duties::ThreadDuties;
@@ -67,6 +69,9 @@ pub(crate) struct Relocation {
     /// Asked before each copy; `None` where nothing is written.
     pub(crate) gate: Option<Arc<Gate>>,
     cohort: RwLock<Arc<HashSet<SegmentNumber>>>,
+    /// How slow users' writes are to be.
+    pub(crate) pacing: Pacing,
+    is_pursued: AtomicBool,
     /// Whether a compaction on purpose runs.
     on_purpose: AtomicBool,
     reclaims_expired: bool,
@@ -89,6 +94,8 @@ impl Relocation {
             duties,
             gate,
             cohort: RwLock::default(),
+            pacing: Pacing::default(),
+            is_pursued: AtomicBool::new(false),
             on_purpose: AtomicBool::new(false),
             reclaims_expired,
             stopping: AtomicBool::new(false),
@@ -100,6 +107,11 @@ impl Relocation {
     /// Sets the segments whose values are relocated by compactions that begin from now on.
     pub(crate) fn set_cohort(&self, cohort: HashSet<SegmentNumber>) {
         *self.cohort.write() = Arc::new(cohort);
+    }
+
+    /// Sets whether the cohort is relocated by compactions on purpose, and not only in passing.
+    pub(crate) fn set_pursued(&self, pursued: bool) {
+        self.is_pursued.store(pursued, Ordering::Relaxed);
     }
 
     /// Runs a compaction that is made for relocation alone.
@@ -120,9 +132,9 @@ impl Relocation {
         self.on_purpose.load(Ordering::Acquire)
     }
 
-    /// Segments whose values are being relocated.
+    /// Segments whose values are being relocated on purpose.
     pub(crate) fn cohort_segments(&self) -> u64 {
-        self.cohort.read().len() as u64
+        if self.is_pursued.load(Ordering::Relaxed) { self.cohort.read().len() as u64 } else { 0 }
     }
 
     /// Bytes of records relocated since the store was opened.
@@ -162,6 +174,8 @@ impl CompactionFilterFactory for Relocators {
             record: Vec::new(),
             stored: Vec::new(),
             told: false,
+            in_duty: false,
+            kept_since: 0,
             has_room: true,
         }))
     }
@@ -182,11 +196,46 @@ struct Relocator {
     record: Vec<u8>,
     stored: Vec<u8>,
     told: bool,
+    /// Whether this thread is said to relocate, and how many entries were kept since its last copy.
+    in_duty: bool,
+    kept_since: u32,
     /// Once there was no room for a copy, all that follows stays where it is: a compaction must not ask for each value.
     has_room: bool,
 }
 
+/// So many entries without a copy end the duty. One costs a tenth of a copy.
+const KEPT_IN_DUTY: u32 = 16;
+
+impl Drop for Relocator {
+    fn drop(&mut self) {
+        self.end_duty();
+    }
+}
+
 impl Relocator {
+    fn begin_duty(&mut self) {
+        self.kept_since = 0;
+        if self.tells_duty && !std::mem::replace(&mut self.in_duty, true) {
+            self.relocation.duties.begin(Duty::Relocation);
+        }
+    }
+
+    fn end_duty(&mut self) {
+        if std::mem::replace(&mut self.in_duty, false) {
+            self.relocation.duties.end();
+        }
+    }
+
+    #[inline]
+    fn kept(&mut self) {
+        if self.in_duty {
+            self.kept_since += 1;
+            if self.kept_since >= KEPT_IN_DUTY {
+                self.end_duty();
+            }
+        }
+    }
+
     fn has_room_for(&mut self, record_bytes: usize) -> bool {
         let gate = self.relocation.gate.as_ref();
         self.has_room = self.has_room && gate.is_none_or(|gate| gate.admit_relocation(record_bytes));
@@ -195,7 +244,7 @@ impl Relocator {
 
     /// Copies the value; `None` where that cannot be done.
     fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
-        let _duty = self.tells_duty.then(|| self.relocation.duties.enter(Duty::Relocation));
+        self.begin_duty();
         let copied = self
             .relocation
             .log
@@ -241,7 +290,10 @@ impl CompactionFilter for Relocator {
                     None => Verdict::Keep,
                 }
             }
-            _ => Verdict::Keep,
+            _ => {
+                self.kept();
+                Verdict::Keep
+            }
         }
     }
 }

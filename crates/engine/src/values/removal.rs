@@ -46,6 +46,8 @@ const NO_WAL: WalNumber = 0;
 /// What a round found.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
+    /// Bytes of records that each table names, by its number.
+    pub(crate) bytes_of_table: HashMap<u64, u64>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
     pub(crate) waits: bool,
     /// The sealed segments that are still named.
@@ -90,10 +92,12 @@ pub struct ValueLogProperties {
     pub bytes: u64,
     /// Bytes of records that a table names; values that are in memtables only are not counted yet.
     pub referenced_bytes: u64,
-    /// Segments whose values are being relocated now.
+    /// Segments whose values are being relocated on purpose. Those that wait for compactions that run anyway are not counted.
     pub relocating_segments: u64,
     /// Bytes of records that were relocated since the store was opened.
     pub relocated_bytes: u64,
+    /// How long writers have rested since the store was opened, all together, so that relocation keeps up; in milliseconds.
+    pub paced_ms: u64,
     /// Values that were removed since the store was opened because their time was over.
     pub expired_values: u64,
     /// Segments removed since the store was opened.
@@ -134,6 +138,7 @@ impl Removal {
             relocating_segments: 0,
             relocated_bytes: 0,
             expired_values: 0,
+            paced_ms: 0,
             removed_segments: state.removed_segments,
             removed_bytes: state.removed_bytes,
         }
@@ -167,7 +172,12 @@ impl Removal {
             }
             return Ok(Round::default());
         }
-        let mut round = Round { naming_cohort: state.references.naming_cohort.clone(), oldest_wal, ..Round::default() };
+        let mut round = Round {
+            naming_cohort: state.references.naming_cohort.clone(),
+            bytes_of_table: state.references.of_table.clone(),
+            oldest_wal,
+            ..Round::default()
+        };
         for segment in sealed {
             let number = segment.number();
             if not_installed.contains(&number) {

@@ -8,22 +8,28 @@
 //! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
 //! is tight, [`crate::limits`] sees to it that it is met.
 //!
+//! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
+//! ([`MEMTABLE_SHARE`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
+//! ([`super::pacing`]); not where relocation cannot help, because a pass was given up.
+//!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
 //! compactions for each table there was, and nothing is tried for [`AFTER_FAILED_PASS`].
 //!
 //! Failure: whatever fails is logged and tried again in the next round.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_policy::relocation::{RelocationParameters, cohort, ratio, rest};
+use ecotone_policy::relocation::{OverwriteShare, RelocationParameters, cohort, pace, ratio, ratio_with_unmet, rest};
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::compaction::CompactionOptions;
-use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
+use rust_rocksdb::statistics::Ticker;
+use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, Options, properties};
 
 use super::pointer::SegmentNumber;
 use super::relocation::Relocation;
@@ -44,9 +50,21 @@ const STEPS_PER_TABLE: usize = 4;
 /// How long nothing is relocated on purpose after a pass was given up.
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
+/// A memtable is flushed when it holds back one in so many parts of all values.
+const MEMTABLE_SHARE: u64 = 24;
+
+/// It is not flushed for less.
+const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
+
+/// So long a pass waits for compactions that run anyway before it compacts on purpose.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Wakes the thread; shared with the listener.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
+    /// Bytes of values that users have written, and at how many of them a flush is due.
+    written: AtomicU64,
+    flush_at: AtomicU64,
     wanted: Mutex<Wanted>,
     changed: Condvar,
 }
@@ -58,6 +76,29 @@ struct Wanted {
 }
 
 impl Wake {
+    /// A user's value was appended.
+    #[inline]
+    fn wrote(&self, bytes: usize) {
+        let before = self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        let flush_at = self.flush_at.load(Ordering::Relaxed);
+        if before < flush_at && before + bytes as u64 >= flush_at {
+            self.tables_changed();
+        }
+    }
+
+    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values. It is due once.
+    fn takes_flush(&self, all_bytes: u64) -> bool {
+        let step = (all_bytes / MEMTABLE_SHARE).max(LEAST_FLUSHED_BYTES);
+        let written = self.written.load(Ordering::Relaxed);
+        let flush_at = self.flush_at.load(Ordering::Relaxed);
+        let is_due = written >= flush_at;
+        if is_due {
+            self.flush_at.store(written + step, Ordering::Relaxed);
+        }
+        // Nothing was written before the first.
+        is_due && flush_at > 0
+    }
+
     /// A flush or a compaction has ended.
     pub(crate) fn tables_changed(&self) {
         self.wanted.lock().round = true;
@@ -87,6 +128,15 @@ impl Wake {
     }
 }
 
+/// What the thread goes by.
+pub(crate) struct Settings {
+    pub(crate) parameters: RelocationParameters,
+    /// No compaction on purpose begins with more tables in level 0.
+    pub(crate) most_l0_tables: u64,
+    /// Options that share RocksDB's counters with the database, and nothing else of it.
+    pub(crate) counters: Options,
+}
+
 /// The thread, while it lives.
 pub(crate) struct Upkeep {
     wake: Arc<Wake>,
@@ -97,8 +147,7 @@ impl Upkeep {
     pub(crate) fn start(
         removal: Arc<Removal>,
         relocation: Arc<Relocation>,
-        parameters: RelocationParameters,
-        most_l0_tables: u64,
+        settings: Settings,
         wake: Arc<Wake>,
         db: &Arc<DB>,
         family: DataFamily,
@@ -106,19 +155,28 @@ impl Upkeep {
         let of_thread = Thread {
             removal,
             relocation,
-            parameters,
-            most_l0_tables,
+            settings,
             wake: wake.clone(),
             family,
             pass: None,
             again: None,
             unsettled: None,
+            overwrites: OverwriteShare::default(),
+            dropped: 0,
+            newest_table: 0,
+            unmet: None,
         };
         let db = Arc::downgrade(db);
         // What the last process left.
         wake.tables_changed();
         let thread = std::thread::Builder::new().name("ecotone-values".into()).spawn(move || of_thread.run(&db))?;
         Ok(Self { wake, thread: Some(thread) })
+    }
+
+    /// A user's value was appended.
+    #[inline]
+    pub(crate) fn wrote(&self, bytes: usize) {
+        self.wake.wrote(bytes);
     }
 
     /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
@@ -141,9 +199,7 @@ impl Drop for Upkeep {
 struct Thread {
     removal: Arc<Removal>,
     relocation: Arc<Relocation>,
-    parameters: RelocationParameters,
-    /// No compaction on purpose begins with more tables in level 0.
-    most_l0_tables: u64,
+    settings: Settings,
     wake: Arc<Wake>,
     family: DataFamily,
     pass: Option<Pass>,
@@ -151,6 +207,12 @@ struct Thread {
     again: Option<Instant>,
     /// Since when no flush has settled anything, though something waits for one.
     unsettled: Option<(WalNumber, Instant)>,
+    overwrites: OverwriteShare,
+    /// Entries that compactions had dropped in the last round because there was a newer one, and the newest table then.
+    dropped: u64,
+    newest_table: u64,
+    /// Since when tables above the last level rest, and which was the newest then.
+    unmet: Option<(u64, Instant)>,
 }
 
 /// The relocation of a cohort, which may grow until it is gone.
@@ -159,6 +221,10 @@ struct Pass {
     cohort: HashSet<SegmentNumber>,
     /// Compactions on purpose that are left until the cohort must have shrunk; `None` before the first.
     steps_left: Option<usize>,
+    /// Whether tables are compacted on purpose.
+    on_purpose: bool,
+    /// Since when the cohort has not shrunk.
+    waits_since: Option<Instant>,
 }
 
 impl Thread {
@@ -184,10 +250,16 @@ impl Thread {
         }
         let waits_for_flush = self.settle(db, &round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
-        if self.again.is_some_and(|again| Instant::now() < again) {
+        let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let ratio_with_unmet = self.ratio_with_unmet(&tables, &round);
+        let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
+        let grown = if is_given_up { None } else { self.choose(&round) };
+        let paced = if self.pass.is_some() { pace(ratio_with_unmet, &self.parameters_now()) } else { 0.0 };
+        self.relocation.pacing.set(paced);
+        if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
         }
-        let Some(grown) = self.choose(&round) else { return Ok(wait) };
+        let Some(grown) = grown else { return Ok(self.meet_overwrites(db, &tables, ratio_with_unmet).or(wait)) };
         if grown {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
@@ -224,7 +296,11 @@ impl Thread {
             pass.steps_left = None;
             self.relocation.set_cohort(pass.cohort.clone());
         }
+        if kept < before || pass.waits_since.is_none() {
+            pass.waits_since = Some(Instant::now());
+        }
         if pass.cohort.is_empty() {
+            self.relocation.set_pursued(false);
             self.pass = None;
             return None;
         }
@@ -234,11 +310,62 @@ impl Thread {
     /// The parameters for as much space as there is.
     fn parameters_now(&self) -> RelocationParameters {
         let free_share = self.relocation.gate.as_ref().map_or(1.0, |gate| gate.room().free_share());
-        self.parameters.for_free_share(free_share)
+        self.settings.parameters.for_free_share(free_share)
     }
 
-    /// Begins a flush where segments have waited for one for long. Returns whether any wait.
+    /// See `ecotone_policy::relocation::ratio_with_unmet`. What lies above the last level has not met what it replaces.
+    fn ratio_with_unmet(&mut self, tables: &[TableMetadata], round: &Round) -> f64 {
+        let dropped = self.settings.counters.get_ticker_count(Ticker::CompactionKeyDropNewerEntry);
+        let is_new = |table: &&TableMetadata| table.level == 0 && table.file_number > self.newest_table;
+        let flushed = tables.iter().filter(is_new).map(|table| table.entries).sum();
+        self.overwrites.observe(flushed, dropped.saturating_sub(self.dropped));
+        self.dropped = dropped;
+        self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
+        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
+        let above = tables.iter().filter(|table| table.level < last_level);
+        let in_tables: u64 = above.filter_map(|table| round.bytes_of_table.get(&table.file_number)).sum();
+        let unsettled = round.segments.iter().filter(|segment| !segment.settled);
+        let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
+        ratio_with_unmet(&round.segments, Bytes(in_tables + in_memtables), self.overwrites.share())
+    }
+
+    /// Where nothing is written any more nobody compacts what lies above the last level, and what it replaces is not known to be
+    /// garbage: then it is compacted on purpose. Returns how long to wait until that is to be asked again, `None` where it need not.
+    fn meet_overwrites(&mut self, db: &DB, tables: &[TableMetadata], ratio_with_unmet: f64) -> Option<Duration> {
+        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
+        let above = tables.iter().filter(|table| table.level < last_level).min_by_key(|table| table.level);
+        let (Some(table), true) = (above, ratio_with_unmet >= self.parameters_now().begin_ratio) else {
+            self.unmet = None;
+            return None;
+        };
+        match self.unmet {
+            Some((newest, since)) if newest == self.newest_table => {
+                if since.elapsed() >= PATIENCE && !table.being_compacted {
+                    self.unmet = None;
+                    compact_on_purpose(&self.relocation, table, || compact_down(db, self.family, table));
+                }
+            }
+            _ => self.unmet = Some((self.newest_table, Instant::now())),
+        }
+        Some(ROUND_INTERVAL)
+    }
+
+    fn flush(&self, db: &DB) -> Result<()> {
+        let mut options = FlushOptions::default();
+        options.set_wait(false);
+        // Otherwise it would wait, without limit, until compactions have caught up.
+        options.set_allow_write_stall(true);
+        db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error))
+    }
+
+    /// Begins a flush where segments have waited for one for long, or many bytes do. Returns whether any wait.
     fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
+        let all_bytes = round.segments.iter().map(|segment| segment.bytes.0).sum();
+        if self.wake.takes_flush(all_bytes) {
+            self.unsettled = None;
+            self.flush(db)?;
+            return Ok(true);
+        }
         if round.segments.iter().all(|segment| segment.settled) {
             self.unsettled = None;
             return Ok(false);
@@ -247,11 +374,7 @@ impl Thread {
             Some((wal, since)) if wal == round.oldest_wal => {
                 if since.elapsed() >= SETTLE_AFTER {
                     self.unsettled = None;
-                    let mut options = FlushOptions::default();
-                    options.set_wait(false);
-                    // Otherwise it would wait, without limit, until compactions have caught up.
-                    options.set_allow_write_stall(true);
-                    db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error))?;
+                    self.flush(db)?;
                 }
             }
             _ => self.unsettled = Some((round.oldest_wal, Instant::now())),
@@ -261,8 +384,12 @@ impl Thread {
 
     /// Compacts one table that names the cohort. Returns how long to wait for a reason to go on.
     fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
+        let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
-        if level_zero_tables(db, self.family)? > self.most_l0_tables {
+        pass.on_purpose |= ratio(&round.segments) >= parameters.begin_ratio;
+        self.relocation.set_pursued(pass.on_purpose);
+        let is_patient = pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
+        if !pass.on_purpose || is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
         let Some(table) = next_table(db, &round.naming_cohort)? else {
@@ -275,16 +402,14 @@ impl Thread {
                 "relocation does not come to its end: a snapshot may hold old values, or a table cannot be compacted"
             );
             self.again = Some(Instant::now() + AFTER_FAILED_PASS);
+            self.relocation.set_pursued(false);
             self.pass = None;
             self.relocation.set_cohort(HashSet::new());
             return Ok(ROUND_INTERVAL);
         };
         *left = fewer;
         let began = Instant::now();
-        let gate = self.relocation.gate.as_ref();
-        gate.inspect(|gate| gate.compaction_begins(ON_PURPOSE, table.bytes));
-        let outcome = self.relocation.on_purpose(|| compact(db, self.family, &table));
-        gate.inspect(|gate| gate.compaction_ended(ON_PURPOSE, table.bytes));
+        let outcome = compact_on_purpose(&self.relocation, &table, || compact(db, self.family, &table));
         if let Err(error) = outcome {
             // Another compaction was faster, most likely; the next round looks again.
             tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
@@ -294,7 +419,7 @@ impl Thread {
                 return Ok(ROUND_INTERVAL);
             }
         }
-        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &self.parameters_now());
+        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &parameters);
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(Duration::ZERO)
     }
@@ -312,15 +437,26 @@ fn next_table(db: &DB, naming: &HashSet<u64>) -> Result<Option<TableMetadata>> {
 /// Rewrites one table in its level. Tables of level 0 overlap and go down with what is below them.
 fn compact(db: &DB, family: DataFamily, table: &TableMetadata) -> std::result::Result<(), rust_rocksdb::Error> {
     if table.level == 0 {
-        let mut options = CompactOptions::default();
-        options.set_exclusive_manual_compaction(false);
-        let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
-        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
+        compact_down(db, family, table);
         return Ok(());
     }
     // Levels are few.
     let level = table.level as i32;
     db.compact_files_cf(&family, &CompactionOptions::default(), [table.name.as_str()], level).map(drop)
+}
+
+fn compact_on_purpose<T>(relocation: &Relocation, table: &TableMetadata, compact: impl FnOnce() -> T) -> T {
+    relocation.gate.as_ref().inspect(|gate| gate.compaction_begins(ON_PURPOSE, table.bytes));
+    let outcome = relocation.on_purpose(compact);
+    relocation.gate.as_ref().inspect(|gate| gate.compaction_ended(ON_PURPOSE, table.bytes));
+    outcome
+}
+
+/// Brings the keys of a table's range to the last level.
+fn compact_down(db: &DB, family: DataFamily, table: &TableMetadata) {
+    let mut options = CompactOptions::default();
+    options.set_exclusive_manual_compaction(false);
+    db.compact_range_cf_opt(&family, Some(&table.smallest_user_key), Some(&table.largest_user_key), &options);
 }
 
 fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {

@@ -1,0 +1,105 @@
+//! Slows writers down while garbage grows faster than relocation can free it, so that a store has a size that it does not
+//! outgrow however fast it is written.
+//!
+//! Each writer rests for a share of its time ([`ecotone_policy::relocation::pace`]), behind its write and with no lock held. Rests
+//! are collected until they are worth a sleep.
+//!
+//! Threads: any number of writers; each owes its own rests. Away from the limit a write costs one load.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Shorter rests are put off: a sleep takes some 50 us longer than asked for.
+const LEAST_REST: Duration = Duration::from_millis(1);
+
+/// No write rests for longer.
+const MOST_REST: Duration = Duration::from_millis(100);
+
+thread_local! {
+    static OWED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// How slow writers are to be, and how long they have rested.
+#[derive(Debug, Default)]
+pub(crate) struct Pacing {
+    rest_per_mille: AtomicU32,
+    rested_us: AtomicU64,
+}
+
+impl Pacing {
+    /// From now on writers rest for this share of their time, 0 to 0.9.
+    pub(crate) fn set(&self, share: f64) {
+        self.rest_per_mille.store((share.clamp(0.0, 0.9) * 1000.0) as u32, Ordering::Relaxed);
+    }
+
+    /// How long writers have rested, all together.
+    pub(crate) fn rested(&self) -> Duration {
+        Duration::from_micros(self.rested_us.load(Ordering::Relaxed))
+    }
+
+    /// Makes a write, and rests after it if it must.
+    #[inline]
+    pub(crate) fn around<T>(&self, write: impl FnOnce() -> T) -> T {
+        match self.rest_per_mille.load(Ordering::Relaxed) {
+            0 => write(),
+            rest => self.slowly(f64::from(rest) / 1000.0, write),
+        }
+    }
+
+    #[cold]
+    fn slowly<T>(&self, share: f64, write: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let outcome = write();
+        let mut owed = OWED.get() + began.elapsed().mul_f64(share / (1.0 - share)).min(MOST_REST);
+        if owed >= LEAST_REST {
+            let rest = Instant::now();
+            std::thread::sleep(owed.min(MOST_REST));
+            let rested = rest.elapsed();
+            self.rested_us.fetch_add(rested.as_micros() as u64, Ordering::Relaxed);
+            owed = owed.saturating_sub(rested);
+        }
+        OWED.set(owed);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn writers_rest_for_their_share_of_the_time_and_not_at_all_without_one() {
+        let pacing = Pacing::default();
+        for _ in 0..20 {
+            pacing.around(|| busy(Duration::from_micros(500)));
+        }
+        assert_eq!(pacing.rested(), Duration::ZERO);
+        pacing.set(0.75);
+        for _ in 0..20 {
+            pacing.around(|| busy(Duration::from_micros(500)));
+        }
+        // 10 ms of work; the last rest may still be owed. The work itself may have taken longer on a busy machine.
+        assert!(pacing.rested() >= Duration::from_millis(28), "{:?}", pacing.rested());
+        pacing.set(0.0);
+        let rested = pacing.rested();
+        pacing.around(|| busy(Duration::from_micros(500)));
+        assert_eq!(pacing.rested(), rested);
+    }
+
+    #[test]
+    fn no_write_rests_for_longer_than_the_most() {
+        let pacing = Pacing::default();
+        pacing.set(0.9);
+        pacing.around(|| busy(Duration::from_millis(30)));
+        let rested = pacing.rested();
+        assert!(rested >= MOST_REST && rested < 10 * MOST_REST, "{rested:?}");
+    }
+}
