@@ -41,28 +41,36 @@ pub(crate) enum Record<'b> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
+/// The sequence number of the batch's first write, and that behind its last one.
+pub(crate) fn sequences(bytes: &[u8]) -> Result<std::ops::Range<u64>, Malformed> {
+    let [sequence @ .., a, b, c, d] = *bytes.first_chunk::<BATCH_HEADER_BYTES>().ok_or(Malformed)?;
+    let first = u64::from_le_bytes(sequence);
+    let end = first.checked_add(u32::from_le_bytes([a, b, c, d]).into()).ok_or(Malformed)?;
+    Ok(first..end)
+}
+
 /// The records of the batch that `bytes` are. Ends after the first error.
 pub(crate) fn records(bytes: &[u8]) -> Records<'_> {
-    Records { rest: bytes.get(BATCH_HEADER_BYTES..) }
+    Records { rest: Some(bytes.get(BATCH_HEADER_BYTES..).ok_or(Malformed)) }
 }
 
 /// See [`records`].
 pub(crate) struct Records<'b> {
     /// `None` after an error.
-    rest: Option<&'b [u8]>,
+    rest: Option<Result<&'b [u8], Malformed>>,
 }
 
 impl<'b> Iterator for Records<'b> {
     type Item = Result<Record<'b>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut rest = match self.rest {
-            Some([]) => return None,
-            Some(rest) => rest,
-            None => return None,
+        let mut rest = match self.rest.take()? {
+            Ok([]) => return None,
+            Ok(rest) => rest,
+            Err(malformed) => return Some(Err(malformed)),
         };
         let record = parse(&mut rest);
-        self.rest = record.is_some().then_some(rest);
+        self.rest = record.is_some().then_some(Ok(rest));
         Some(record.ok_or(Malformed))
     }
 }
@@ -137,6 +145,7 @@ fn string<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
     use proptest::prelude::*;
     use rust_rocksdb::WriteBatch;
 
@@ -169,6 +178,33 @@ mod tests {
         bytes.extend([tag::DELETION, 1, b'k', 0x42, 1, b'k']);
         let found: Vec<_> = records(&bytes).collect();
         assert_eq!(found, [Ok(Record::Delete { key: b"k" }), Err(Malformed)]);
+    }
+
+    #[test]
+    fn a_mutated_batch_is_read_within_its_bytes_or_refused() {
+        let mut batch = WriteBatch::default();
+        batch.put(b"a", b"1");
+        batch.delete_range(b"b", b"c");
+        batch.delete(b"d");
+        batch.put_log_data(b"log");
+        batch.put(b"e", [7; 300]);
+        let original = batch.data().to_vec();
+        mutated(std::slice::from_ref(&original), |bytes, _| {
+            let (mut found, mut strings) = (Vec::new(), BATCH_HEADER_BYTES);
+            for record in records(&bytes) {
+                strings += match record {
+                    Ok(Record::Put { key, value, .. }) => 3 + key.len() + value.len(),
+                    Ok(Record::Delete { key }) => 2 + key.len(),
+                    Ok(Record::DeleteRange { from, to }) => 3 + from.len() + to.len(),
+                    Ok(Record::Other) => 1,
+                    Err(Malformed) => 0,
+                };
+                found.push(record);
+            }
+            assert!(strings <= bytes.len() || found.last() == Some(&Err(Malformed)), "{strings} of {}", bytes.len());
+            assert!(found.iter().rev().skip(1).all(Result::is_ok), "nothing follows an error");
+            assert!(bytes != original || found.len() == 5);
+        });
     }
 
     proptest! {

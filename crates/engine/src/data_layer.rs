@@ -19,6 +19,7 @@ use crate::header::{Header, Kind, encode_separated};
 use crate::identity::Identity;
 use crate::limits::gate::Gate;
 use crate::options::Separation;
+use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
 use crate::values::log::Place;
@@ -59,6 +60,7 @@ pub(crate) struct Opening {
     wake: Arc<Wake>,
     opening: Arc<AtomicBool>,
     lock: Option<File>,
+    tap: Tap,
 }
 
 /// What the listener tells the data layer.
@@ -92,7 +94,8 @@ impl Opening {
         }
         // Before the segments are listed: those of a process that is still alive would grow behind our back.
         let lock = if writable { Some(lock(directory)?) } else { None };
-        let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes)?);
+        let tap = Tap::of(hooks.as_ref());
+        let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?);
         let (replay, outcome) = Replay::new(log.clone());
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
@@ -121,6 +124,7 @@ impl Opening {
             wake: Arc::default(),
             opening,
             lock,
+            tap,
         }))
     }
 
@@ -161,7 +165,7 @@ impl Opening {
             let newest = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
             let newest = newest.iter().map(|table| table.file_number).max();
             identity = Identity::with_value_log(newest.map_or(0, |newest| newest + 1));
-            identity::write(directory, identity)?;
+            identity::write(directory, identity, &self.tap)?;
         }
         let readers = Readers::default();
         let removal = Arc::new(Removal::new(self.log.clone(), readers.clone(), directory, self.newest_wal, identity));
@@ -293,8 +297,8 @@ impl DataLayer {
             for segment in self.log.segments() {
                 copy_segment(&segment, &values)?;
             }
-            identity::sync_directory(&values)?;
-            identity::sync_directory(directory)
+            identity::sync_directory(&values, &Tap::SILENT)?;
+            identity::sync_directory(directory, &Tap::SILENT)
         })
     }
 

@@ -198,6 +198,7 @@ const _: () = assert!(MAX_VALUE_BYTES + MAX_HEADER_BYTES < u32::MAX as usize);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
     use crate::values::pointer::SegmentNumber;
     use proptest::prelude::*;
 
@@ -294,6 +295,30 @@ mod tests {
                 prop_assert!(Header::decode(&stored[..cut]).is_err());
             }
         }
+    }
+
+    #[test]
+    fn a_mutated_header_is_one_or_is_refused() {
+        let both = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7) };
+        let pointer = Pointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000 };
+        let mut originals = Vec::new();
+        for attributes in [Attributes::NONE, Attributes { version: None, ..both }, both] {
+            let (mut inline, mut separated) = (Vec::new(), Vec::new());
+            encode_inline(&attributes, &mut inline).unwrap();
+            encode_separated(&inline, pointer, &mut separated);
+            inline.extend_from_slice(b"value");
+            originals.extend([inline, separated]);
+        }
+        mutated(&originals, |stored, _| {
+            let Ok(header) = Header::decode(&stored) else { return };
+            let (mut inline, mut again) = (Vec::new(), Vec::new());
+            encode_inline(&header.attributes, &mut inline).unwrap();
+            match header.kind {
+                Kind::Inline => again.extend([&inline, &stored[header.bytes..]].concat()),
+                Kind::Separated(pointer) => encode_separated(&inline, pointer, &mut again),
+            }
+            assert_eq!(again, stored);
+        });
     }
 
     #[test]

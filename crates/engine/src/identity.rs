@@ -22,6 +22,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
+use ecotone_rocks_sys::filesystem::TapEvent;
+
+use crate::tap::Tap;
 use crate::{Error, OpenMode, Result};
 
 /// The name of the file that makes a directory a store.
@@ -53,17 +56,23 @@ enum Found {
 }
 
 /// Checks the directory against the mode, and makes the directory and its identity where the mode allows it.
-pub(crate) fn prepare(directory: &Path, mode: OpenMode) -> Result<()> {
+pub(crate) fn prepare(directory: &Path, mode: OpenMode, tap: &Tap) -> Result<()> {
     let found = look(directory)?;
     let not_found = |reason| Err(Error::NotFound { directory: directory.to_path_buf(), reason });
     match (mode, found) {
         (OpenMode::Create, Found::Store) => Err(Error::AlreadyExists { directory: directory.to_path_buf() }),
-        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Missing) => {
-            fs::create_dir_all(directory).map_err(|e| Error::io("create the directory", directory, &e))?;
-            write(directory, Identity::PLAIN)
+        (OpenMode::Create | OpenMode::CreateOrOpen, found @ (Found::Missing | Found::Empty | Found::Unfinished)) => {
+            if found == Found::Missing {
+                create_directory(directory, tap)?;
+            }
+            match found {
+                // Its process may have been killed before the names were durable.
+                Found::Unfinished => sync_names(directory, tap)?,
+                _ => write(directory, Identity::PLAIN, tap)?,
+            }
+            sync_above(directory, tap);
+            Ok(())
         }
-        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Empty) => write(directory, Identity::PLAIN),
-        (OpenMode::Create | OpenMode::CreateOrOpen, Found::Unfinished) => Ok(()),
         (OpenMode::CreateOrOpen | OpenMode::Open | OpenMode::ReadOnly, Found::Store) => Ok(()),
         (OpenMode::Open | OpenMode::ReadOnly, Found::Missing) => not_found("the directory does not exist"),
         (OpenMode::Open | OpenMode::ReadOnly, Found::Empty) => not_found("the directory holds no store"),
@@ -142,6 +151,12 @@ impl Identity {
         Self { format: FORMAT_VERSION, plain_tables_below }
     }
 
+    /// The file that says this.
+    fn text(self) -> String {
+        let plain = format!("tables below {} are plain\n", self.plain_tables_below);
+        format!("{FIRST_LINE}\nformat {}\n{}", self.format, if self.has_value_log() { plain.as_str() } else { "" })
+    }
+
     /// Whether the store may have a value log.
     pub(crate) const fn has_value_log(self) -> bool {
         self.format > PLAIN_FORMAT
@@ -159,7 +174,7 @@ enum Unreadable {
 /// The identity of the store in `directory`.
 pub(crate) fn read(directory: &Path) -> Result<Identity> {
     let wrong = |reason| Err(Error::WrongFormat { directory: directory.to_path_buf(), reason });
-    match parse(&directory.join(IDENTITY_FILE))? {
+    match parse_file(&directory.join(IDENTITY_FILE))? {
         Ok(identity) => Ok(identity),
         Err(Unreadable::Damaged(reason)) => wrong(reason),
         Err(Unreadable::Newer(format)) => wrong(newer(format)),
@@ -172,7 +187,7 @@ pub(crate) fn read(directory: &Path) -> Result<Identity> {
 ///
 /// [`Error::WrongFormat`] where a newer version wrote it: what it would do with the files nobody here knows.
 pub(crate) fn read_damaged(directory: &Path) -> Result<std::result::Result<Identity, String>> {
-    match parse(&directory.join(IDENTITY_FILE)) {
+    match parse_file(&directory.join(IDENTITY_FILE)) {
         Ok(Ok(identity)) => Ok(Ok(identity)),
         Ok(Err(Unreadable::Damaged(reason))) => Ok(Err(reason)),
         Ok(Err(Unreadable::Newer(format))) => Err(Error::WrongFormat {
@@ -188,69 +203,110 @@ pub(crate) fn read_damaged(directory: &Path) -> Result<std::result::Result<Ident
 }
 
 fn newer(format: u32) -> String {
-    format!("its format is {format}, this version reads up to {FORMAT_VERSION}: use a newer version")
+    format!("{IDENTITY_FILE} says format {format}, this version reads up to {FORMAT_VERSION}: use a newer version")
 }
 
-fn parse(path: &Path) -> Result<std::result::Result<Identity, Unreadable>> {
-    let damaged = |reason: String| Ok(Err(Unreadable::Damaged(reason)));
+fn parse_file(path: &Path) -> Result<std::result::Result<Identity, Unreadable>> {
     let bytes = fs::metadata(path).map_err(|e| Error::io("read", path, &e))?.len();
     if bytes > MAX_IDENTITY_BYTES {
-        return damaged(format!("{IDENTITY_FILE} has {bytes} bytes and is no store's: choose another directory"));
+        let reason = format!("{IDENTITY_FILE} has {bytes} bytes and is no store's: choose another directory");
+        return Ok(Err(Unreadable::Damaged(reason)));
     }
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
         Err(error) => return Err(Error::io("read", path, &error)),
     };
+    Ok(parse(&text))
+}
+
+fn parse(text: &str) -> std::result::Result<Identity, Unreadable> {
+    let damaged = |reason: String| Err(Unreadable::Damaged(reason));
     let mut lines = text.lines();
     if lines.next() != Some(FIRST_LINE) {
         return damaged(format!("{IDENTITY_FILE} does not begin with {FIRST_LINE:?}: choose another directory"));
     }
     let version = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|v| v.parse::<u32>().ok());
-    match version {
-        Some(PLAIN_FORMAT) => Ok(Ok(Identity::PLAIN)),
+    let identity = match version {
+        Some(PLAIN_FORMAT) => Identity::PLAIN,
         Some(FORMAT_VERSION) => {
             let plain = lines.next().and_then(|line| line.strip_prefix("tables below ")?.strip_suffix(" are plain"));
             match plain.and_then(|number| number.parse().ok()) {
-                Some(plain_tables_below) => Ok(Ok(Identity::with_value_log(plain_tables_below))),
-                None => damaged(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file")),
+                Some(plain_tables_below) => Identity::with_value_log(plain_tables_below),
+                None => {
+                    return damaged(format!("{IDENTITY_FILE} does not say which tables are plain: restore the file"));
+                }
             }
         }
-        Some(newer) if newer > FORMAT_VERSION => Ok(Err(Unreadable::Newer(newer))),
-        Some(older) => damaged(format!("its format is {older}, which never was")),
-        None => damaged(format!("{IDENTITY_FILE} names no format version: restore the file")),
+        Some(newer) if newer > FORMAT_VERSION => return Err(Unreadable::Newer(newer)),
+        Some(older) => return damaged(format!("{IDENTITY_FILE} says format {older}, which never was")),
+        None => return damaged(format!("{IDENTITY_FILE} names no format version: restore the file")),
+    };
+    if identity.text() != text {
+        return damaged(format!("{IDENTITY_FILE} holds more, or otherwise, than a store's: restore the file"));
     }
+    Ok(identity)
 }
 
 /// Writes the identity into a directory that exists, durably.
-pub(crate) fn write(directory: &Path, identity: Identity) -> Result<()> {
+pub(crate) fn write(directory: &Path, identity: Identity, tap: &Tap) -> Result<()> {
     let path = directory.join(IDENTITY_FILE);
     let unfinished = directory.join(format!("{IDENTITY_FILE}.{}.tmp", std::process::id()));
+    let text = identity.text();
     let written = File::create(&unfinished).and_then(|mut file| {
-        writeln!(file, "{FIRST_LINE}\nformat {}", identity.format)?;
-        if identity.has_value_log() {
-            writeln!(file, "tables below {} are plain", identity.plain_tables_below)?;
-        }
-        file.sync_all()
+        tap.tell(TapEvent::Created { path: &unfinished })?;
+        file.write_all(text.as_bytes())?;
+        tap.tell(TapEvent::Appended { path: &unfinished, offset: 0, bytes: text.as_bytes() })?;
+        file.sync_all()?;
+        tap.tell(TapEvent::Synced { path: &unfinished, len: text.len() as u64 })
     });
     written.map_err(|e| Error::io("write", &unfinished, &e))?;
-    fs::rename(&unfinished, &path).map_err(|e| Error::io("write", &path, &e))?;
-    sync_directory(directory)?;
-    // The directory itself may be new as well.
+    fs::rename(&unfinished, &path)
+        .and_then(|()| tap.tell(TapEvent::Renamed { from: &unfinished, to: &path }))
+        .map_err(|e| Error::io("write", &path, &e))?;
+    sync_names(directory, tap)
+}
+
+/// Makes the names in `directory` durable, and its own: it may be new as well.
+fn sync_names(directory: &Path, tap: &Tap) -> Result<()> {
+    sync_directory(directory, tap)?;
     match directory.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent, tap),
         _ => Ok(()),
     }
 }
 
+/// Makes the names of the directories above `directory` durable: any of them may have been made by a process that was killed
+/// before it came to this. One that cannot be synced is not ours: we could not have made anything in it.
+fn sync_above(directory: &Path, tap: &Tap) {
+    for above in directory.ancestors().skip(2) {
+        let _ = sync_directory(above, tap);
+    }
+}
+
+/// Makes `directory`, and those above it that are missing.
+fn create_directory(directory: &Path, tap: &Tap) -> Result<()> {
+    if let Some(parent) = directory.parent()
+        && !parent.exists()
+    {
+        create_directory(parent, tap)?;
+    }
+    let created = fs::create_dir(directory).and_then(|()| tap.tell(TapEvent::DirectoryCreated { path: directory }));
+    created.map_err(|e| Error::io("create the directory", directory, &e))
+}
+
 /// Makes the names in `directory` durable.
-pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(|e| Error::io("sync", directory, &e))
+pub(crate) fn sync_directory(directory: &Path, tap: &Tap) -> Result<()> {
+    File::open(directory)
+        .and_then(|file| file.sync_all())
+        .and_then(|()| tap.tell(TapEvent::DirectorySynced { path: directory }))
+        .map_err(|e| Error::io("sync", directory, &e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
 
     fn directory() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
@@ -259,17 +315,17 @@ mod tests {
     #[test]
     fn a_creation_cut_short_can_be_finished_and_is_no_store_before() {
         let directory = directory();
-        prepare(directory.path(), OpenMode::Create).unwrap();
-        assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::NotFound { .. })));
-        prepare(directory.path(), OpenMode::Create).unwrap();
-        prepare(directory.path(), OpenMode::CreateOrOpen).unwrap();
+        prepare(directory.path(), OpenMode::Create, &Tap::SILENT).unwrap();
+        assert!(matches!(prepare(directory.path(), OpenMode::Open, &Tap::SILENT), Err(Error::NotFound { .. })));
+        prepare(directory.path(), OpenMode::Create, &Tap::SILENT).unwrap();
+        prepare(directory.path(), OpenMode::CreateOrOpen, &Tap::SILENT).unwrap();
     }
 
     #[test]
     fn what_is_written_is_read() {
         let directory = directory();
         for identity in [Identity::PLAIN, Identity::with_value_log(0), Identity::with_value_log(57)] {
-            write(directory.path(), identity).unwrap();
+            write(directory.path(), identity, &Tap::SILENT).unwrap();
             assert_eq!(read(directory.path()).unwrap(), identity);
         }
     }
@@ -277,14 +333,14 @@ mod tests {
     #[test]
     fn a_store_that_lost_its_current_file_is_never_created_anew() {
         let directory = directory();
-        prepare(directory.path(), OpenMode::Create).unwrap();
+        prepare(directory.path(), OpenMode::Create, &Tap::SILENT).unwrap();
         // What a creation cut short leaves.
         fs::write(directory.path().join("MANIFEST-000001"), "x").unwrap();
-        prepare(directory.path(), OpenMode::Create).unwrap();
+        prepare(directory.path(), OpenMode::Create, &Tap::SILENT).unwrap();
         // What only a store has.
         fs::write(directory.path().join("000012.sst"), "x").unwrap();
         for mode in [OpenMode::Create, OpenMode::CreateOrOpen, OpenMode::Open, OpenMode::ReadOnly] {
-            assert!(matches!(prepare(directory.path(), mode), Err(Error::Corrupt { .. })), "{mode:?}");
+            assert!(matches!(prepare(directory.path(), mode, &Tap::SILENT), Err(Error::Corrupt { .. })), "{mode:?}");
         }
     }
 
@@ -297,10 +353,26 @@ mod tests {
         for file in ["CURRENT", "MANIFEST-000001", "000012.sst", "000004.log"] {
             let path = directory.path().join(file);
             fs::write(&path, "x").unwrap();
-            let refused = prepare(directory.path(), OpenMode::CreateOrOpen).unwrap_err();
+            let refused = prepare(directory.path(), OpenMode::CreateOrOpen, &Tap::SILENT).unwrap_err();
             assert!(matches!(&refused, Error::WrongFormat { reason, .. } if reason.contains(file)), "{refused}");
             fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_mutated_identity_is_one_or_is_refused() {
+        let originals = [Identity::PLAIN, Identity::with_value_log(0), Identity::with_value_log(57)];
+        let mut originals: Vec<_> = originals.map(|identity| identity.text().into_bytes()).into();
+        // What a number's parser takes and nobody writes, and what an editor leaves.
+        originals.extend(
+            ["ecotone store\nformat +1\n", "ecotone store\r\nformat 01\r\n\n"].map(|it| it.as_bytes().to_vec()),
+        );
+        mutated(&originals, |bytes, _| {
+            let Ok(text) = std::str::from_utf8(&bytes) else { return };
+            if let Ok(identity) = parse(text) {
+                assert_eq!(identity.text(), text);
+            }
+        });
     }
 
     #[test]
@@ -314,11 +386,15 @@ mod tests {
             ("ecotone store\nformat 2\n", "which tables are plain"),
             ("ecotone store\nformat 2\ntables below x are plain\n", "which tables are plain"),
             ("ecotone store\nformat 0\n", "never was"),
+            ("ecotone store\nformat 1", "holds more, or otherwise"),
+            ("ecotone store\nformat 01\n", "holds more, or otherwise"),
+            ("ecotone store\nformat 1\ntables below 0 are plain\n", "holds more, or otherwise"),
+            ("ecotone store\nformat 2\ntables below 0 are plain\nand so on\n", "holds more, or otherwise"),
         ] {
             let directory = directory();
             fs::write(directory.path().join(IDENTITY_FILE), text).unwrap();
             fs::write(directory.path().join("CURRENT"), "MANIFEST-000001\n").unwrap();
-            let refused = prepare(directory.path(), OpenMode::Open).unwrap_err();
+            let refused = prepare(directory.path(), OpenMode::Open, &Tap::SILENT).unwrap_err();
             assert!(
                 matches!(&refused, Error::WrongFormat { reason: r, .. } if r.contains(reason)),
                 "{text:?}: {refused}"
@@ -326,6 +402,6 @@ mod tests {
         }
         let directory = directory();
         fs::write(directory.path().join(IDENTITY_FILE), [0xff; 100]).unwrap();
-        assert!(matches!(prepare(directory.path(), OpenMode::Open), Err(Error::WrongFormat { .. })));
+        assert!(matches!(prepare(directory.path(), OpenMode::Open, &Tap::SILENT), Err(Error::WrongFormat { .. })));
     }
 }

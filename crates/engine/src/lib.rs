@@ -40,6 +40,8 @@ mod inspect;
 mod limits;
 mod listener;
 mod memory;
+#[cfg(test)]
+mod mutation;
 mod offload;
 mod options;
 mod properties;
@@ -49,6 +51,7 @@ mod read;
 mod scan;
 mod stall;
 mod store;
+mod tap;
 mod tuning;
 mod values;
 mod wal_sync;

@@ -26,6 +26,7 @@ use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::raw::TableLimit;
 use crate::stall::StallClock;
+use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
@@ -80,7 +81,7 @@ impl Store {
         options.validate()?;
         self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
-        identity::prepare(&directory, mode)?;
+        identity::prepare(&directory, mode, &Tap::of(options.hooks.as_ref()))?;
         // RocksDB writes its paths into files and hands them to workers: they must not depend on the working directory, and a worker
         // refuses to write where a path climbs.
         let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
@@ -246,7 +247,7 @@ impl Store {
             None => copy()?,
         }
         // Last: without it the copy is no store.
-        identity::write(directory, identity)
+        identity::write(directory, identity, &Tap::SILENT)
     }
 
     /// Sets into how many parts an L0 or manual compaction is split that begins from now on; at least 1. Writes a new

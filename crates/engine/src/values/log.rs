@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
 use super::pointer::{Pointer, SegmentNumber};
@@ -25,6 +26,7 @@ use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::stream::Stream;
 use super::watermark::{self, Watermark, WatermarkFile};
 use crate::identity::sync_directory;
+use crate::tap::Tap;
 use crate::{Error, Result};
 
 /// The folder of the value log in a store's directory.
@@ -76,6 +78,7 @@ pub struct ValueLog {
     watermark: Option<Watermark>,
     watermark_file: Mutex<Option<WatermarkFile>>,
     failure: OnceLock<String>,
+    tap: Tap,
 }
 
 impl ValueLog {
@@ -86,13 +89,15 @@ impl ValueLog {
     /// # Errors
     ///
     /// [`Error::Io`] where it cannot be listed.
-    pub fn open(store_directory: &Path, segment_bytes: u64) -> Result<Self> {
+    pub fn open(store_directory: &Path, segment_bytes: u64, tap: Tap) -> Result<Self> {
         let directory = store_directory.join(VALUES_DIRECTORY);
         let found = segment::list(&directory)?;
         let watermark = watermark::read(&directory)?;
         let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
-        let segments: HashMap<_, _> =
-            found.into_iter().map(|(number, bytes)| (number, Segment::found(&directory, number, bytes))).collect();
+        let segments: HashMap<_, _> = found
+            .into_iter()
+            .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &tap)))
+            .collect();
         let has_segments = !segments.is_empty();
         // What the last process may have left in the kernel's hands: relocated values are synced before a table names them.
         let mut unsynced: Vec<_> = segments
@@ -116,6 +121,7 @@ impl ValueLog {
             watermark,
             watermark_file: Mutex::default(),
             failure: OnceLock::new(),
+            tap,
         })
     }
 
@@ -172,18 +178,17 @@ impl ValueLog {
         let Some(after) = next.checked_add(1) else {
             return Err(Error::Background { detail: "the numbers of segments are used up".into() });
         };
-        if let Err(error) = std::fs::create_dir(&self.directory) {
-            if error.kind() != std::io::ErrorKind::AlreadyExists {
-                return Err(Error::io("create the directory", &self.directory, &error));
-            }
-        } else if let Some(store) = self.directory.parent() {
-            sync_directory(store)?;
+        let created = std::fs::create_dir(&self.directory);
+        match created.and_then(|()| self.tap.tell(TapEvent::DirectoryCreated { path: &self.directory })) {
+            Ok(()) => self.sync_own_name()?,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => (),
+            Err(error) => return Err(Error::io("create the directory", &self.directory, &error)),
         }
         let resting_level = match place {
             Place::Written => None,
             Place::Relocated(level) => Some(level),
         };
-        let segment = Segment::create(&self.directory, number, resting_level)?;
+        let segment = Segment::create(&self.directory, number, resting_level, &self.tap)?;
         *next = after;
         let all: u64 = self.segments.read().values().map(|segment| segment.bytes()).sum();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
@@ -238,7 +243,7 @@ impl ValueLog {
         // Who finds nothing to do must find it done.
         let _one_at_a_time = self.syncing_names.lock();
         if self.new_names.swap(false, Ordering::AcqRel)
-            && let Err(error) = sync_directory(&self.directory).and_then(|()| self.sync_own_name())
+            && let Err(error) = sync_directory(&self.directory, &self.tap).and_then(|()| self.sync_own_name())
         {
             self.new_names.store(true, Ordering::Release);
             return Err(error);
@@ -247,7 +252,7 @@ impl ValueLog {
     }
 
     fn sync_own_name(&self) -> Result<()> {
-        self.directory.parent().map_or(Ok(()), sync_directory)
+        self.directory.parent().map_or(Ok(()), |store| sync_directory(store, &self.tap))
     }
 
     /// Only users' segments count for the watermark: the WAL names no others, and theirs are sealed in the order of their
@@ -255,7 +260,7 @@ impl ValueLog {
     fn keep(&self, watermark: Watermark) {
         let mut file = self.watermark_file.lock();
         if file.is_none() {
-            *file = WatermarkFile::open(&self.directory).ok();
+            *file = WatermarkFile::open(&self.directory, &self.tap).ok();
         }
         let kept = file.as_mut().map(|file| file.set(watermark));
         if !matches!(kept, Some(Ok(()))) {
@@ -356,7 +361,7 @@ mod tests {
 
     fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
         let directory = tempfile::tempdir().unwrap();
-        let log = ValueLog::open(directory.path(), segment_bytes).unwrap();
+        let log = ValueLog::open(directory.path(), segment_bytes, Tap::SILENT).unwrap();
         log.opened();
         (directory, log)
     }
@@ -387,7 +392,7 @@ mod tests {
         let within = log.segments().iter().all(|segment| segment.bytes() <= 4096 || segment.is_sealed());
         assert!(within, "only a record that is longer than a segment makes one longer");
         drop(log);
-        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
         all(&log);
         let (next, _) = log.append(Place::Written, b"k", b"v").unwrap();
         assert!(pointers.iter().all(|pointer| pointer.segment < next.segment), "a found segment is never appended to");
@@ -403,7 +408,7 @@ mod tests {
         assert!(!log.is_dirty());
         let (later, _) = log.append(Place::Written, b"key", &value(1000)).unwrap();
         drop(log);
-        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
         assert!(pointers.iter().all(|pointer| log.was_durable(b"key", *pointer)));
         assert!(!log.was_durable(b"key", later));
     }
@@ -417,7 +422,7 @@ mod tests {
         log.remove(&log.segment(pointer.segment).unwrap()).unwrap();
         assert!(read(&log, b"key", pointer).unwrap_err().to_string().contains("missing"));
         drop(log);
-        let log = ValueLog::open(directory.path(), 4096).unwrap();
+        let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
         assert!(log.append(Place::Written, b"key", b"").unwrap().0.segment > pointer.segment);
     }
 

@@ -76,12 +76,25 @@ impl Pointer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
+    use crate::options::MAX_KEY_BYTES;
     use proptest::prelude::*;
 
     #[test]
     fn the_bytes_of_a_pointer_never_change() {
         let pointer = Pointer { segment: SegmentNumber(0x0403_0201), offset: 0x0807_0605, value_bytes: 0x000b_0a09 };
         assert_eq!(pointer.encode(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0]);
+    }
+
+    #[test]
+    fn a_mutated_pointer_is_one_or_is_refused_and_its_end_never_overflows() {
+        let pointer = Pointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000 };
+        mutated(&[pointer.encode().to_vec(), vec![0xFF; POINTER_BYTES]], |bytes, _| {
+            let Some(pointer) = Pointer::decode(&bytes) else { return };
+            assert_eq!(pointer.encode()[..], bytes[..]);
+            let record = 12 + u64::from(pointer.value_bytes) + MAX_KEY_BYTES as u64;
+            assert_eq!(pointer.end(MAX_KEY_BYTES), u64::from(pointer.offset) + record);
+        });
     }
 
     proptest! {

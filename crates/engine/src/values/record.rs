@@ -131,6 +131,7 @@ fn number(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
     use proptest::prelude::*;
 
     fn encode(key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -184,6 +185,25 @@ mod tests {
                 prop_assert_eq!(encode(&key, &bytes[value]), bytes);
             }
         }
+    }
+
+    #[test]
+    fn a_mutated_record_is_one_or_is_refused() {
+        let records = [encode(b"", b""), encode(b"key", b"value"), encode(&[1; 40], &[2; 300])];
+        mutated(&records, |mut bytes, random| {
+            // Half of them as one who knows the format would write them.
+            if let Ok(need) = announced_bytes(&bytes)
+                && need <= bytes.len()
+                && random.once_in(2)
+            {
+                let checksum = crc32c::crc32c(&bytes[4..need]);
+                bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            }
+            if let Ok(Layout { key, value }) = check(&bytes) {
+                assert_eq!(encode(&bytes[key.clone()], &bytes[value.clone()]), bytes[..value.end]);
+                assert_eq!(check_for(&bytes[..value.end], &bytes[key]), Ok(value));
+            }
+        });
     }
 
     #[test]

@@ -115,7 +115,9 @@ impl References {
                     let all = items.iter().map(|(_, bytes)| bytes).sum();
                     references.of_table.extend(number.map(|number| (number, all)));
                     for (segment, bytes) in items {
-                        *references.bytes.entry(segment).or_default() += bytes;
+                        let sum = references.bytes.entry(segment).or_default();
+                        // A table that overstates must not make a segment look unnamed.
+                        *sum = sum.saturating_add(bytes);
                     }
                 }
                 // Written before there was a value log.
@@ -135,7 +137,19 @@ fn file_number(table: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_mutated_property_is_one_or_is_refused() {
+        let items =
+            |items: &[(u32, u64)]| encode(&items.iter().map(|(it, bytes)| (SegmentNumber(*it), *bytes)).collect());
+        mutated(&[Vec::new(), items(&[(7, 100)]), items(&[(1, 10), (2, u64::MAX), (u32::MAX, 5)])], |bytes, _| {
+            if let Some(items) = decode(&bytes) {
+                assert_eq!(encode(&items.into_iter().collect()), bytes);
+            }
+        });
+    }
 
     proptest! {
         #[test]

@@ -24,9 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::Mutex;
 
 use super::pointer::SegmentNumber;
+use crate::tap::Tap;
 use crate::{Error, Result};
 
 /// The length of a segment's header.
@@ -52,6 +54,7 @@ pub struct Segment {
     writers: AtomicU32,
     sealed: AtomicBool,
     removed: AtomicBool,
+    tap: Tap,
 }
 
 /// Says, while it lives, that a value is in its segment and its key not in RocksDB yet.
@@ -77,13 +80,18 @@ impl Segment {
     /// # Errors
     ///
     /// [`Error::DiskFull`], [`Error::Io`]; a file of that name is never touched.
-    pub fn create(directory: &Path, number: SegmentNumber, resting_level: Option<u32>) -> Result<Arc<Self>> {
+    pub fn create(directory: &Path, number: SegmentNumber, resting_level: Option<u32>, tap: &Tap) -> Result<Arc<Self>> {
         let path = directory.join(file_name(number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, &error))?;
-        if let Err(error) = file.write_all_at(&header(number, resting_level.map_or(0, |level| level + 1)), 0) {
+        let header = header(number, resting_level.map_or(0, |level| level + 1));
+        let begun = tap
+            .tell(TapEvent::Created { path: &path })
+            .and_then(|()| file.write_all_at(&header, 0))
+            .and_then(|()| tap.tell(TapEvent::Appended { path: &path, offset: 0, bytes: &header }));
+        if let Err(error) = begun {
             // It would be refused as damaged at the next open; nothing refers to it.
-            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(&path).and_then(|()| tap.tell(TapEvent::Deleted { path: &path }));
             return Err(Error::io("write", &path, &error));
         }
         Ok(Arc::new(Self {
@@ -96,11 +104,12 @@ impl Segment {
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            tap: tap.clone(),
         }))
     }
 
     /// A segment that is there, sealed. Its file is opened and its header checked when it is first read.
-    pub fn found(directory: &Path, number: SegmentNumber, bytes: u64) -> Arc<Self> {
+    pub fn found(directory: &Path, number: SegmentNumber, bytes: u64, tap: &Tap) -> Arc<Self> {
         Arc::new(Self {
             number,
             path: directory.join(file_name(number)),
@@ -111,6 +120,7 @@ impl Segment {
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(true),
             removed: AtomicBool::new(false),
+            tap: tap.clone(),
         })
     }
 
@@ -159,7 +169,9 @@ impl Segment {
         let begin = self.written.load(Ordering::Relaxed);
         let mut end = begin;
         for part in parts {
-            file.write_all_at(part, end).map_err(|error| Error::io("append to", &self.path, &error))?;
+            file.write_all_at(part, end)
+                .and_then(|()| self.tap.tell(TapEvent::Appended { path: &self.path, offset: end, bytes: part }))
+                .map_err(|error| Error::io("append to", &self.path, &error))?;
             end += part.len() as u64;
         }
         self.writers.fetch_add(1, Ordering::Relaxed);
@@ -191,7 +203,8 @@ impl Segment {
             // Found ones too, whose header a loss of power may have taken: that is for their readers to find.
             let open = self.file.lock().clone();
             let file = open.map_or_else(|| File::open(&self.path).map(Arc::new), Ok);
-            match file.and_then(|file| file.sync_data()) {
+            let synced = file.and_then(|file| file.sync_data());
+            match synced.and_then(|()| self.tap.tell(TapEvent::Synced { path: &self.path, len: written })) {
                 // Removed meanwhile: nothing names it.
                 Err(_) if self.removed.load(Ordering::Acquire) => (),
                 synced => synced.map_err(|error| Error::io("sync", &self.path, &error))?,
@@ -216,7 +229,9 @@ impl Segment {
     /// Removes the file's name. Readers that have it open can go on.
     pub fn remove(&self) -> Result<()> {
         self.removed.store(true, Ordering::Release);
-        match std::fs::remove_file(&self.path) {
+        let removed =
+            std::fs::remove_file(&self.path).and_then(|()| self.tap.tell(TapEvent::Deleted { path: &self.path }));
+        match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &self.path, &error)),
             _ => Ok(()),
         }
@@ -290,6 +305,9 @@ fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> st
     if field(12) != number.0 {
         return Err(format!("its header says that it is segment {}", SegmentNumber(field(12))));
     }
+    if found[20..28] != [0; 8] {
+        return Err("its header sets bytes that this version does not know".into());
+    }
     Ok(())
 }
 
@@ -318,6 +336,7 @@ pub fn list(directory: &Path) -> Result<Vec<(SegmentNumber, u64)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
 
     #[test]
     fn a_name_and_a_number_belong_together() {
@@ -340,34 +359,53 @@ mod tests {
     }
 
     #[test]
+    fn a_mutated_header_is_one_or_is_refused() {
+        let originals = [header(SegmentNumber(7), 0).to_vec(), header(SegmentNumber(u32::MAX), 7).to_vec()];
+        mutated(&originals, |mut bytes, random| {
+            let field =
+                |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            if bytes.len() == SEGMENT_HEADER_BYTES && random.once_in(2) {
+                let checksum = crc32c::crc32c(&bytes[..28]);
+                bytes[28..].copy_from_slice(&checksum.to_le_bytes());
+            }
+            let Ok(found) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(&bytes[..]) else { return };
+            let number = SegmentNumber(field(found, 12));
+            if check_header(found, number).is_ok() {
+                assert_eq!(header(number, field(found, 16)), *found);
+                assert!(check_header(found, SegmentNumber(number.0 ^ 1)).is_err());
+            }
+        });
+    }
+
+    #[test]
     fn a_damaged_header_is_refused_and_says_where() {
         let directory = tempfile::tempdir().unwrap();
         let number = SegmentNumber(3);
-        drop(Segment::create(directory.path(), number, None).unwrap());
+        drop(Segment::create(directory.path(), number, None, &Tap::SILENT).unwrap());
         let path = directory.path().join(file_name(number));
         let good = std::fs::read(&path).unwrap();
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&path, &bad).unwrap();
-            let error = Segment::found(directory.path(), number, 32).read(0, &mut [0; 1]).unwrap_err();
+            let error = Segment::found(directory.path(), number, 32, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
             assert!(
                 matches!(&error, Error::Corrupt { location: Some(location), .. } if location.contains("000003.segment")),
                 "{error}"
             );
         }
         std::fs::write(&path, &good[..31]).unwrap();
-        let error = Segment::found(directory.path(), number, 31).read(0, &mut [0; 1]).unwrap_err();
+        let error = Segment::found(directory.path(), number, 31, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
         assert!(error.to_string().contains("ends inside its header"), "{error}");
         std::fs::remove_file(&path).unwrap();
-        let error = Segment::found(directory.path(), number, 31).read(0, &mut [0; 1]).unwrap_err();
+        let error = Segment::found(directory.path(), number, 31, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
         assert!(error.to_string().contains("is missing"), "{error}");
     }
 
     #[test]
     fn an_append_that_failed_leaves_no_trace() {
         let directory = tempfile::tempdir().unwrap();
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None).unwrap();
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None, &Tap::SILENT).unwrap();
         let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
         // A file opened for reading takes no bytes.
         let writable = segment.file.lock().replace(Arc::new(File::open(segment.path()).unwrap()));

@@ -14,9 +14,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use ecotone_rocks_sys::filesystem::TapEvent;
 
 use super::pointer::SegmentNumber;
+use crate::tap::Tap;
 use crate::{Error, Result};
 
 /// The file's name, beside the segments.
@@ -39,8 +42,10 @@ pub struct Watermark {
 /// Where the watermark is kept.
 #[derive(Debug)]
 pub struct WatermarkFile {
+    path: PathBuf,
     file: File,
     count: u64,
+    tap: Tap,
 }
 
 impl WatermarkFile {
@@ -49,18 +54,28 @@ impl WatermarkFile {
     /// # Errors
     ///
     /// [`Error::Io`], [`Error::DiskFull`].
-    pub fn open(directory: &Path) -> Result<Self> {
+    pub fn open(directory: &Path, tap: &Tap) -> Result<Self> {
         let path = directory.join(WATERMARK_FILE);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = match options.open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let created = options.create_new(true).open(&path);
+                created.and_then(|file| tap.tell(TapEvent::Created { path: &path }).map(|()| file))
+            }
+            opened => opened,
+        };
         let file = file.map_err(|error| Error::io("open", &path, &error))?;
         let count = slots(&file).into_iter().flatten().map(|(count, _)| count).max().unwrap_or(0);
-        Ok(Self { file, count })
+        Ok(Self { path, file, count, tap: tap.clone() })
     }
 
     /// Keeps `watermark`. A failure is no harm: the former one goes on being true.
     pub fn set(&mut self, watermark: Watermark) -> std::io::Result<()> {
         let count = self.count + 1;
-        self.file.write_all_at(&encode(count, watermark), (count % 2) * SLOT_DISTANCE)?;
+        let (slot, offset) = (encode(count, watermark), (count % 2) * SLOT_DISTANCE);
+        self.file.write_all_at(&slot, offset)?;
+        self.tap.tell(TapEvent::Appended { path: &self.path, offset, bytes: &slot })?;
         self.count = count;
         Ok(())
     }
@@ -103,8 +118,9 @@ fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Watermark)> {
     let number = |at: usize, bytes: usize| {
         slot[at..at + bytes].iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
     };
-    // A slot of zeros has the right checksum of nothing written; counts begin at 1.
-    if number(24, 4) != u64::from(crc32c::crc32c(&slot[..24])) || number(0, 8) == 0 {
+    // A slot of zeros has the right checksum of nothing written; counts begin at 1. What this version does not write it does not
+    // take on trust.
+    if number(24, 4) != u64::from(crc32c::crc32c(&slot[..24])) || number(0, 8) == 0 || number(12, 4) != 0 {
         return None;
     }
     let segment = SegmentNumber(number(8, 4) as u32);
@@ -114,6 +130,7 @@ fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Watermark)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutation::mutated;
 
     fn at(segment: u32, offset: u64) -> Watermark {
         Watermark { segment: SegmentNumber(segment), offset }
@@ -123,22 +140,51 @@ mod tests {
     fn the_latest_holds_also_after_reopening() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), None);
-        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
         assert_eq!(read(directory.path()).unwrap(), None);
         for number in 1..6 {
             file.set(at(number, 100)).unwrap();
             assert_eq!(read(directory.path()).unwrap(), Some(at(number, 100)));
         }
         drop(file);
-        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
         file.set(at(6, 50)).unwrap();
         assert_eq!(read(directory.path()).unwrap(), Some(at(6, 50)));
     }
 
     #[test]
+    fn a_mutated_slot_is_one_or_none() {
+        let originals = [encode(1, at(1, 32)).to_vec(), encode(u64::MAX, at(u32::MAX, u64::MAX)).to_vec()];
+        mutated(&originals, |mut bytes, random| {
+            if bytes.len() == SLOT_BYTES && random.once_in(2) {
+                let checksum = crc32c::crc32c(&bytes[..24]);
+                bytes[24..].copy_from_slice(&checksum.to_le_bytes());
+            }
+            let Ok(slot) = <&[u8; SLOT_BYTES]>::try_from(&bytes[..]) else { return };
+            if let Some((count, watermark)) = decode(slot) {
+                assert_eq!(encode(count, watermark), *slot);
+            }
+        });
+    }
+
+    #[test]
+    fn a_mutated_file_is_read_or_holds_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
+        (1..4).for_each(|number| file.set(at(number, 100)).unwrap());
+        let path = directory.path().join(WATERMARK_FILE);
+        let original = std::fs::read(&path).unwrap();
+        mutated(&[original], |bytes, _| {
+            std::fs::write(&path, &bytes).unwrap();
+            let found = read(directory.path()).unwrap();
+            assert!(found.is_none_or(|found| found == at(2, 100) || found == at(3, 100)), "{found:?}");
+        });
+    }
+
+    #[test]
     fn damage_falls_back_to_the_one_before_and_then_to_none() {
         let directory = tempfile::tempdir().unwrap();
-        let mut file = WatermarkFile::open(directory.path()).unwrap();
+        let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
         file.set(at(1, 10)).unwrap();
         file.set(at(2, 20)).unwrap();
         let path = directory.path().join(WATERMARK_FILE);

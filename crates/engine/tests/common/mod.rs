@@ -2,8 +2,11 @@
 #![allow(dead_code, missing_docs)] // each test uses its part
 
 mod contents;
+pub mod disk;
 pub mod offloads;
 pub mod tmpfs;
+pub mod random;
+pub mod writes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +35,11 @@ pub fn store(options: StoreOptions) -> (TempDir, Store) {
 pub fn shared(options: StoreOptions) -> (TempDir, Arc<Store>) {
     let (directory, store) = store(options);
     (directory, Arc::new(store))
+}
+
+/// A directory in memory where there is one, for stores whose disk is made up: its syncs cost nothing.
+pub fn directory_in_memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// Waits until what the value log holds is as wanted. Its upkeep runs on a thread of its own.

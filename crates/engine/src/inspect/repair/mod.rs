@@ -41,6 +41,7 @@ use self::tables::{Tables, look_at_tables};
 use self::wal::{WalEntries, read_wals};
 use crate::inspect::verify;
 use crate::options::Separation;
+use crate::tap::Tap;
 use crate::values::{ValueLog, log, segment};
 use crate::{Error, IDENTITY_FILE, LockHolder, Result, identity};
 
@@ -89,9 +90,9 @@ pub fn repair(directory: &Path, into: &Path, mut progress: impl FnMut(Repairing)
         let store = working.0.join("store");
         save::save(&store, merge, &mut tables, values.as_ref(), &mut report, &mut progress)?;
         check(&store, report.saved_entries, &mut progress)?;
-        identity::sync_directory(&store)?;
+        identity::sync_directory(&store, &Tap::SILENT)?;
         fs::rename(&store, &into).map_err(|e| Error::io("rename the new store to", &into, &e))?;
-        into.parent().map_or(Ok(()), identity::sync_directory)
+        into.parent().map_or(Ok(()), |parent| identity::sync_directory(parent, &Tap::SILENT))
     })();
     working.remove();
     made?;
@@ -191,7 +192,7 @@ fn source_values(
     report.segment_bytes = found.iter().map(|(_, bytes)| bytes).sum();
     // Nothing is appended to it.
     let segment_bytes = Separation::from_bytes(u32::MAX).segment_bytes;
-    report.value_log.then(|| ValueLog::open(directory, segment_bytes)).transpose()
+    report.value_log.then(|| ValueLog::open(directory, segment_bytes, Tap::SILENT)).transpose()
 }
 
 /// Reads the new store back, whole.

@@ -14,7 +14,7 @@ use super::log_file::LogFile;
 use super::report::{LostWal, RepairReport, Repairing};
 use super::runs::Runs;
 use super::survey::{Found, Survey};
-use crate::batch_records::{BATCH_HEADER_BYTES, Record, records};
+use crate::batch_records::{Record, records, sequences};
 use crate::error::Printable;
 use crate::header::{Header, Kind};
 use crate::values::ValueLog;
@@ -128,12 +128,10 @@ fn read_batch(
     into: &mut WalEntries<'_>,
 ) -> Result<(u64, u64), Unreadable> {
     let wal = |detail: &str| Unreadable::Wal(detail.to_owned());
-    let header = batch.first_chunk::<BATCH_HEADER_BYTES>().ok_or_else(|| wal("a record is too short for a batch"))?;
-    let [sequence @ .., a, b, c, d] = *header;
-    let (first, count) = (u64::from_le_bytes(sequence), u32::from_le_bytes([a, b, c, d]));
+    let numbers =
+        sequences(batch).map_err(|_| wal("a record is too short for a batch, or has an impossible number"))?;
     let found: Vec<_> = records(batch).collect::<Result<_, _>>().map_err(|_| wal("a batch cannot be read"))?;
-    let behind = first.checked_add(found.len() as u64).ok_or_else(|| wal("a batch has an impossible number"))?;
-    if found.len() != count as usize || found.contains(&Record::Other) {
+    if found.len() as u64 != numbers.end - numbers.start || found.contains(&Record::Other) {
         return Err(wal("a batch holds what no store writes"));
     }
     if let Some(values) = values {
@@ -142,7 +140,7 @@ fn read_batch(
             check_value(values, record, data_family, &mut scratch)?;
         }
     }
-    for (record, sequence) in found.into_iter().zip(first..) {
+    for (record, sequence) in found.into_iter().zip(numbers.clone()) {
         let entry =
             |key: &[u8], kind, value: &[u8]| TableEntry { key: key.into(), sequence, kind, value: value.into() };
         let entry = match record {
@@ -156,7 +154,7 @@ fn read_batch(
         };
         into.runs.add(entry).map_err(Unreadable::WorkingSpace)?;
     }
-    Ok((first, behind))
+    Ok((numbers.start, numbers.end))
 }
 
 /// A value that need not have been durable must be there: else this and all behind it never reached the device.

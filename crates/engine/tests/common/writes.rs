@@ -1,0 +1,194 @@
+//! A sequence of writes that a seed determines, and what a store holds after each of them.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use ecotone_engine::{Attributes, Direction, Result, Store, WriteOptions};
+
+use super::random::Random;
+use super::value_of;
+
+/// Values from this length on are for the value log.
+pub const LONG_BYTES: u32 = 100;
+
+/// Few, so that most writes overwrite.
+const KEYS: usize = 100;
+
+#[derive(Debug, Clone)]
+pub enum Write {
+    Put(Vec<u8>, Vec<u8>),
+    PutWith(Vec<u8>, Vec<u8>, Attributes),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+    Batch(Vec<Write>),
+}
+
+impl Write {
+    pub fn apply(&self, store: &Store, options: WriteOptions) {
+        match self {
+            Self::Put(key, value) => store.put_opt(key, value, options).unwrap(),
+            Self::Delete(key) => store.delete_opt(key, options).unwrap(),
+            other => {
+                let mut batch = store.batch();
+                other.add_to(&mut batch);
+                store.write(&batch, options).unwrap();
+            }
+        }
+    }
+
+    fn add_to(&self, batch: &mut ecotone_engine::Batch<'_>) {
+        match self {
+            Self::Put(key, value) => batch.put(key, value).unwrap(),
+            Self::PutWith(key, value, attributes) => batch.put_with(key, value, attributes).unwrap(),
+            Self::Delete(key) => batch.delete(key).unwrap(),
+            Self::DeleteRange(from, to) => batch.delete_range(&from[..]..&to[..]).unwrap(),
+            Self::Batch(writes) => writes.iter().for_each(|write| write.add_to(batch)),
+        }
+    }
+}
+
+type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+pub struct Writes {
+    seed: u64,
+    entries: Entries,
+    /// After how many writes comes which state.
+    states: Vec<u64>,
+}
+
+impl Writes {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, entries: Entries::new(), states: vec![0] }
+    }
+
+    /// The write of this number; the first is 0.
+    pub fn get(&self, number: usize) -> Write {
+        let mut random = Random::new(self.seed ^ (number as u64).wrapping_mul(0xA076_1D64_78BD_642F));
+        match random.below(20) {
+            0..10 => single(&mut random, number),
+            10..18 => Write::Batch((0..2 + random.below(5)).map(|_| single(&mut random, number)).collect()),
+            18 => Write::Delete(key(&mut random)),
+            _ => range(&mut random),
+        }
+    }
+
+    /// The state after so many writes.
+    pub fn state_after(&mut self, writes: usize) -> u64 {
+        while self.states.len() <= writes {
+            let write = self.get(self.states.len() - 1);
+            let state = apply(&mut self.entries, &write, self.states[self.states.len() - 1]);
+            self.states.push(state);
+        }
+        self.states[writes]
+    }
+}
+
+fn key(random: &mut Random) -> Vec<u8> {
+    format!("key{:04}", random.below(KEYS)).into_bytes()
+}
+
+fn single(random: &mut Random, number: usize) -> Write {
+    let key = key(random);
+    let bytes = match random.below(40) {
+        0..12 => random.below(LONG_BYTES as usize),
+        // Longer than a segment of the tests.
+        39 => 5_000,
+        _ => LONG_BYTES as usize + random.below(300),
+    };
+    let value = value_of(&key, random.next() ^ number as u64, bytes);
+    let field = |random: &mut Random| (!random.once_in(3)).then(|| random.next() | 1);
+    match random.below(10) {
+        0 => Write::Delete(key),
+        1 => {
+            let (expires_at_ms, version) = (field(random), field(random));
+            Write::PutWith(key, value, Attributes { expires_at_ms, version })
+        }
+        _ => Write::Put(key, value),
+    }
+}
+
+fn range(random: &mut Random) -> Write {
+    let from = random.below(KEYS);
+    let bound = |number: usize| format!("key{number:04}").into_bytes();
+    Write::DeleteRange(bound(from), bound(from + 1 + random.below(5)))
+}
+
+/// Of one entry; the state of a store is the sum over its entries.
+fn state_of(key: &[u8], value: &[u8], attributes: &Attributes) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key, value, attributes.expires_at_ms, attributes.version).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn apply(entries: &mut Entries, write: &Write, mut state: u64) -> u64 {
+    let remove = |entries: &mut Entries, key: &[u8], mut state: u64| {
+        if let Some((value, attributes)) = entries.remove(key) {
+            state = state.wrapping_sub(state_of(key, &value, &attributes));
+        }
+        state
+    };
+    match write {
+        Write::Put(key, value) => {
+            state = remove(entries, key, state);
+            state = state.wrapping_add(state_of(key, value, &Attributes::NONE));
+            entries.insert(key.clone(), (value.clone(), Attributes::NONE));
+        }
+        Write::PutWith(key, value, attributes) => {
+            state = remove(entries, key, state);
+            state = state.wrapping_add(state_of(key, value, attributes));
+            entries.insert(key.clone(), (value.clone(), *attributes));
+        }
+        Write::Delete(key) => state = remove(entries, key, state),
+        Write::DeleteRange(from, to) => {
+            let gone: Vec<_> = entries.range(from.clone()..to.clone()).map(|(key, _)| key.clone()).collect();
+            for key in gone {
+                state = remove(entries, &key, state);
+            }
+        }
+        Write::Batch(writes) => {
+            for write in writes {
+                state = apply(entries, write, state);
+            }
+        }
+    }
+    state
+}
+
+/// What a store holds.
+pub struct Found {
+    pub state: u64,
+    pub entries: usize,
+    /// Bytes of the records of its long values.
+    pub live_bytes: u64,
+}
+
+/// Reads all of a store, each entry by scan and by lookup.
+pub fn read_all(store: &Store) -> Result<Found> {
+    let mut found = Found { state: 0, entries: 0, live_bytes: 0 };
+    let mut scan = store.scan(.., Direction::Forward, None)?;
+    while let Some(entry) = scan.next_entry()? {
+        let looked_up = store.get(entry.key)?;
+        assert_eq!(looked_up.as_deref(), Some(entry.value), "scan and lookup differ");
+        found.state = found.state.wrapping_add(state_of(entry.key, entry.value, &entry.attributes));
+        found.entries += 1;
+        found.live_bytes += live_bytes(entry.key, entry.value);
+    }
+    Ok(found)
+}
+
+/// The bytes that the value log keeps for an entry, as docs/formats.md has it.
+pub fn live_bytes(key: &[u8], value: &[u8]) -> u64 {
+    if value.len() < LONG_BYTES as usize { 0 } else { 12 + key.len() as u64 + value.len() as u64 }
+}
+
+/// Compacts the store until there is one version of each entry, and compares what its tables name with what they must.
+pub fn recount(store: &Store, live_bytes: u64) {
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    // A segment that goes between the count and the list is in the one and not in the other; once is enough.
+    let counts = (0..10).map(|_| store.space().unwrap().referenced_bytes());
+    let counts: Vec<_> = counts.take_while(|count| *count != live_bytes).collect();
+    assert!(counts.len() < 10, "{counts:?} bytes are said to be live, {live_bytes} are");
+    assert_eq!(store.space().unwrap().silent_tables, [""; 0]);
+}
