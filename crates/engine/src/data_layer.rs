@@ -96,7 +96,7 @@ impl Opening {
         let lock = if writable { Some(lock(directory)?) } else { None };
         let tap = Tap::of(hooks.as_ref());
         let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?);
-        let (replay, outcome) = Replay::new(log.clone());
+        let (replay, outcome) = Replay::new(directory, Some(log.clone()));
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
         let duties = ThreadDuties::new(store_options.duties.clone());
@@ -152,13 +152,6 @@ impl Opening {
         }
         self.opening.store(false, Ordering::Release);
         self.log.opened();
-        if let Some(reason) = self.outcome.stopped.get() {
-            tracing::warn!(
-                ?directory,
-                reason,
-                "after a loss of power the store goes on from before the first write whose value was lost"
-            );
-        }
         let mut identity = identity::read(directory)?;
         if writable && !identity.has_value_log() {
             // Tables that replay has just written say what they refer to, so it does no harm that they are below.

@@ -166,7 +166,21 @@ impl Error {
                 detail: detail.to_owned(),
             };
         }
-        Self::from_rocks(error)
+        // CURRENT names the MANIFEST, and nothing else does.
+        if detail.contains("No such file or directory")
+            && table_in(detail).is_some_and(|file| file.contains("MANIFEST-"))
+        {
+            return Self::Corrupt {
+                location: Some(directory.join("CURRENT").display().to_string()),
+                detail: format!("it names a file that is missing: {detail}"),
+            };
+        }
+        match Self::from_rocks(error) {
+            Self::Corrupt { location: None, detail } => {
+                Self::Corrupt { location: Some(directory.display().to_string()), detail }
+            }
+            sorted => sorted,
+        }
     }
 
     /// Sorts what RocksDB said during any other call.

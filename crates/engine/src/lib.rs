@@ -39,6 +39,7 @@ mod identity;
 mod inspect;
 mod limits;
 mod listener;
+mod log_check;
 mod memory;
 #[cfg(test)]
 mod mutation;

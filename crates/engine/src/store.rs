@@ -28,10 +28,11 @@ use crate::raw::TableLimit;
 use crate::stall::StallClock;
 use crate::tap::Tap;
 use crate::values::ValueLog;
+use crate::values::replay::Replay;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
     Counters, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties, ValueLogProperties, identity,
-    properties, tuning,
+    log_check, properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
@@ -86,7 +87,11 @@ impl Store {
         // refuses to write where a path climbs.
         let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
 
+        let logs = log_check::check(&directory)?;
+
         let mut rocks_options = tuning::store_options(&options);
+        // The first WAL as a whole is what no numbers of writes miss.
+        rocks_options.set_track_and_verify_wals(logs.may_want_a_wal());
         let writable = mode != OpenMode::ReadOnly;
         let gate = if writable {
             // The copy is made before the options hold anything that holds the gate.
@@ -96,6 +101,9 @@ impl Store {
         };
         let mut hooks = options.hooks.clone();
         let values = Opening::prepare(&directory, gate.as_ref(), &options, &mut hooks, &mut rocks_options)?;
+        if values.is_none() {
+            rocks_options.set_wal_filter(Replay::new(&directory, None).0);
+        }
         let env = match hooks {
             Some(hooks) => hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?,
             None => Env::new()?,

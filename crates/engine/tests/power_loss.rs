@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::disk::zero_sectors;
 use common::value_of;
 use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
@@ -106,7 +107,7 @@ fn lose(file: &Path, synced: u64, loss: &Loss) {
         let rest = (bytes.len() as u64 - synced) as f64;
         let from = synced + (rest * from) as u64;
         let to = (from + (rest * length) as u64).min(bytes.len() as u64);
-        bytes[from as usize..to as usize].fill(0);
+        zero_sectors(&mut bytes, synced as usize, from as usize, to as usize);
     }
     fs::write(file, bytes).unwrap();
 }
@@ -209,4 +210,135 @@ fn one_writer_that_syncs_vouches_for_those_before_it() {
     let store = Store::open(&lost, OpenMode::Open, options(1 << 20)).unwrap();
     let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(|entry| entry.unwrap().0).collect();
     assert_eq!(found, [key(0), key(1)]);
+}
+
+/// Where the records of a WAL begin: its framing is a checksum of 4 bytes, a length of 2 and a type, in blocks.
+fn record_begins(wal: &[u8]) -> Vec<usize> {
+    let (mut begins, mut at) = (Vec::new(), 0);
+    while at + WAL_HEADER_BYTES <= wal.len() {
+        if WAL_BLOCK_BYTES - at % WAL_BLOCK_BYTES < WAL_HEADER_BYTES {
+            at = at.next_multiple_of(WAL_BLOCK_BYTES);
+            continue;
+        }
+        let kind = wal[at + 6];
+        if kind == FULL || kind == FIRST {
+            begins.push(at);
+        }
+        at += WAL_HEADER_BYTES + usize::from(u16::from_le_bytes([wal[at + 4], wal[at + 5]]));
+    }
+    begins
+}
+
+const WAL_BLOCK_BYTES: usize = 32 * 1024;
+const WAL_HEADER_BYTES: usize = 7;
+const FULL: u8 = 1;
+const FIRST: u8 = 2;
+
+/// The numbers of the keys that are there, which must be the first ones.
+fn prefix(path: &Path, options: StoreOptions, what: &str) -> u64 {
+    let store = Store::open(path, OpenMode::Open, options).unwrap();
+    let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(|entry| entry.unwrap().0).collect();
+    assert!(
+        found.iter().eq((0..found.len() as u64).map(key).collect::<Vec<_>>().iter()),
+        "{what}: a write is missing among others"
+    );
+    found.len() as u64
+}
+
+/// RocksDB passes over zeros to the end of their block, and goes on with the next one where that begins with a record.
+#[test]
+fn zeros_between_two_records_of_the_wal_end_its_replay() {
+    for separation in [None, options(4096).separation] {
+        let options = StoreOptions { separation, ..options(4096) };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        let store = Store::open(&path, OpenMode::Create, options.clone()).unwrap();
+        let records = 20_000;
+        (0..records).for_each(|number| store.put(&key(number), &vec![7; number as usize % 23]).unwrap());
+        let lost = directory.path().join("lost");
+        copy(&path, &lost);
+        store.close().unwrap();
+        let wal = lengths(&lost)
+            .into_iter()
+            .map(|(path, _)| path)
+            .find(|path| path.extension().is_some_and(|it| it == "log"));
+        let wal = wal.unwrap();
+        let bytes = fs::read(&wal).unwrap();
+        let begins = record_begins(&bytes);
+        let at_block = begins.iter().position(|begin| *begin > 0 && begin % WAL_BLOCK_BYTES == 0);
+        let at_block = at_block.expect("a block begins with a record");
+        let mut holed = bytes.clone();
+        holed[begins[at_block - 10]..begins[at_block]].fill(0);
+        fs::write(&wal, holed).unwrap();
+        let found = prefix(&lost, options, "a hole");
+        assert!((1..records).contains(&found));
+    }
+}
+
+/// Holds up the sync of a WAL, with which a flush begins, until it is told to go on.
+#[derive(Default)]
+struct SyncWaits {
+    waits: std::sync::Mutex<(bool, bool)>,
+    changed: std::sync::Condvar,
+}
+
+impl WriteTap for SyncWaits {
+    fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+        if let TapEvent::Synced { path, .. } = event
+            && path.extension().is_some_and(|extension| extension == "log")
+        {
+            let mut waits = self.waits.lock().unwrap();
+            waits.0 = true;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(waits, |(_, may_go_on)| !*may_go_on).unwrap());
+        }
+        Ok(())
+    }
+}
+
+/// When a memtable is full, writes go to the next WAL. A loss of power may take any part of the WAL before it until a flush
+/// has synced that.
+#[test]
+fn what_is_behind_the_lost_end_of_a_wal_is_lost_in_the_next_one_too() {
+    for separation in [None, options(4096).separation] {
+        let options = StoreOptions { separation, ..options(4096) };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        let sync = Arc::<SyncWaits>::default();
+        let hooks = FileSystemHooks { tap: Some(sync.clone()), ..FileSystemHooks::default() };
+        let store =
+            Store::open(&path, OpenMode::Create, StoreOptions { hooks: Some(hooks), ..options.clone() }).unwrap();
+        (0..100).for_each(|number| store.put(&key(number), &value(number)).unwrap());
+        store.flush(false).unwrap();
+        drop(sync.changed.wait_while(sync.waits.lock().unwrap(), |(wait, _)| !*wait).unwrap());
+        (100..150).for_each(|number| store.put(&key(number), &value(number)).unwrap());
+        let left = directory.path().join("left");
+        copy(&path, &left);
+        sync.waits.lock().unwrap().1 = true;
+        sync.changed.notify_all();
+        store.close().unwrap();
+
+        let wals: Vec<_> =
+            files(&left).into_iter().filter(|path| path.extension().is_some_and(|it| it == "log")).collect();
+        assert_eq!(wals.len(), 2);
+        let bytes = fs::read(&wals[0]).unwrap();
+        let cuts: Vec<_> = record_begins(&bytes).into_iter().step_by(9).chain([bytes.len()]).collect();
+        for cut in cuts {
+            for zeros in [false, true] {
+                let lost = directory.path().join(format!("lost{cut}{zeros}"));
+                copy(&left, &lost);
+                let mut kept = bytes[..cut].to_vec();
+                if zeros {
+                    kept.resize(bytes.len(), 0);
+                }
+                fs::write(lost.join(wals[0].file_name().unwrap()), kept).unwrap();
+                let what = format!("{cut} of {} bytes, then zeros: {zeros}", bytes.len());
+                let found = prefix(&lost, options.clone(), &what);
+                assert!(if cut == bytes.len() { found == 150 } else { found < 100 }, "{what}: {found}");
+            }
+        }
+        // The file itself, whose name was never synced.
+        fs::remove_file(left.join(wals[0].file_name().unwrap())).unwrap();
+        assert_eq!(prefix(&left, options, "no first WAL"), 0);
+    }
 }

@@ -104,8 +104,9 @@ pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<Ve
     let mut report = VerifyReport::default();
     let store = match Store::open(directory, OpenMode::ReadOnly, StoreOptions::default()) {
         Err(Error::Corrupt { location, detail }) => {
-            // So damaged that nothing else can be looked at.
             report.damaged(location.unwrap_or_else(|| directory.display().to_string()), detail);
+            // So damaged that nothing else can be looked at but the tables, of which one may be the cause.
+            check_table_files(directory, &mut report)?;
             return Ok(report);
         }
         opened => opened?,
@@ -117,7 +118,7 @@ pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<Ve
         let segments = values.log.segments();
         for (done, segment) in segments.iter().enumerate() {
             progress(Checking::Segment { done, of: segments.len() });
-            check_segment(segment, &mut report);
+            check_segment(segment, references.bytes.contains_key(&segment.number()), &mut report);
         }
         for (number, bytes) in &references.bytes {
             match values.log.segment(*number) {
@@ -154,8 +155,26 @@ fn check_tables(store: &Store, report: &mut VerifyReport, progress: &mut impl Fn
     Ok(())
 }
 
-/// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there.
-fn check_segment(segment: &Segment, report: &mut VerifyReport) {
+/// Checks the tables that are there, whether or not the store still has them.
+fn check_table_files(directory: &Path, report: &mut VerifyReport) -> Result<()> {
+    let failed = |error| Error::io("list", directory, &error);
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_none_or(|extension| extension != "sst") {
+            continue;
+        }
+        report.tables += 1;
+        report.table_bytes += path.metadata().map_or(0, |metadata| metadata.len());
+        if let Err(error) = verify_table(&path, &ExpectedTable::default()) {
+            report.damaged(path.display(), error);
+        }
+    }
+    Ok(())
+}
+
+/// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there. Of a segment
+/// that no table names a loss of power may have taken the header as well.
+fn check_segment(segment: &Segment, is_named: bool, report: &mut VerifyReport) {
     report.segments += 1;
     report.segment_bytes += segment.bytes();
     let end = segment.bytes();
@@ -164,8 +183,12 @@ fn check_segment(segment: &Segment, report: &mut VerifyReport) {
     while offset < end {
         let wanted = (end - offset).min(CHUNK_BYTES as u64) as usize;
         chunk.resize(wanted, 0);
-        if let Err(error) = segment.read(offset, &mut chunk) {
-            return report.damaged(segment.path().display(), error);
+        match segment.read(offset, &mut chunk) {
+            Err(Error::Corrupt { location: Some(place), detail }) if !is_named => {
+                return report.torn_ends.push(Finding { place, detail });
+            }
+            Err(error) => return report.damaged(segment.path().display(), error),
+            Ok(()) => (),
         }
         let mut within = 0;
         let stop = loop {

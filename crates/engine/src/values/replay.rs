@@ -1,4 +1,8 @@
-//! Replay of the WAL after a crash: stops at the first record whose value never reached the device.
+//! Replay of the WAL after a crash: stops at the first write that is missing, and at the first record whose value never reached
+//! the device.
+//!
+//! Each write has a number, one more than the write before it, so a gap tells that some are missing. RocksDB does not look: zeros
+//! where a record should begin it takes for the end of their block, or of the file, and goes on with the next one.
 //!
 //! The kernel writes back as it likes, so after a loss of power the WAL can name values that are gone. All from the first such
 //! record on is dropped, so that what remains is what the store was at one moment. A kill of the process alone never
@@ -10,6 +14,7 @@
 //! Threads: called by the one thread that opens the database.
 
 use std::ffi::CStr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +23,7 @@ use rust_rocksdb::wal_filter::{ColumnFamilyLogNumbers, WalFilter, WalRecordActio
 
 use super::ValueLog;
 use crate::Error;
-use crate::batch_records::{Record, records};
+use crate::batch_records::{Record, records, sequences};
 use crate::error::Printable;
 use crate::family::DATA_FAMILY;
 use crate::header::{Header, Kind};
@@ -26,31 +31,49 @@ use crate::header::{Header, Kind};
 /// What replay met.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayOutcome {
-    /// Why replay stopped early, where it did.
-    pub(crate) stopped: OnceLock<String>,
     /// Why opening must fail, where it must.
     pub(crate) corrupt: OnceLock<String>,
 }
 
 /// The filter that RocksDB asks for each record.
 pub(crate) struct Replay {
-    log: Arc<ValueLog>,
+    directory: PathBuf,
+    /// Where the store has one.
+    log: Option<Arc<ValueLog>>,
     family: AtomicU32,
     /// Of older logs everything is in tables.
     first_log: AtomicU64,
+    /// The number of the write that comes next; 0 before the first.
+    next_write: AtomicU64,
     outcome: Arc<ReplayOutcome>,
 }
 
 const NO_FAMILY: u32 = u32::MAX;
 
 impl Replay {
-    pub(crate) fn new(log: Arc<ValueLog>) -> (Self, Arc<ReplayOutcome>) {
+    /// Of the store in `directory`.
+    pub(crate) fn new(directory: &Path, log: Option<Arc<ValueLog>>) -> (Self, Arc<ReplayOutcome>) {
         let outcome = Arc::<ReplayOutcome>::default();
-        let (family, first_log) = (AtomicU32::new(NO_FAMILY), AtomicU64::new(0));
-        (Self { log, family, first_log, outcome: outcome.clone() }, outcome)
+        let replay = Self {
+            directory: directory.to_path_buf(),
+            log,
+            family: AtomicU32::new(NO_FAMILY),
+            first_log: AtomicU64::new(0),
+            next_write: AtomicU64::new(0),
+            outcome: outcome.clone(),
+        };
+        (replay, outcome)
     }
 
-    fn check(&self, batch: &WriteBatch) -> WalRecordAction {
+    /// Whether a write is missing before `batch`.
+    fn follows_a_gap(&self, batch: &WriteBatch) -> bool {
+        // RocksDB has refused one that has no numbers.
+        let Ok(writes) = sequences(batch.data()) else { return false };
+        let next = self.next_write.swap(writes.end, Ordering::Relaxed);
+        next != 0 && writes.start > next
+    }
+
+    fn check(&self, log: &ValueLog, batch: &WriteBatch) -> WalRecordAction {
         let data_family = self.family.load(Ordering::Relaxed);
         let mut record = Vec::new();
         for found in records(batch.data()) {
@@ -63,8 +86,8 @@ impl Replay {
             }
             // A value that cannot be decoded is for the reader to report.
             let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) else { continue };
-            if self.log.was_durable(key, pointer) {
-                if self.log.segment(pointer.segment).is_none() {
+            if log.was_durable(key, pointer) {
+                if log.segment(pointer.segment).is_none() {
                     return self.refuse(format!(
                         "the WAL names a value in segment {}, which is missing: restore the file",
                         pointer.segment
@@ -72,7 +95,7 @@ impl Replay {
                 }
                 continue;
             }
-            let read = self.log.read(key, pointer, &mut record);
+            let read = log.read(key, pointer, &mut record);
             if let Err(error) = &read
                 && !matches!(error, Error::Corrupt { .. })
             {
@@ -80,11 +103,20 @@ impl Replay {
                 return self.refuse(format!("the value of key {} cannot be read: {error}", Printable(key)));
             }
             if let Err(error) = read {
-                let _ = self.outcome.stopped.set(format!("the value of key {} is not there: {error}", Printable(key)));
-                return WalRecordAction::StopReplay;
+                return self.stop(&format!("the value of key {} is not there: {error}", Printable(key)));
             }
         }
         WalRecordAction::Continue
+    }
+
+    fn stop(&self, reason: &str) -> WalRecordAction {
+        let directory = &self.directory;
+        tracing::warn!(
+            ?directory,
+            reason,
+            "after a loss of power the store goes on from before the first write that was lost"
+        );
+        WalRecordAction::StopReplay
     }
 
     /// Opening must fail. RocksDB would take this for the end of the WAL and go on; see [`super::barrier`].
@@ -109,7 +141,10 @@ impl WalFilter for Replay {
         if log_number < self.first_log.load(Ordering::Relaxed) {
             return WalRecordAction::Continue;
         }
-        self.check(batch)
+        if self.follows_a_gap(batch) {
+            return self.stop("a write is missing in the WAL");
+        }
+        self.log.as_ref().map_or(WalRecordAction::Continue, |log| self.check(log, batch))
     }
 
     fn column_family_log_number_map(&self, families: &ColumnFamilyLogNumbers<'_>) {

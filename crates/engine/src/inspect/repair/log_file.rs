@@ -14,10 +14,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-const BLOCK_BYTES: usize = 32 * 1024;
-const HEADER_BYTES: usize = 7;
+use crate::log_check::{BLOCK_BYTES, HEADER_BYTES, ZERO, unmasked};
 
-const ZERO: u8 = 0;
 const FULL: u8 = 1;
 const FIRST: u8 = 2;
 const MIDDLE: u8 = 3;
@@ -191,11 +189,6 @@ impl LogFile {
             }
         }
     }
-}
-
-/// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with checksums in them is as good.
-fn unmasked(stored: u32) -> u32 {
-    stored.wrapping_sub(0xA282_EAD8).rotate_left(15)
 }
 
 #[cfg(test)]
