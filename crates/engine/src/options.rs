@@ -322,7 +322,7 @@ mod tests {
             ("block_bytes", |o| o.block_bytes = 12),
             ("max_open_files", |o| o.max_open_files = Some(1)),
             ("space.reserve_bytes", |o| o.space.reserve_bytes = Some(8 * MIB - 1)),
-            ("space.max_bytes", |o| o.space.max_bytes = Some(4 * o.memtable_bytes - 1)),
+            ("space.max_bytes", |o| o.space.max_bytes = Some(5 * o.memtable_bytes - 1)),
             ("space.max_bytes", |o| {
                 o.space = SpaceLimits { reserve_bytes: Some(GIB), max_bytes: Some(4 * GIB - 1) };
             }),

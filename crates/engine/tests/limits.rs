@@ -299,7 +299,7 @@ fn memtables_that_are_large_for_what_a_store_may_take_are_flushed_to_go_on() {
         let heard = Arc::<Heard>::default();
         let options = StoreOptions {
             memtable_bytes: 8 * MIB,
-            space: SpaceLimits { reserve_bytes: None, max_bytes: Some(32 * MIB) },
+            space: SpaceLimits { reserve_bytes: None, max_bytes: Some(40 * MIB) },
             ..options(&heard, separated)
         };
         let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();

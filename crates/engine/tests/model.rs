@@ -1,4 +1,5 @@
-//! The store against a sorted map: any sequence of operations gives the same answers, under any options.
+//! The store against a sorted map: any sequence of operations gives the same answers, under any options, also where they
+//! change from one opening to the next.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -7,11 +8,14 @@ mod common;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use common::{Model, assert_equals};
+use common::random::Random;
+use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
     Attributes, Compression, Direction, Durability, MemoryLimit, OpenMode, Separation, Store, StoreOptions,
-    WriteOptions,
+    WriteOptions, verify,
 };
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -95,11 +99,24 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Off, on from any threshold; each opening has its own.
 fn separation() -> impl Strategy<Value = Option<Separation>> {
-    let min_bytes = prop_oneof![Just(1_u32), Just(20), Just(1_000)];
+    let min_bytes = prop_oneof![Just(1_u32), Just(20), Just(150), Just(1_000)];
     let segment_bytes = prop_oneof![Just(4096_u64), Just(1 << 20)];
     proptest::option::of((min_bytes, segment_bytes))
         .prop_map(|chosen| chosen.map(|(min_bytes, segment_bytes)| Separation { min_bytes, segment_bytes }))
+}
+
+/// As it is, or such that relocation and removal are at work after a few hundred writes.
+fn relocation() -> impl Strategy<Value = RelocationParameters> {
+    let eager = (1.01..1.3_f64, 1_u64..20_000).prop_map(|(begin_ratio, garbage)| RelocationParameters {
+        begin_ratio,
+        end_ratio: 1.005,
+        min_garbage_share: 0.01,
+        min_garbage_bytes: Bytes(garbage),
+        ..RelocationParameters::default()
+    });
+    prop_oneof![1 => Just(RelocationParameters::default()), 3 => eager]
 }
 
 fn options() -> impl Strategy<Value = StoreOptions> {
@@ -110,12 +127,16 @@ fn options() -> impl Strategy<Value = StoreOptions> {
         prop_oneof![Just(1024_u64), Just(4096), Just(65_536)],
         1..4_u32,
         1..5_u32,
-        any::<bool>(),
+        (
+            proptest::option::of(prop_oneof![Just(8_u64 << 20), Just(64 << 20)]),
+            prop_oneof![Just(64_u64 << 10), Just(4 << 20)],
+        ),
         durability(),
         separation(),
+        (relocation(), any::<bool>(), proptest::option::of(64..100_u32)),
     )
         .prop_map(
-            |(compression, bloom_bits_per_key, block_bytes, trigger, parts, limited, durability, separation)| {
+            |(compression, bloom_bits_per_key, block_bytes, trigger, parts, memory, durability, separation, rest)| {
                 StoreOptions {
                     durability,
                     compression,
@@ -124,7 +145,11 @@ fn options() -> impl Strategy<Value = StoreOptions> {
                     l0_compaction_trigger: trigger,
                     max_subcompactions: parts,
                     separation,
-                    memory: limited.then(|| MemoryLimit::new(8 * 1024 * 1024)),
+                    memory: memory.0.map(MemoryLimit::new),
+                    memtable_bytes: memory.1,
+                    relocation: rest.0,
+                    dynamic_levels: rest.1,
+                    max_open_files: rest.2,
                     ..common::small()
                 }
             },
@@ -243,21 +268,24 @@ fn apply_batch(store: &Store, model: &mut Model, ops: &[BatchOp]) {
     store.write(&batch, WriteOptions::default()).unwrap();
 }
 
-fn run(options: StoreOptions, ops: &[Op]) -> Model {
+/// Runs the operations on a store that is opened with the next of `options` each time, and with the first again after the last.
+fn run(options: &[StoreOptions], ops: &[Op]) -> Model {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
-    let mut store = Store::open(&path, OpenMode::Create, options.clone()).unwrap();
+    let mut next = options.iter().cycle().cloned();
+    let mut next = || next.next().unwrap();
+    let mut store = Store::open(&path, OpenMode::Create, next()).unwrap();
     let mut model = BTreeMap::new();
     for (step, op) in ops.iter().enumerate() {
         match op {
             Op::Reopen => {
                 store.close().unwrap();
-                store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
+                store = Store::open(&path, OpenMode::Open, next()).unwrap();
             }
             Op::Checkpoint => {
                 let copy = directory.path().join(format!("copy{step}"));
                 store.checkpoint(&copy).unwrap();
-                let copy = Store::open(&copy, OpenMode::Open, options.clone()).unwrap();
+                let copy = Store::open(&copy, OpenMode::Open, next()).unwrap();
                 assert_equals(&copy, &model);
                 copy.close().unwrap();
             }
@@ -266,8 +294,11 @@ fn run(options: StoreOptions, ops: &[Op]) -> Model {
     }
     assert_equals(&store, &model);
     store.close().unwrap();
-    let reader = Store::open(&path, OpenMode::ReadOnly, options).unwrap();
+    let reader = Store::open(&path, OpenMode::ReadOnly, next()).unwrap();
     assert_equals(&reader, &model);
+    drop(reader);
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound() && report.entries == model.len() as u64, "{report:?}");
     model
 }
 
@@ -276,7 +307,7 @@ proptest! {
 
     #[test]
     fn any_sequence_answers_like_a_sorted_map(options in options(), ops in proptest::collection::vec(op(), 1..60)) {
-        run(options, &ops);
+        run(&[options], &ops);
     }
 }
 
@@ -286,8 +317,58 @@ proptest! {
     /// The options change how the store works, never what it answers: the answers are checked against the model inside,
     /// and must also be the same under both.
     #[test]
-    fn options_change_no_answer(one in options(), other in options(), ops in proptest::collection::vec(op(), 1..60)) {
-        prop_assert_eq!(run(one, &ops), run(other, &ops));
+    fn options_change_no_answer(
+        one in proptest::collection::vec(options(), 1..5),
+        other in proptest::collection::vec(options(), 1..5),
+        ops in proptest::collection::vec(op(), 1..60),
+    ) {
+        prop_assert_eq!(run(&one, &ops), run(&other, &ops));
+    }
+}
+
+/// Many writes to few keys, and whatever else may be done to a store between.
+fn long_ops() -> impl Strategy<Value = Vec<Op>> {
+    let writes = (any::<u64>(), 50..400_u64).prop_map(|(seed, writes)| {
+        let mut random = Random::new(seed);
+        let write = |number| {
+            let key = format!("key{:03}", random.below(80)).into_bytes();
+            let value = value_of(&key, seed ^ number, *random.of(&[10, 30, 200, 300, 2_000]));
+            match random.below(12) {
+                0 => Op::Delete(key),
+                1 => Op::Batch(vec![
+                    BatchOp::PutWith(key, value, 1 + number),
+                    BatchOp::Put(b"last".to_vec(), vec![7; 160]),
+                ]),
+                2 => Op::Get(key),
+                _ => Op::Put(key, value, Durability::None),
+            }
+        };
+        (0..writes).map(write).collect::<Vec<_>>()
+    });
+    let between = prop_oneof![
+        3 => Just(Op::Reopen),
+        1 => Just(Op::Checkpoint),
+        2 => Just(Op::Flush(true)),
+        1 => Just(Op::Compact),
+        1 => (bound(), bound(), any::<bool>()).prop_map(|(a, b, r)| Op::Scan(a, b, r)),
+        1 => proptest::collection::vec(simple(), 1..8).prop_map(Op::Snapshot),
+    ];
+    let parts = proptest::collection::vec((writes, between), 4..14);
+    parts
+        .prop_map(|parts| parts.into_iter().flat_map(|(writes, between)| writes.into_iter().chain([between])).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    /// Thresholds that come and go, segments of all sizes, relocation at work: the answers are those of the other store.
+    #[test]
+    fn nothing_but_the_answers_stays_the_same_over_many_openings(
+        one in proptest::collection::vec(options(), 2..7),
+        other in proptest::collection::vec(options(), 2..7),
+        ops in long_ops(),
+    ) {
+        prop_assert_eq!(run(&one, &ops), run(&other, &ops));
     }
 }
 

@@ -55,8 +55,12 @@ const DEFAULT_RESERVE_SEGMENTS: u64 = 2;
 /// The default reserve is at most this part of the file system or of `max_bytes` (one in so many).
 const MOST_DEFAULT_RESERVE_SHARE: u64 = 10;
 
-/// `max_bytes` is at least so many reserves, and so many memtables: a store that keeps most of its space free takes nothing.
-const LEAST_PARTS: u64 = 4;
+/// `max_bytes` is at least so many reserves: a store that keeps most of its space free takes nothing.
+const LEAST_RESERVES: u64 = 4;
+
+/// And at least so many memtables: the WAL, the next one and what is flushed of it take 3.2, and a store without a compaction to
+/// make would refuse writes for ever in less than 4.
+const LEAST_MEMTABLES: u64 = 5;
 
 /// RocksDB's own log ends at one in so many parts of the space, and four such are kept; never more than 16 MiB each.
 const INFO_LOG_SHARE: u64 = 256;
@@ -79,7 +83,7 @@ pub struct SpaceLimits {
     /// most a tenth of the file system and of `max_bytes`.
     pub reserve_bytes: Option<u64>,
     /// The most bytes that the store's directory may take, tables, segments, WAL and all, its compactions included; at least 4
-    /// times `reserve_bytes` and 4 times `memtable_bytes`, and at least 32 MiB. The reserve is kept free below it. `None`: as much
+    /// times `reserve_bytes` and 5 times `memtable_bytes`, and at least 32 MiB. The reserve is kept free below it. `None`: as much
     /// as the file system has.
     pub max_bytes: Option<u64>,
 }
@@ -92,11 +96,13 @@ impl SpaceLimits {
             let reason = format!("{reserve} is below the least, {LEAST_RESERVE_BYTES}");
             return Err(Error::invalid("space.reserve_bytes", reason));
         }
-        let largest = self.reserve_bytes.unwrap_or(LEAST_RESERVE_BYTES).max(memtable_bytes);
-        let least = largest.saturating_mul(LEAST_PARTS);
+        let of_reserves = self.reserve_bytes.unwrap_or(LEAST_RESERVE_BYTES).saturating_mul(LEAST_RESERVES);
+        let least = of_reserves.max(memtable_bytes.saturating_mul(LEAST_MEMTABLES));
         match self.max_bytes {
             Some(max) if max < least => {
-                let reason = format!("{max} is below {least}, {LEAST_PARTS} times the reserve and the memtable");
+                let reason = format!(
+                    "{max} is below {least}: {LEAST_RESERVES} times the reserve or {LEAST_MEMTABLES} times the memtable"
+                );
                 Err(Error::invalid("space.max_bytes", reason))
             }
             _ => Ok(()),

@@ -4,8 +4,8 @@
 mod contents;
 pub mod disk;
 pub mod offloads;
-pub mod tmpfs;
 pub mod random;
+pub mod tmpfs;
 pub mod writes;
 
 use std::sync::Arc;

@@ -1,0 +1,313 @@
+//! A loss of power at every sync and between: what was promised is there, and of the rest a prefix.
+//!
+//! A store is written by one thread while it flushes, compacts, relocates and removes segments, on a disk that is recorded. Right
+//! before or after each sync, and at some moments between, the directory is made as a loss of power would leave it (see
+//! `common/disk.rs`), opened, and compared with the states that the store went through: exactly one of them must be there, and
+//! none from before what was promised. Of some, what the tables say of the value log is counted anew, and every byte verified.
+//!
+//! After some of these moments the store lives on for a while and loses power again, also when the first death was but a kill,
+//! so that the second loss takes what the first process had left in the kernel's hands.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::disk::{Change, Image, Recorded, Recorder, contents_below};
+use common::random::{Random, with_seeds};
+use common::writes::{LONG_BYTES, Writes, read_all, recount};
+use common::{directory_in_memory, until};
+use ecotone_engine::{Durability, OpenMode, SYNC_INTERVAL, Separation, Store, StoreOptions, WriteOptions, verify};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
+
+/// In a folder that the store makes as well.
+const STORE: &str = "new/store";
+
+/// In these there are flushes and syncs on purpose. After them a WAL comes to have several blocks, and what is durable is so by
+/// what the durability alone promises.
+const BUSY_WRITES: usize = 300;
+
+/// Background syncs that a life of `everysec` has at least.
+const BACKGROUND_SYNCS: usize = 4;
+
+/// Moments of a life that are looked at beside those at a sync.
+const ELSEWHERE: usize = 100;
+
+/// One in so many states is counted anew and verified.
+const COUNTED: usize = 8;
+
+/// One in so many of these moments has a second life.
+const SECOND_LIVES: usize = 25;
+
+fn options(durability: Durability) -> StoreOptions {
+    StoreOptions {
+        durability,
+        separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes: 4096 }),
+        l0_compaction_trigger: 2,
+        relocation: RelocationParameters {
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            min_garbage_bytes: Bytes(4096),
+            ..RelocationParameters::default()
+        },
+        memtable_bytes: 256 * 1024,
+        ..common::small()
+    }
+}
+
+/// A store that is written on a recorded disk.
+struct Life {
+    store: Store,
+    recorder: std::sync::Arc<Recorder>,
+    durability: Durability,
+}
+
+impl Life {
+    fn begin(root: &Path, durability: Durability) -> Self {
+        let recorder = Recorder::below(root);
+        let options = StoreOptions { hooks: recorder.hooks(), ..options(durability) };
+        let store = Store::open(&root.join(STORE), OpenMode::CreateOrOpen, options).unwrap();
+        Self { store, recorder, durability }
+    }
+
+    fn write(&self, writes: &Writes, number: usize) {
+        let busy = number < BUSY_WRITES || self.durability == Durability::Always;
+        // In a store that syncs nothing one write now and then is synced, and with it all before.
+        let synced = self.durability == Durability::None && busy && number % 40 == 7;
+        let durability = if synced { Durability::Always } else { self.durability };
+        writes.get(number).apply(&self.store, WriteOptions::durable(durability));
+        self.recorder.note(Change::Acknowledged(number + 1));
+        if durability == Durability::Always {
+            self.recorder.note(Change::Promised(number + 1));
+        }
+        if number % 50 == 49 && busy {
+            // While a flush is under way that nobody waits for, writes go to the next WAL.
+            self.store.flush(number % 100 == 99).unwrap();
+        }
+        if number % 300 == 299 && busy {
+            self.store.compact(..).unwrap();
+        }
+        if number % 160 == 150 && busy {
+            self.store.sync().unwrap();
+            self.recorder.note(Change::Promised(number + 1));
+        }
+        if self.durability == Durability::EverySecond {
+            // A slow client: the background syncs are to meet a recording that can be replayed.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn end(self, written: usize) -> Vec<Recorded> {
+        self.store.close().unwrap();
+        self.recorder.note(Change::Promised(written));
+        self.recorder.take()
+    }
+}
+
+/// What must survive, by what was recorded so far.
+///
+/// A background sync covers what was acknowledged before the one before it had ended: later it may have begun.
+#[derive(Debug, Clone, Default)]
+struct Promises {
+    acknowledged: usize,
+    promised: usize,
+    newest_wal: PathBuf,
+    /// Whether the name of the newest WAL is durable, and whether the background sync has covered its bytes.
+    is_named: bool,
+    is_covered: bool,
+    last_in_background: Option<Instant>,
+    acknowledged_by_then: usize,
+    acknowledged_before_round: usize,
+}
+
+impl Promises {
+    fn hear(&mut self, recorded: &Recorded) {
+        match &recorded.change {
+            Change::Acknowledged(writes) => self.acknowledged = *writes,
+            Change::Promised(writes) => self.promised = self.promised.max(*writes),
+            Change::Created(path) if path.extension().is_some_and(|end| end == "log") => {
+                (self.newest_wal, self.is_named, self.is_covered) = (path.clone(), false, false);
+            }
+            Change::DirectorySynced(path) => self.is_named |= path == Path::new(STORE),
+            _ => (),
+        }
+        if recorded.in_background {
+            if self.last_in_background.is_none_or(|last| recorded.at - last > SYNC_INTERVAL / 2) {
+                (self.acknowledged_before_round, self.is_covered) = (self.acknowledged_by_then, false);
+            }
+            self.is_covered |= matches!(&recorded.change, Change::Synced(path, _) if *path == self.newest_wal);
+            (self.last_in_background, self.acknowledged_by_then) = (Some(recorded.at), self.acknowledged);
+        }
+        if self.is_covered && self.is_named {
+            self.promised = self.promised.max(self.acknowledged_before_round);
+        }
+    }
+}
+
+/// Opens what a death left, looks for the state it is in, and, where wanted, checks every byte.
+fn check(root: &Path, promises: &Promises, writes: &mut Writes, durability: Durability, counts: bool, moment: &str) {
+    let path = root.join(STORE);
+    let store = Store::open(&path, OpenMode::CreateOrOpen, options(durability));
+    let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
+    let found = read_all(&store).unwrap_or_else(|error| panic!("{moment}: {error}"));
+    // One more may be there than was acknowledged.
+    let written =
+        (promises.promised..=promises.acknowledged + 1).rev().find(|it| writes.state_after(*it) == found.state);
+    if written.is_none() {
+        let before = (0..promises.promised).rev().find(|it| writes.state_after(*it) == found.state);
+        panic!("{moment}: {} entries, the state after {before:?} writes; {promises:?}", found.entries);
+    }
+    if !counts {
+        return store.close().unwrap();
+    }
+    recount(&store, found.live_bytes);
+    store.close().unwrap();
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound(), "{moment}: {report:?}");
+    assert_eq!(report.entries, found.entries as u64, "{moment}");
+}
+
+/// The store goes on after its first death, and loses power somewhere on its way.
+fn second_life(
+    image: &Image,
+    promises: &Promises,
+    writes: &mut Writes,
+    durability: Durability,
+    random: &mut Random,
+    moment: &str,
+) {
+    let root = directory_in_memory();
+    let killed = random.once_in(2);
+    let image = if killed {
+        image.after_kill(root.path());
+        image.clone()
+    } else {
+        image.after_power_loss(root.path(), random);
+        Image::of(root.path())
+    };
+    let moment = format!("{moment}, {} and", if killed { "a kill" } else { "a loss of power" });
+    let life = Life::begin(root.path(), durability);
+    let found = read_all(&life.store).unwrap_or_else(|error| panic!("{moment}: {error}")).state;
+    let least = if killed { promises.acknowledged } else { promises.promised };
+    let begin = (least..=promises.acknowledged + 1).rev().find(|it| writes.state_after(*it) == found);
+    let begin = begin.unwrap_or_else(|| panic!("{moment}: not found again; {promises:?}"));
+    let end = begin + random.below(80);
+    (begin..end).for_each(|number| life.write(writes, number));
+    let changes = life.end(end);
+    for _ in 0..3 {
+        let cut = random.below(changes.len() + 1);
+        let mut image = image.clone();
+        let mut promises = Promises { promised: promises.promised, acknowledged: begin, ..Promises::default() };
+        for recorded in &changes[..cut] {
+            image.apply(&recorded.change);
+            promises.hear(recorded);
+        }
+        let root = directory_in_memory();
+        image.after_power_loss(root.path(), random);
+        let moment = format!("{moment} after {cut} of {} further changes", changes.len());
+        check(root.path(), &promises, writes, durability, true, &moment);
+    }
+}
+
+/// The moments to look at: numbers of changes that have happened by then, rising.
+fn moments(changes: &[Recorded], random: &mut Random) -> Vec<usize> {
+    let syncs = (0..changes.len()).filter(|number| changes[*number].is_sync());
+    // Right before the sync and right after it.
+    let mut moments: Vec<_> = syncs.map(|number| number + random.below(2)).collect();
+    moments.extend((0..ELSEWHERE).map(|_| random.below(changes.len() + 1)));
+    moments.sort_unstable();
+    moments
+}
+
+/// Returns what was recorded.
+fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> Vec<Recorded> {
+    let mut random = Random::new(seed);
+    let mut writes = Writes::new(seed);
+    let root = directory_in_memory();
+    let life = Life::begin(root.path(), durability);
+    let mut written = 0;
+    let background_syncs = if durability == Durability::EverySecond { BACKGROUND_SYNCS } else { 0 };
+    // Where every write is synced there are many syncs.
+    let writes_at_least = if durability == Durability::Always { BUSY_WRITES + 50 } else { 2 * BUSY_WRITES };
+    let begin = Instant::now();
+    while written < writes_at_least || life.recorder.background_syncs() < background_syncs {
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing is synced in the background");
+        life.write(&writes, written);
+        written += 1;
+    }
+    life.store.flush(true).unwrap();
+    // Relocation and removal are in the recording, and what comes after them.
+    until(&life.store, |log| log.relocated_bytes > 0 && log.removed_segments > 0);
+    (written..written + 100).for_each(|number| life.write(&writes, number));
+    written += 100;
+    let changes = life.end(written);
+
+    let mut whole = Image::default();
+    changes.iter().for_each(|recorded| whole.apply(&recorded.change));
+    let (told, there) = (whole.contents(), contents_below(root.path()));
+    assert!(told.keys().eq(there.keys()), "{:?} were told of, {:?} are there", told.keys(), there.keys());
+    for (path, bytes) in there {
+        assert!(told[&path] == bytes, "not all that was written to {path:?} was told");
+    }
+
+    let (mut image, mut promises, mut done) = (Image::default(), Promises::default(), 0);
+    for (turn, moment) in moments(&changes, &mut random).into_iter().enumerate() {
+        for recorded in &changes[done..moment] {
+            image.apply(&recorded.change);
+            promises.hear(recorded);
+        }
+        done = moment;
+        let lost = directory_in_memory();
+        image.after_power_loss(lost.path(), &mut random);
+        let last = moment.checked_sub(1).map(|last| format!("{:.120?}", format!("{:?}", changes[last].change)));
+        let name = format!("{durability:?}, seed {seed}, after {moment} of {} changes, {last:?}", changes.len());
+        check(lost.path(), &promises, &mut writes, durability, turn % COUNTED == 0, &name);
+        if turn % SECOND_LIVES == 0 {
+            second_life(&image, &promises, &mut writes, durability, &mut random, &name);
+        }
+    }
+    changes
+}
+
+#[test]
+fn what_was_synced_by_hand_survives_and_of_the_rest_a_prefix() {
+    with_seeds(1, |seed| drop(survives_a_loss_of_power_at_any_moment(Durability::None, seed)));
+}
+
+#[test]
+fn at_most_what_came_since_the_last_background_sync_is_lost() {
+    with_seeds(1, |seed| {
+        let changes = survives_a_loss_of_power_at_any_moment(Durability::EverySecond, seed);
+        let syncs: Vec<_> = changes.iter().filter(|recorded| recorded.ends_background_sync()).collect();
+        for pair in syncs.windows(2) {
+            // A second, and what a busy machine adds.
+            let between = pair[1].at - pair[0].at;
+            assert!(between < 5 * SYNC_INTERVAL, "{between:?} between two syncs");
+        }
+    });
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_where_every_write_is_synced() {
+    with_seeds(1, |seed| drop(survives_a_loss_of_power_at_any_moment(Durability::Always, seed)));
+}
+
+/// A process may die between making a directory and syncing its name; the next one finds it there.
+#[test]
+fn names_that_a_killed_process_left_are_durable_before_anything_is_promised() {
+    let mut image = Image::default();
+    image.apply(&Change::DirectoryCreated("new".into()));
+    let root = directory_in_memory();
+    image.after_kill(root.path());
+    let life = Life::begin(root.path(), Durability::Always);
+    life.write(&Writes::new(0), 0);
+    for recorded in life.recorder.take() {
+        image.apply(&recorded.change);
+    }
+    let lost = directory_in_memory();
+    image.after_power_loss(lost.path(), &mut Random::new(0));
+    assert!(lost.path().join(STORE).join("CURRENT").exists());
+}

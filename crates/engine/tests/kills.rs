@@ -1,0 +1,287 @@
+//! Kills of a real process under load, hundreds of them, over one directory: nothing acknowledged is lost, in any durability.
+//!
+//! The test starts itself again as a child that writes with several threads while the store flushes, compacts, relocates and
+//! removes segments, and kills it with SIGKILL some milliseconds later. Then it opens the store itself: each writer's newest
+//! acknowledged writes must be there, at most the one that was under way beside them, each of its parts or none; and every few
+//! rounds what the tables of a copy name is counted anew.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::random::{Random, with_seeds};
+use common::value_of;
+use common::writes::{LONG_BYTES, live_bytes, recount};
+use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
+
+const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
+const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
+/// The number of each writer's first write in this round, apart by commas.
+const BEGIN: &str = "ECOTONE_TEST_BEGIN";
+
+const WRITERS: usize = 3;
+
+/// Groups of keys of each writer: so few that all are overwritten in each round.
+const GROUPS: u64 = 150;
+
+/// Keys of a group, written together.
+const PARTS: u64 = 3;
+
+/// Kills of each durability.
+const ROUNDS: u64 = 70;
+
+/// In one of so many rounds the child lives long enough for a sync in the background, in three it may not come to open the store.
+const LONG_ROUNDS: u64 = 20;
+
+/// After one of so many rounds the live bytes are counted anew.
+const COUNTED: u64 = 3;
+
+fn options(durability: Durability) -> StoreOptions {
+    StoreOptions {
+        durability,
+        separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes: 64 * 1024 }),
+        l0_compaction_trigger: 2,
+        // Early and often, so that kills meet it.
+        relocation: RelocationParameters {
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            min_garbage_bytes: Bytes(64 * 1024),
+            ..RelocationParameters::default()
+        },
+        ..common::small()
+    }
+}
+
+fn durability(name: &str) -> Durability {
+    match name {
+        "none" => Durability::None,
+        "everysec" => Durability::EverySecond,
+        "always" => Durability::Always,
+        other => panic!("{other}"),
+    }
+}
+
+/// Which group a write is to.
+fn group_of(writer: usize, number: u64) -> u64 {
+    Random::new(writer as u64 ^ number << 8).next() % GROUPS
+}
+
+fn key(writer: usize, group: u64, part: u64) -> Vec<u8> {
+    format!("w{writer}-g{group:04}-p{part}").into_bytes()
+}
+
+/// What a write leaves in a part of its group; `None` where it deletes.
+fn value(key: &[u8], number: u64) -> Option<Vec<u8>> {
+    let bytes = [20, 150, 400, 150][number as usize % 4];
+    (!number.is_multiple_of(11)).then(|| value_of(key, number, bytes))
+}
+
+/// Not a test of its own: the child that the tests below start. Without its variables it has nothing to do.
+#[test]
+fn child() {
+    let variable = std::env::var;
+    let (Ok(directory), Ok(name), Ok(begin)) = (variable(DIRECTORY), variable(DURABILITY), variable(BEGIN)) else {
+        return;
+    };
+    let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options(durability(&name))).unwrap();
+    // One write to the pipe for a line: lines of several threads do not mix.
+    let say = |line: String| std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+    say("opened\n".into());
+    std::thread::scope(|scope| {
+        for (writer, begin) in begin.split(',').map(|begin| begin.parse::<u64>().unwrap()).enumerate() {
+            let (store, say) = (&store, &say);
+            scope.spawn(move || {
+                for number in begin.. {
+                    let mut batch = store.batch();
+                    for part in 0..PARTS {
+                        let key = key(writer, group_of(writer, number), part);
+                        match value(&key, number) {
+                            Some(value) => batch.put(&key, &value).unwrap(),
+                            None => batch.delete(&key).unwrap(),
+                        }
+                    }
+                    store.write(&batch, WriteOptions::default()).unwrap();
+                    say(format!("acknowledged {writer} {number}\n"));
+                }
+            });
+        }
+        loop {
+            store.flush(true).unwrap();
+            let log = store.value_log().unwrap();
+            say(format!("relocated {} {}\n", log.relocated_bytes, log.removed_segments));
+        }
+    });
+}
+
+fn start(directory: &Path, durability: &str, begin: [u64; WRITERS]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(DIRECTORY, directory)
+        .env(DURABILITY, durability)
+        .env(BEGIN, begin.map(|number| number.to_string()).join(","))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// What a child said in its life.
+#[derive(Default)]
+struct Said {
+    /// The number behind the last acknowledged write of each writer; none where none was.
+    acknowledged: [Option<u64>; WRITERS],
+    relocated_bytes: u64,
+    removed_segments: u64,
+}
+
+/// When a child is killed.
+enum After {
+    /// So long after it was started, which may be while it opens the store.
+    Start(Duration),
+    /// So long after it has opened the store.
+    Opening(Duration),
+}
+
+/// Starts a child, kills it, and returns what it said.
+fn live_and_die(directory: &Path, durability: &str, begin: [u64; WRITERS], after: After) -> Said {
+    let mut child = start(directory, durability, begin);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let after = match after {
+        After::Start(after) => after,
+        After::Opening(after) => {
+            assert!(lines.any(|line| line.unwrap().ends_with("opened")), "the child opens the store");
+            after
+        }
+    };
+    let mut said = Said::default();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(after);
+            child.kill().unwrap();
+        });
+        // Until it is dead. A line cut short does not count.
+        for line in lines.map_while(Result::ok) {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["acknowledged", writer, number] => {
+                    said.acknowledged[writer.parse::<usize>().unwrap()] = number.parse().ok().map(|it: u64| it + 1);
+                }
+                ["relocated", bytes, segments] => {
+                    said.relocated_bytes = bytes.parse().unwrap_or(said.relocated_bytes);
+                    said.removed_segments = segments.parse().unwrap_or(said.removed_segments);
+                }
+                _ => (),
+            }
+        }
+    });
+    child.wait().unwrap();
+    said
+}
+
+/// What the directory holds, as far as its writers were told.
+struct Kept {
+    /// The number of the next write of each writer.
+    next: [u64; WRITERS],
+    /// The last write to each group that has one.
+    newest: HashMap<(usize, u64), u64>,
+}
+
+impl Kept {
+    /// Takes over what was acknowledged, and then what is in the store of the writes that were under way.
+    fn check(&mut self, store: &Store, said: &Said) {
+        for writer in 0..WRITERS {
+            let acknowledged = said.acknowledged[writer].unwrap_or(self.next[writer]);
+            for number in self.next[writer]..acknowledged {
+                self.newest.insert((writer, group_of(writer, number)), number);
+            }
+            // It may be there or not.
+            let under_way = acknowledged;
+            self.next[writer] = under_way + 1;
+            for group in 0..GROUPS {
+                let newest = self.newest.get(&(writer, group)).copied();
+                let holds = |number: Option<u64>| {
+                    (0..PARTS).all(|part| {
+                        let key = key(writer, group, part);
+                        let wanted = number.and_then(|number| value(&key, number));
+                        store.get(&key).unwrap().as_deref() == wanted.as_deref()
+                    })
+                };
+                if group == group_of(writer, under_way) && holds(Some(under_way)) {
+                    self.newest.insert((writer, group), under_way);
+                } else {
+                    assert!(holds(newest), "group {group} of writer {writer} is not as its write {newest:?} left it");
+                }
+            }
+        }
+    }
+}
+
+fn nothing_acknowledged_is_lost(durability_name: &str, seed: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let mut random = Random::new(seed);
+    let mut kept = Kept { next: [1; WRITERS], newest: HashMap::new() };
+    let (mut relocated_bytes, mut removed_segments) = (0, 0);
+    for round in 0..ROUNDS {
+        let up_to = |random: &mut Random, most_ms| Duration::from_millis(random.below(most_ms) as u64);
+        let after = match round % LONG_ROUNDS {
+            1 => After::Opening(Duration::from_millis(1_100) + up_to(&mut random, 200)),
+            2 | 7 | 12 => After::Start(up_to(&mut random, 60)),
+            _ => After::Opening(Duration::from_millis(10) + up_to(&mut random, 120)),
+        };
+        let said = live_and_die(&path, durability_name, kept.next, after);
+        relocated_bytes += said.relocated_bytes;
+        removed_segments += said.removed_segments;
+
+        let options = options(durability(durability_name));
+        let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
+        kept.check(&store, &said);
+        let (mut entries, mut live) = (0, 0);
+        let mut scan = store.scan(.., Direction::Forward, None).unwrap();
+        while let Some(entry) = scan.next_entry().unwrap() {
+            entries += 1;
+            live += live_bytes(entry.key, entry.value);
+        }
+        drop(scan);
+        let there = kept.newest.values().filter(|number| !number.is_multiple_of(11)).count() as u64;
+        assert_eq!(entries, there * PARTS, "nothing else is there");
+        if round % COUNTED == 0 {
+            // In a copy: to compact the store itself would make all rounds begin alike.
+            let copy = directory.path().join("copy");
+            store.checkpoint(&copy).unwrap();
+            let copied = Store::open(&copy, OpenMode::Open, options).unwrap();
+            recount(&copied, live);
+            copied.close().unwrap();
+            std::fs::remove_dir_all(&copy).unwrap();
+        }
+        store.close().unwrap();
+        if round % 10 == 0 {
+            let report = verify(&path, |_| ()).unwrap();
+            assert!(report.is_sound() && report.entries == entries, "{report:?}");
+        }
+    }
+    assert!(relocated_bytes > 0 && removed_segments > 0, "the kills were to meet relocation");
+}
+
+#[test]
+fn kills_take_nothing_without_sync() {
+    with_seeds(1, |seed| nothing_acknowledged_is_lost("none", seed));
+}
+
+#[test]
+fn kills_take_nothing_with_a_sync_every_second() {
+    with_seeds(1, |seed| nothing_acknowledged_is_lost("everysec", seed));
+}
+
+#[test]
+fn kills_take_nothing_with_a_sync_always() {
+    with_seeds(1, |seed| nothing_acknowledged_is_lost("always", seed));
+}
