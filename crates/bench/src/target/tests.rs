@@ -157,6 +157,9 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
         let expected = [
             // Where remote compactions keep their outputs: the bare target has none.
             "[DBOptions]/use_session_tmp_dir_for_remote_compaction",
+            // Whether a crash has taken a part of the WAL out of its middle is looked at when a store is opened.
+            "[DBOptions]/track_and_verify_wals",
+            "[DBOptions]/wal_filter",
             // RocksDB's own family, which is empty in both: ours gives the size of memtables there as well, by which RocksDB
             // allocates WALs ahead.
             "[CFOptions \"default\"]/write_buffer_size",
