@@ -9,9 +9,10 @@ use ecotone_bench::command::{
 };
 use ecotone_bench::driver::Phase;
 use ecotone_bench::report::{PageHeader, store_html};
-use ecotone_bench::target::{Durability, StoreSettings, TargetKind};
+use ecotone_bench::target::{Durability, Profile, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
+use crate::allocator;
 use crate::lab::today;
 use crate::progress::Spinner;
 
@@ -82,7 +83,10 @@ pub(crate) struct Arguments {
     /// When a write is acknowledged: none, everysec or always
     #[arg(long, default_value = "everysec")]
     durability: String,
-    /// Memory for block cache and memtables, in bytes
+    /// Options of the store to start from: default, or small-device (below 128 MiB resident)
+    #[arg(long, default_value = "default")]
+    profile: String,
+    /// Memory for block cache and memtables, in bytes [default: as the profile has it]
     #[arg(long)]
     memory_limit: Option<u64>,
     /// Values of at least so many bytes are kept apart from their keys, in the value log or BlobDB's files; off: none
@@ -114,6 +118,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(options) = &arguments.run_options {
+        // What is no options is refused below.
+        allocator::suit(
+            serde_json::from_str(options).map_or(Profile::Default, |options: BenchOptions| options.store.profile),
+        );
         println!("{}", run_child(options, |_| {})?);
         return Ok(());
     }
@@ -124,7 +132,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         None => None,
         Some(SeparationArgument(min_bytes)) => min_bytes,
     };
-    let sizes = StoreSettings::for_target(target, separation);
+    let sizes = StoreSettings::for_target(target, arguments.profile.parse::<Profile>()?, separation);
     let options = BenchOptions {
         workload: WorkloadOptions {
             workload: name.parse::<Workload>()?,
@@ -145,7 +153,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         use_existing: arguments.use_existing,
         store: StoreSettings {
             durability: arguments.durability.parse::<Durability>()?,
-            memory_limit_bytes: arguments.memory_limit,
+            memory_limit_bytes: arguments.memory_limit.or(sizes.memory_limit_bytes),
             separation_min_bytes: separation,
             blob_gc_age_cutoff: arguments.blob_gc_age_cutoff,
             blob_gc_force_threshold: arguments.blob_gc_force_threshold,
@@ -154,6 +162,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         settle_seconds: arguments.settle_seconds,
         cores: arguments.cores,
     };
+    if !arguments.compare {
+        allocator::suit(options.store.profile);
+    }
     let spinner = Spinner::start();
     if arguments.compare {
         let program = std::env::current_exe()?;

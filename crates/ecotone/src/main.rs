@@ -1,5 +1,7 @@
 //! The command `ecotone`: the only place that speaks to people.
 
+#[allow(unsafe_code)] // the allocator is told through a call of C
+mod allocator;
 mod bench;
 mod lab;
 mod progress;

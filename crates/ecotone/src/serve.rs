@@ -19,7 +19,11 @@ use ecotone_engine::StoreOptions;
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_server::record::{Final, Latency, Ready, Record};
-use ecotone_server::{Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option};
+use ecotone_server::{
+    Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option, set_store_options,
+};
+
+use crate::allocator;
 
 /// How often the server looks whether its workload has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -65,7 +69,7 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables of this process, in bytes
     #[arg(long)]
     memory_limit: Option<u64>,
-    /// Further options of the store, as name=value; a wrong name lists all
+    /// Further options of the store, as name=value; a wrong name lists all. profile=small-device keeps the process below 128 MiB
     #[arg(long = "store-option", value_name = "NAME=VALUE")]
     store_options: Vec<String>,
 
@@ -186,9 +190,7 @@ impl Arguments {
 
     fn serve_options(&self) -> Result<ServeOptions> {
         let mut store = StoreOptions::default();
-        for assignment in &self.store_options {
-            set_store_option(&mut store, assignment)?;
-        }
+        allocator::suit(set_store_options(&mut store, &self.store_options)?);
         let asked = |name: &str| self.store_options.iter().any(|one| one.split('=').next() == Some(name));
         // What was asked for wins over the policy, also where it is RocksDB's default.
         let max_subcompactions = asked("max_subcompactions").then_some(store.max_subcompactions);

@@ -93,7 +93,12 @@ impl FromStr for Compression {
     }
 }
 
-fn by_name<T: Copy>(option: &'static str, name: &str, all: &[T], name_of: fn(T) -> &'static str) -> Result<T> {
+pub(crate) fn by_name<T: Copy>(
+    option: &'static str,
+    name: &str,
+    all: &[T],
+    name_of: fn(T) -> &'static str,
+) -> Result<T> {
     all.iter().copied().find(|one| name_of(*one) == name).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|one| name_of(*one)).collect();
         Error::invalid(option, format!("{name:?} is none of {}", names.join(", ")))

@@ -95,7 +95,11 @@ impl Opening {
         // Before the segments are listed: those of a process that is still alive would grow behind our back.
         let lock = if writable { Some(lock(directory)?) } else { None };
         let tap = Tap::of(hooks.as_ref());
-        let log = Arc::new(ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?);
+        let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?;
+        let log = Arc::new(match store_options.max_open_files {
+            Some(most) => log.with_most_open(most as usize),
+            None => log,
+        });
         let (replay, outcome) = Replay::new(directory, Some(log.clone()));
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());

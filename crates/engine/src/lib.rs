@@ -45,6 +45,7 @@ mod memory;
 mod mutation;
 mod offload;
 mod options;
+mod profile;
 mod properties;
 #[allow(unsafe_code)] // setters of the C API that the wrapper lacks
 mod raw;
@@ -79,6 +80,7 @@ pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, Separation, StoreOptions, WriteOptions};
+pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
 pub use read::{Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};

@@ -113,8 +113,10 @@ pub struct StoreOptions {
     pub bloom_bits_per_key: u32,
     /// Size of a data block before compression, in bytes; 1 KiB to 1 MiB.
     pub block_bytes: u64,
-    /// Tables held open; `None` is all of them.
+    /// Tables held open, and beside them no more segments than that; at least 16. `None`: all tables, and 256 segments.
     pub max_open_files: Option<u32>,
+    /// Bytes of write-ahead logs beyond which memtables are flushed, so that logs can be removed; 0 leaves it to RocksDB.
+    pub max_wal_bytes: u64,
     /// Bytes of a table or WAL after which the kernel is asked to begin writing them back; 0 leaves it to the kernel.
     pub bytes_per_sync: u64,
     /// Bytes that a compaction reads ahead; 0 is RocksDB's default.
@@ -140,8 +142,8 @@ pub struct StoreOptions {
     pub events: Option<Arc<dyn StoreEvents>>,
 }
 
-const KIB: u64 = 1024;
-const MIB: u64 = 1024 * KIB;
+pub(crate) const KIB: u64 = 1024;
+pub(crate) const MIB: u64 = 1024 * KIB;
 const GIB: u64 = 1024 * MIB;
 
 impl Default for StoreOptions {
@@ -167,6 +169,7 @@ impl Default for StoreOptions {
             bloom_bits_per_key: 10,
             block_bytes: 4 * KIB,
             max_open_files: None,
+            max_wal_bytes: 0,
             bytes_per_sync: MIB,
             compaction_readahead_bytes: 0,
             separation: None,
@@ -178,23 +181,6 @@ impl Default for StoreOptions {
             local_slots: None,
             duties: None,
             events: None,
-        }
-    }
-}
-
-impl StoreOptions {
-    /// The default of a store that keeps values of at least `min_bytes` apart. Memtables and tables hold keys and pointers
-    /// then, so an eighth of their usual sizes is as many values; and what is overwritten can be reclaimed as soon as a
-    /// memtable is flushed, so a small one keeps less garbage.
-    pub fn separated(min_bytes: u32) -> Self {
-        let plain = Self::default();
-        Self {
-            separation: Some(Separation::from_bytes(min_bytes)),
-            memtable_bytes: plain.memtable_bytes / 8,
-            level_base_bytes: plain.level_base_bytes / 8,
-            // A table is relocated in one step, and holds eight times as many entries as a plain one of its size.
-            target_file_bytes: plain.target_file_bytes / 16,
-            ..plain
         }
     }
 }
@@ -257,6 +243,9 @@ impl StoreOptions {
             at_least("max_open_files", files.into(), 16)?;
             at_most("max_open_files", files.into(), 1 << 24)?;
         }
+        if self.max_wal_bytes != 0 {
+            at_least("max_wal_bytes", self.max_wal_bytes, self.memtable_bytes)?;
+        }
         at_most("bytes_per_sync", self.bytes_per_sync, GIB)?;
         at_most("compaction_readahead_bytes", self.compaction_readahead_bytes, GIB)?;
         if let Some(separation) = &self.separation {
@@ -306,7 +295,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_by_the_name_of_its_field() {
         type Spoil = fn(&mut StoreOptions);
-        let spoiled: [(&str, Spoil); 19] = [
+        let spoiled: [(&str, Spoil); 20] = [
             ("memtable_bytes", |o| o.memtable_bytes = 1),
             ("memtable_count", |o| o.memtable_count = 1),
             ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
@@ -326,6 +315,7 @@ mod tests {
             ("space.max_bytes", |o| {
                 o.space = SpaceLimits { reserve_bytes: Some(GIB), max_bytes: Some(4 * GIB - 1) };
             }),
+            ("max_wal_bytes", |o| o.max_wal_bytes = o.memtable_bytes - 1),
             ("separation.min_bytes", |o| o.separation = Some(Separation::from_bytes(0))),
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
         ];

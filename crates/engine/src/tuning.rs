@@ -73,6 +73,9 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));
     db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
+    if options.max_wal_bytes > 0 {
+        db.set_max_total_wal_size(options.max_wal_bytes);
+    }
     db.set_bytes_per_sync(options.bytes_per_sync);
     db.set_wal_bytes_per_sync(options.bytes_per_sync);
     if options.compaction_readahead_bytes > 0 {

@@ -1,13 +1,20 @@
 //! The store's options by name, as the command line and profiles give them.
 
-use ecotone_engine::{MemoryLimit, Separation, StoreOptions};
+use ecotone_engine::{MemoryLimit, Profile, Separation, StoreOptions};
 
 use crate::error::{Error, Result};
+
+const PROFILE: &str = "profile=";
 
 type Setter = fn(&mut StoreOptions, &str) -> std::result::Result<(), String>;
 
 /// Name, meaning and setter of every option.
 pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
+    ("profile", "default or small-device: what all others start from, wherever it stands", |options, value| {
+        let profile: Profile = value.parse().map_err(|_| "must be default or small-device".to_owned())?;
+        *options = profile.options();
+        Ok(())
+    }),
     ("durability", "none, everysec or always", |options, value| {
         options.durability = value.parse().map_err(|_| "must be none, everysec or always".to_owned())?;
         Ok(())
@@ -79,6 +86,14 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
         options.space.reserve_bytes = number_or(value, "auto")?;
         Ok(())
     }),
+    ("max_open_files", "tables held open, and as many segments at most", |options, value| {
+        number(value).map(|number| options.max_open_files = Some(number))
+    }),
+    (
+        "max_wal_bytes",
+        "bytes of write-ahead logs beyond which memtables are flushed, 0 for RocksDB's",
+        |options, value| number(value).map(|number| options.max_wal_bytes = number),
+    ),
     ("compaction_readahead_bytes", "bytes a compaction reads ahead", |options, value| {
         number(value).map(|number| options.compaction_readahead_bytes = number)
     }),
@@ -96,7 +111,24 @@ fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String
     value.parse().map(Some).map_err(|_| format!("must be a whole number of bytes, or {word}"))
 }
 
-/// Sets the option that `assignment` (`name=value`) names.
+/// Sets the options that `assignments` name, the profile before all others wherever it stands. Returns the profile.
+///
+/// # Errors
+/// As [`set_store_option`]; two profiles are refused.
+pub fn set_store_options(options: &mut StoreOptions, assignments: &[impl AsRef<str>]) -> Result<Profile> {
+    let assignments = || assignments.iter().map(AsRef::as_ref);
+    let profiles: Vec<&str> = assignments().filter(|one| one.starts_with(PROFILE)).collect();
+    if profiles.len() > 1 {
+        return Err(Error::Configuration(format!("store option profile is given twice: {}", profiles.join(", "))));
+    }
+    for assignment in profiles.iter().copied().chain(assignments().filter(|one| !one.starts_with(PROFILE))) {
+        set_store_option(options, assignment)?;
+    }
+    // It was accepted above.
+    Ok(profiles.first().and_then(|one| one[PROFILE.len()..].parse().ok()).unwrap_or_default())
+}
+
+/// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it comes first.
 ///
 /// # Errors
 /// [`Error::Configuration`], with the names there are or what the value must be.
@@ -114,6 +146,21 @@ pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_is_what_others_change_wherever_it_stands() {
+        let mut options = StoreOptions::default();
+        let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=128"];
+        assert_eq!(set_store_options(&mut options, &given).unwrap(), Profile::SmallDevice);
+        let small = StoreOptions::small_device();
+        assert_eq!((options.memtable_bytes, options.target_file_bytes), (2 << 20, small.target_file_bytes));
+        assert_eq!(options.memory.as_ref().map(MemoryLimit::limit_bytes), small.memory.map(|it| it.limit_bytes()));
+        assert_eq!(options.separation, Some(Separation::from_bytes(128)));
+        assert_eq!(set_store_options(&mut options, &["memtable_count=3"]).unwrap(), Profile::Default);
+        let refused = |given: &[&str]| set_store_options(&mut StoreOptions::default(), given).unwrap_err().to_string();
+        assert!(refused(&["profile=tiny"]).contains("small-device"));
+        assert!(refused(&["profile=default", "profile=small-device"]).contains("twice"));
+    }
 
     #[test]
     fn options_are_set_by_name_and_refused_with_a_reason() {

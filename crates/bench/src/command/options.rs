@@ -81,7 +81,7 @@ impl BenchOptions {
     /// length of values that are kept apart is ours too, where the mark keeps any apart.
     pub fn of_baseline(&self, baseline: TargetKind) -> Self {
         let separation = self.store.separation_min_bytes.filter(|_| baseline != TargetKind::Rocksdb);
-        let sizes = StoreSettings::for_target(baseline, separation);
+        let sizes = StoreSettings::for_target(baseline, self.store.profile, separation);
         Self {
             target: baseline,
             store: StoreSettings {

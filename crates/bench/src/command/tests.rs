@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::driver::Phase;
-use crate::target::{Compression, StoreSettings, TargetKind};
+use crate::target::{Compression, Profile, StoreSettings, TargetKind};
 use crate::workload::{Preload, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
@@ -18,7 +18,7 @@ fn tiny(workload: Workload, target: TargetKind) -> BenchOptions {
             ..WorkloadOptions::default()
         },
         target,
-        store: StoreSettings::for_target(target, None),
+        store: StoreSettings::for_target(target, Profile::Default, None),
         ..BenchOptions::default()
     }
 }
@@ -300,7 +300,8 @@ fn medians_leave_out_the_outliers() {
 #[test]
 fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     let mut ours = tiny(Workload::Updates, TargetKind::Engine);
-    ours.store = StoreSettings { memory_limit_bytes: Some(1 << 30), ..StoreSettings::with_separation(Some(500)) };
+    ours.store =
+        StoreSettings { memory_limit_bytes: Some(1 << 30), ..StoreSettings::of_profile(Profile::Default, Some(500)) };
     ours.store.blob_gc_force_threshold = 0.5;
     ours.cores = Some(0.5);
     let plain = ours.of_baseline(TargetKind::Rocksdb);
@@ -330,7 +331,7 @@ fn updates(target: TargetKind) -> BenchOptions {
         target_file_bytes: 1 << 20,
         compression: Compression::None,
         blob_gc_force_threshold: 0.5,
-        ..StoreSettings::for_target(target, (target != TargetKind::Rocksdb).then_some(100))
+        ..StoreSettings::for_target(target, Profile::Default, (target != TargetKind::Rocksdb).then_some(100))
     };
     options
 }

@@ -122,7 +122,7 @@ fn notes(reports: &[BenchReport]) -> String {
 mod tests {
     use super::*;
     use crate::command::{BenchOptions, run_bench};
-    use crate::target::{StoreSettings, TargetKind};
+    use crate::target::{Profile, StoreSettings, TargetKind};
     use crate::workload::{Workload, WorkloadOptions};
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
                     rate_ops_per_s: Some(2_000.0),
                     ..WorkloadOptions::default()
                 };
-                let store = StoreSettings::for_target(target, None);
+                let store = StoreSettings::for_target(target, Profile::Default, None);
                 run_bench(&BenchOptions { workload, target, store, ..BenchOptions::default() }, |_| {}).unwrap()
             })
             .collect();

@@ -10,7 +10,7 @@ mod rocksdb;
 mod settings;
 mod settle;
 
-pub use ecotone_engine::{Compression, Durability};
+pub use ecotone_engine::{Compression, Durability, Profile};
 pub use engine::EngineTarget;
 pub use rocksdb::RocksdbTarget;
 pub use settings::{StoreSettings, TargetKind};

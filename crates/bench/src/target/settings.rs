@@ -1,6 +1,6 @@
 //! How the targets are opened: the one table.
 
-use ecotone_engine::{Compression, Durability, MemoryLimit, Separation, StoreOptions};
+use ecotone_engine::{Compression, Durability, MemoryLimit, Profile, Separation, StoreOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -49,15 +49,17 @@ impl std::str::FromStr for TargetKind {
     }
 }
 
-/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what is not named here has
-/// its default there.
+/// What a benchmark may change of a store. Defaults and ranges are those of [`StoreOptions`]; what is not named here is as the
+/// profile has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSettings {
+    /// Where all that is not named here comes from. Default `default`.
+    pub profile: Profile,
     /// When a write is acknowledged. Default `everysec`.
     pub durability: Durability,
-    /// The limit of memory for block cache and memtables together, in bytes. Default none: a block cache of 64 MiB, and two
-    /// memtables beside it.
+    /// The limit of memory for block cache and memtables together, in bytes; none: a block cache of 64 MiB, and the memtables
+    /// beside it.
     pub memory_limit_bytes: Option<u64>,
     /// The size of a memtable in bytes.
     pub memtable_bytes: u64,
@@ -88,31 +90,39 @@ pub struct StoreSettings {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self::of(&StoreOptions::default())
+        Self::of(Profile::default(), &StoreOptions::default())
     }
 }
 
 impl StoreSettings {
-    /// The defaults of a store that keeps values of at least `min_bytes` apart, or of one that keeps none.
-    pub fn with_separation(min_bytes: Option<u32>) -> Self {
-        min_bytes.map_or_else(Self::default, |min_bytes| Self::of(&StoreOptions::separated(min_bytes)))
+    /// Those of a profile, for a store that keeps values of at least `min_bytes` apart or for one that keeps none.
+    pub fn of_profile(profile: Profile, min_bytes: Option<u32>) -> Self {
+        let options = profile.options();
+        Self::of(
+            profile,
+            &match min_bytes {
+                Some(min_bytes) => options.with_separation(min_bytes),
+                None => options,
+            },
+        )
     }
 
     /// What `kind` is opened with where values of at least `separation_min_bytes` are to be kept apart: each target with the sizes
-    /// that suit its layout.
+    /// of the profile that suit its layout.
     ///
-    /// - `engine`: as [`StoreSettings::with_separation`].
+    /// - `engine`: as [`StoreSettings::of_profile`].
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
     /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
     ///   values until they are flushed, so they stay as large as without separation. Unless asked for otherwise, values of
     ///   [`StoreSettings::LEAST_BLOB_BYTES`] are kept apart.
-    pub fn for_target(kind: TargetKind, separation_min_bytes: Option<u32>) -> Self {
+    pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
+        let plain = Self::of_profile(profile, None);
         match kind {
-            TargetKind::Engine => Self::with_separation(separation_min_bytes),
-            TargetKind::Rocksdb => Self::default(),
+            TargetKind::Engine => Self::of_profile(profile, separation_min_bytes),
+            TargetKind::Rocksdb => plain,
             TargetKind::RocksdbBlob => Self {
-                memtable_bytes: Self::default().memtable_bytes,
-                ..Self::with_separation(separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))
+                memtable_bytes: plain.memtable_bytes,
+                ..Self::of_profile(profile, separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))
             },
         }
     }
@@ -143,10 +153,11 @@ impl StoreSettings {
         Ok(())
     }
 
-    fn of(options: &StoreOptions) -> Self {
+    fn of(profile: Profile, options: &StoreOptions) -> Self {
         Self {
+            profile,
             durability: Durability::default(),
-            memory_limit_bytes: None,
+            memory_limit_bytes: options.memory.as_ref().map(MemoryLimit::limit_bytes),
             memtable_bytes: options.memtable_bytes,
             level_base_bytes: options.level_base_bytes,
             target_file_bytes: options.target_file_bytes,
@@ -175,7 +186,7 @@ impl StoreSettings {
             compression: self.compression,
             bloom_bits_per_key: self.bloom_bits_per_key,
             separation: self.separation_min_bytes.map(Separation::from_bytes),
-            ..StoreOptions::default()
+            ..self.profile.options()
         }
     }
 }

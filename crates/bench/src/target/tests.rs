@@ -14,7 +14,7 @@ fn small_for(kind: TargetKind) -> StoreSettings {
         memtable_bytes: 64 << 10,
         level_base_bytes: 1 << 20,
         target_file_bytes: 64 << 10,
-        ..StoreSettings::for_target(kind, None)
+        ..StoreSettings::for_target(kind, Profile::Default, None)
     }
 }
 
@@ -140,6 +140,7 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
             ..small()
         },
         StoreSettings { compression: Compression::None, durability: Durability::Always, ..StoreSettings::default() },
+        StoreSettings::of_profile(Profile::SmallDevice, None),
     ];
     for settings in settings {
         let [ours, bare] = [TargetKind::Engine, TargetKind::Rocksdb].map(|kind| {
@@ -179,7 +180,7 @@ fn blobdb_differs_from_the_bare_target_in_its_own_options_only() {
     let settings = StoreSettings {
         blob_gc_age_cutoff: 0.5,
         blob_gc_force_threshold: 0.75,
-        ..StoreSettings::for_target(TargetKind::RocksdbBlob, Some(200))
+        ..StoreSettings::for_target(TargetKind::RocksdbBlob, Profile::Default, Some(200))
     };
     let blobs = of(TargetKind::RocksdbBlob, &settings);
     let bare = of(TargetKind::Rocksdb, &StoreSettings { separation_min_bytes: None, ..settings });

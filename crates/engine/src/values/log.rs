@@ -35,7 +35,8 @@ pub const VALUES_DIRECTORY: &str = "values";
 /// Records up to this size are put together in memory and appended by one call of the kernel.
 const COPIED_BYTES: usize = 64 * 1024;
 
-/// Sealed segments that are held open. A process may open 1024 files unless it is allowed more, and RocksDB needs some.
+/// Sealed segments that are held open unless asked for fewer. A process may open 1024 files unless it is allowed more, and RocksDB
+/// needs some.
 const MOST_OPEN_SEGMENTS: usize = 256;
 
 /// Into so many parts the values are divided at least, as long as segments are not shorter than [`LEAST_SEGMENT_BYTES`].
@@ -66,6 +67,7 @@ pub struct ValueLog {
     directory: PathBuf,
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
+    most_open: usize,
     segments: RwLock<HashMap<SegmentNumber, Arc<Segment>>>,
     next_number: Mutex<u32>,
     written: Stream,
@@ -110,6 +112,7 @@ impl ValueLog {
             directory,
             segment_bytes,
             segment_bytes_now: AtomicU64::new(LEAST_SEGMENT_BYTES),
+            most_open: MOST_OPEN_SEGMENTS,
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
             written: Stream::after(unsynced),
             relocated: Default::default(),
@@ -123,6 +126,11 @@ impl ValueLog {
             failure: OnceLock::new(),
             tap,
         })
+    }
+
+    /// The same, with at most `most_open` sealed segments held open, where that is fewer.
+    pub fn with_most_open(self, most_open: usize) -> Self {
+        Self { most_open: most_open.min(MOST_OPEN_SEGMENTS), ..self }
     }
 
     /// Replay is over: from now on a sync moves the watermark.
@@ -340,12 +348,12 @@ impl ValueLog {
     }
 
     /// Closes all sealed segments where too many are open. Those in use are opened again: less than one in
-    /// [`MOST_OPEN_SEGMENTS`] reads does this.
+    /// `most_open` reads does this.
     #[cold]
     fn close_some(&self) {
         let segments = self.segments.read();
-        if segments.len() > MOST_OPEN_SEGMENTS
-            && segments.values().filter(|segment| segment.is_open()).count() >= MOST_OPEN_SEGMENTS
+        if segments.len() > self.most_open
+            && segments.values().filter(|segment| segment.is_open()).count() >= self.most_open
         {
             segments.values().for_each(|segment| segment.close());
         }
@@ -447,16 +455,19 @@ mod tests {
 
     #[test]
     fn more_segments_than_may_be_open_can_be_read() {
-        let (_directory, log) = log(64);
-        let pointers: Vec<_> = (0..2 * MOST_OPEN_SEGMENTS as u32)
-            .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
-            .collect();
-        log.seal_active();
-        for _ in 0..2 {
-            for (number, pointer) in pointers.iter().enumerate() {
-                assert_eq!(read(&log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
-                let open = log.segments().iter().filter(|segment| segment.is_open()).count();
-                assert!(open <= MOST_OPEN_SEGMENTS + 1, "{open}");
+        for (asked, most) in [(16, 16), (usize::MAX, MOST_OPEN_SEGMENTS)] {
+            let (_directory, log) = log(64);
+            let log = log.with_most_open(asked);
+            let pointers: Vec<_> = (0..2 * MOST_OPEN_SEGMENTS as u32)
+                .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
+                .collect();
+            log.seal_active();
+            for _ in 0..2 {
+                for (number, pointer) in pointers.iter().enumerate() {
+                    assert_eq!(read(&log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
+                    let open = log.segments().iter().filter(|segment| segment.is_open()).count();
+                    assert!(open <= most + 1, "{open}");
+                }
             }
         }
     }

@@ -102,6 +102,9 @@ fn shape(db: &mut Options, options: &StoreOptions) {
         Compression::Zstd => DBCompressionType::Zstd,
     });
     db.set_max_open_files(options.max_open_files.map_or(-1, count));
+    if options.max_wal_bytes > 0 {
+        db.set_max_total_wal_size(options.max_wal_bytes);
+    }
     db.set_bytes_per_sync(options.bytes_per_sync);
     db.set_wal_bytes_per_sync(options.bytes_per_sync);
     if options.compaction_readahead_bytes > 0 {

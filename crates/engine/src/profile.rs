@@ -1,0 +1,152 @@
+//! Sets of options that fit together, by name.
+
+use crate::choices::by_name;
+use crate::options::{KIB, MIB};
+use crate::{Error, MemoryLimit, Separation, StoreOptions};
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A set of options to start from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// [`StoreOptions::default`].
+    #[default]
+    Default,
+    /// [`StoreOptions::small_device`].
+    SmallDevice,
+}
+
+impl Profile {
+    /// All of them.
+    pub const ALL: [Profile; 2] = [Profile::Default, Profile::SmallDevice];
+
+    /// `default` or `small-device`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Profile::Default => "default",
+            Profile::SmallDevice => "small-device",
+        }
+    }
+
+    /// The options; each call makes a memory limit of its own, where there is one.
+    pub fn options(self) -> StoreOptions {
+        match self {
+            Profile::Default => StoreOptions::default(),
+            Profile::SmallDevice => StoreOptions::small_device(),
+        }
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = Error;
+
+    fn from_str(name: &str) -> crate::Result<Self> {
+        by_name("profile", name, &Self::ALL, Self::name)
+    }
+}
+
+/// The largest sizes of a store that keeps values apart. Memtables and tables hold keys and pointers then, so an eighth of their
+/// usual sizes is as many values; and what is overwritten can be reclaimed as soon as a memtable is flushed, so a small one keeps
+/// less garbage. A table is relocated in one step, so it is a sixteenth.
+const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
+const SEPARATED_LEVEL_BASE_BYTES: u64 = 32 * MIB;
+const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
+
+impl StoreOptions {
+    /// The default of a store that keeps values of at least `min_bytes` apart.
+    pub fn separated(min_bytes: u32) -> Self {
+        Self::default().with_separation(min_bytes)
+    }
+
+    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 32
+    /// MiB where they are larger. Of [`small_device`](Self::small_device) only the tables are.
+    pub fn with_separation(self, min_bytes: u32) -> Self {
+        let segment_bytes =
+            self.separation.map_or(Separation::from_bytes(min_bytes).segment_bytes, |it| it.segment_bytes);
+        Self {
+            memtable_bytes: self.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES),
+            level_base_bytes: self.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES),
+            target_file_bytes: self.target_file_bytes.min(SEPARATED_TABLE_BYTES),
+            separation: Some(Separation { min_bytes, segment_bytes }),
+            ..self
+        }
+    }
+
+    /// For a device with little memory, such as a gateway with 512 MiB that has other work to do: the process stays below 128 MiB
+    /// resident under load, with values apart ([`with_separation`](Self::with_separation)) or not. It costs
+    /// throughput: see `docs/space.md`.
+    ///
+    /// - `memory`: 32 MiB for block cache and memtables, indexes and filters included; a limit of its own, so clone the options
+    ///   where several stores are to share it.
+    /// - `memtable_bytes`, `memtable_count`: 3 times 4 MiB, so that one can fill and one wait while one is written out. They are
+    ///   within the limit.
+    /// - `level_base_bytes`: 16 MiB, four memtables, as by default.
+    /// - `target_file_bytes`: 8 MiB. A table's filter is one block of the cache, which must have room for many: 10 bits for each
+    ///   of some 200,000 keys with pointers are 250 KiB. Smaller tables would be too many to hold open.
+    /// - `background_flushes`, `background_compactions`, `max_subcompactions`: 1, 2 and 1. Each compaction holds buffers of a few MiB;
+    ///   with one alone a long one would hold up those of level 0, and writers with them.
+    /// - `max_open_files`: 256 tables and as many segments, half of what a process may usually open.
+    /// - `compaction_readahead_bytes`: 256 KiB for each input of a compaction instead of 2 MiB.
+    /// - `max_wal_bytes`: 32 MiB of write-ahead logs: what is to be replayed after a crash.
+    pub fn small_device() -> Self {
+        Self {
+            memory: Some(MemoryLimit::new(32 * MIB)),
+            memtable_bytes: 4 * MIB,
+            memtable_count: 3,
+            level_base_bytes: 16 * MIB,
+            target_file_bytes: 8 * MIB,
+            max_subcompactions: 1,
+            background_flushes: 1,
+            background_compactions: 2,
+            max_open_files: Some(256),
+            compaction_readahead_bytes: 256 * KIB,
+            max_wal_bytes: 32 * MIB,
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_profile_is_valid_with_values_apart_and_without() {
+        for profile in Profile::ALL {
+            assert_eq!(profile.name().parse::<Profile>().unwrap(), profile);
+            profile.options().validate().unwrap();
+            profile.options().with_separation(128).validate().unwrap();
+        }
+        assert!("small_device".parse::<Profile>().unwrap_err().to_string().contains("small-device"));
+    }
+
+    #[test]
+    fn values_apart_make_large_sizes_small_and_leave_small_ones() {
+        let sizes =
+            |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
+        assert_eq!(sizes(&StoreOptions::separated(128)), (8, 32, 4));
+        let small = StoreOptions::small_device();
+        assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
+        let short = Separation { min_bytes: 64, segment_bytes: MIB };
+        let kept = StoreOptions { separation: Some(short), ..small }.with_separation(128);
+        assert_eq!(kept.separation, Some(Separation { min_bytes: 128, segment_bytes: MIB }));
+    }
+
+    #[test]
+    fn memtables_of_a_small_device_fit_their_share_of_its_limit() {
+        let small = StoreOptions::small_device();
+        let limit = small.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
+        assert!(small.memtable_bytes * u64::from(small.memtable_count) <= limit / 2);
+        assert!(small.max_wal_bytes >= small.memtable_bytes * u64::from(small.memtable_count));
+    }
+}
