@@ -39,9 +39,9 @@ pub struct RelocationParameters {
     pub min_garbage_bytes: Bytes,
     /// The ratio from which on there is no rest between two compactions on purpose. Default 1.6, more than `begin_ratio`.
     pub urgent_ratio: f64,
-    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.5, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.5, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.9, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -60,8 +60,8 @@ impl Default for RelocationParameters {
             min_garbage_share: 0.1,
             min_garbage_bytes: Bytes::from_mib(16),
             urgent_ratio: 1.6,
-            pace_ratio: 1.2,
-            slowest_ratio: 1.5,
+            pace_ratio: 1.5,
+            slowest_ratio: 1.9,
             ample_free_share: 0.25,
         }
     }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn the_more_garbage_the_slower_are_writers_but_never_stopped() {
         let parameters = RelocationParameters::default();
-        let paces = [1.0, 1.2, 1.35, 1.5, 9.0].map(|ratio| pace(ratio, &parameters));
+        let paces = [1.0, 1.5, 1.7, 1.9, 9.0].map(|ratio| pace(ratio, &parameters));
         for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
             assert!((pace - expected).abs() < 1e-9, "{paces:?}");
         }
@@ -423,7 +423,7 @@ mod tests {
             ("in_passing_share", RelocationParameters { in_passing_share: 0.05, ..valid.clone() }),
             ("in_passing_share", RelocationParameters { in_passing_share: 1.0, ..valid.clone() }),
             ("pace_ratio", RelocationParameters { pace_ratio: 1.0, ..valid.clone() }),
-            ("slowest_ratio", RelocationParameters { slowest_ratio: 1.2, ..valid.clone() }),
+            ("slowest_ratio", RelocationParameters { slowest_ratio: 1.4, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),

@@ -50,11 +50,14 @@ const STEPS_PER_TABLE: usize = 4;
 /// How long nothing is relocated on purpose after a pass was given up.
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
-/// A memtable is flushed when it holds back one in so many parts of all values.
+/// A memtable is flushed when what it replaces is about one in so many parts of all values.
 const MEMTABLE_SHARE: u64 = 24;
 
 /// It is not flushed for less.
 const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
+
+/// It is flushed for so many bytes of values, whatever they replace.
+const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 
 /// So long a pass waits for compactions that run anyway before it compacts on purpose.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -86,9 +89,11 @@ impl Wake {
         }
     }
 
-    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values. It is due once.
-    fn takes_flush(&self, all_bytes: u64) -> bool {
-        let step = (all_bytes / MEMTABLE_SHARE).max(LEAST_FLUSHED_BYTES);
+    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values and a write replaces
+    /// another with this probability. It is due once.
+    fn takes_flush(&self, all_bytes: u64, overwrites: f64) -> bool {
+        let step = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
+        let step = (step as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
         let written = self.written.load(Ordering::Relaxed);
         let flush_at = self.flush_at.load(Ordering::Relaxed);
         let is_due = written >= flush_at;
@@ -361,7 +366,7 @@ impl Thread {
     /// Begins a flush where segments have waited for one for long, or many bytes do. Returns whether any wait.
     fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
         let all_bytes = round.segments.iter().map(|segment| segment.bytes.0).sum();
-        if self.wake.takes_flush(all_bytes) {
+        if self.wake.takes_flush(all_bytes, self.overwrites.share()) {
             self.unsettled = None;
             self.flush(db)?;
             return Ok(true);
