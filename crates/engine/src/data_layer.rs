@@ -123,7 +123,6 @@ impl Opening {
                 parameters: store_options.relocation.clone(),
                 // A compaction of level 0 takes all tables below it, and must be able to begin. With fewer none is due.
                 most_l0_tables: u64::from(store_options.l0_compaction_trigger - 1),
-                counters: options.clone(),
             },
             wake: Arc::default(),
             opening,

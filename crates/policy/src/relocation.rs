@@ -17,6 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::duplicates::Overlap;
 use crate::error::{Error, Result};
 use crate::units::{Bytes, Seconds};
 
@@ -158,40 +159,33 @@ fn sums(segments: &[SegmentUse]) -> (u64, u64) {
     (all, settled.map(SegmentUse::garbage).fold(0, u64::saturating_add))
 }
 
-/// What share of the entries that are flushed replaces an older one that is still in a table. Compactions find that out late, so
-/// it is an average over the last flushes.
+/// What share of the entries that are flushed replaces an older one in a table: an average over the last flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OverwriteShare {
-    flushed: f64,
-    dropped: f64,
+    sampled: f64,
+    replacing: f64,
 }
 
-/// What a flush counts when the next one is observed: half of the average is of the last seven.
-const FLUSH_DECAY: f64 = 0.9;
+/// What a flush counts when the next one is observed: the last one weighs as much as all before.
+const FLUSH_DECAY: f64 = 0.5;
 
 impl OverwriteShare {
-    /// `flushed` entries have come to level 0 and compactions have dropped `dropped` that were replaced, since the last call.
-    pub fn observe(&mut self, flushed: u64, dropped: u64) {
-        if flushed > 0 {
-            self.flushed *= FLUSH_DECAY;
-            self.dropped *= FLUSH_DECAY;
-        }
-        self.flushed += flushed as f64;
-        self.dropped += dropped as f64;
+    /// A memtable was flushed, whose keys have this overlap with the tables there were.
+    pub fn observe(&mut self, flushed: Overlap) {
+        self.sampled = self.sampled * FLUSH_DECAY + flushed.sampled as f64;
+        self.replacing = self.replacing * FLUSH_DECAY + flushed.replacing as f64;
     }
 
     /// The share, 0 to 1; 0 while nothing is known.
     pub fn share(&self) -> f64 {
-        if self.flushed > 0.0 { (self.dropped / self.flushed).min(1.0) } else { 0.0 }
+        if self.sampled > 0.0 { self.replacing / self.sampled } else { 0.0 }
     }
 }
 
-/// [`ratio`], if of the `unmet` bytes, which compactions have not brought to the last level yet, `overwrites` (0 to 1) replace older
-/// ones there. At most 10: then all may be garbage.
-pub fn ratio_with_unmet(segments: &[SegmentUse], unmet: Bytes, overwrites: f64) -> f64 {
+/// [`ratio`], where `hidden` bytes are garbage that counts as live. At most 10: then all may be garbage.
+pub fn ratio_with_hidden(segments: &[SegmentUse], hidden: Bytes) -> f64 {
     let (all, garbage) = sums(segments);
-    let hidden = unmet.0 as f64 * overwrites;
-    let live = (all - garbage) as f64 - hidden;
+    let live = all as f64 - garbage as f64 - hidden.0 as f64;
     if all == 0 { 1.0 } else { all as f64 / live.max(all as f64 / 10.0) }
 }
 
@@ -297,35 +291,30 @@ mod tests {
     }
 
     #[test]
-    fn overwrites_are_learned_from_what_compactions_drop() {
+    fn overwrites_are_learned_from_the_last_flushes() {
         let mut overwrites = OverwriteShare::default();
         assert_eq!(overwrites.share(), 0.0);
         // A load: nothing is replaced.
-        for _ in 0..20 {
-            overwrites.observe(1000, 0);
-        }
+        (0..20).for_each(|_| overwrites.observe(Overlap { sampled: 1000, replacing: 0 }));
         assert_eq!(overwrites.share(), 0.0);
-        // From now on four in five replace something, which a compaction finds after every fourth flush.
-        for _ in 0..20 {
-            (0..4).for_each(|_| overwrites.observe(1000, 0));
-            overwrites.observe(0, 3200);
-        }
-        assert!((overwrites.share() - 0.8).abs() < 0.15, "{overwrites:?}");
-        // More than was flushed: tables of before.
-        overwrites.observe(0, 1_000_000);
-        assert_eq!(overwrites.share(), 1.0);
+        // From now on four in five replace something.
+        (0..2).for_each(|_| overwrites.observe(Overlap { sampled: 1000, replacing: 800 }));
+        assert!(overwrites.share() > 0.5, "{overwrites:?}");
+        (0..10).for_each(|_| overwrites.observe(Overlap { sampled: 1000, replacing: 800 }));
+        assert!((overwrites.share() - 0.8).abs() < 0.01, "{overwrites:?}");
+        // A flush of little says little.
+        overwrites.observe(Overlap { sampled: 1, replacing: 0 });
+        assert!(overwrites.share() > 0.75, "{overwrites:?}");
     }
 
     #[test]
-    fn what_was_not_met_counts_as_garbage_as_far_as_it_overwrites() {
+    fn what_hides_is_garbage_as_well() {
         let segments = [segment(1, 100, 80), segment(2, 100, 100)];
-        let at = |unmet: u64, overwrites: f64| ratio_with_unmet(&segments, Bytes(unmet * MIB), overwrites);
-        assert_eq!(at(0, 1.0), ratio(&segments));
-        assert_eq!(at(60, 0.0), ratio(&segments));
-        assert_eq!(at(60, 0.5), 200.0 / 150.0);
-        assert_eq!(at(60, 1.0), 200.0 / 120.0);
-        assert_eq!(at(1000, 1.0), 10.0);
-        assert_eq!(ratio_with_unmet(&[], Bytes(0), 1.0), 1.0);
+        let at = |hidden: u64| ratio_with_hidden(&segments, Bytes(hidden * MIB));
+        assert_eq!(at(0), ratio(&segments));
+        assert_eq!(at(30), 200.0 / 150.0);
+        assert_eq!(at(1000), 10.0);
+        assert_eq!(ratio_with_hidden(&[], Bytes(1)), 1.0);
     }
 
     #[test]

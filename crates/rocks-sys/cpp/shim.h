@@ -144,7 +144,8 @@ ecotone_code ecotone_set_compaction_filter(void* options, const ecotone_filter_f
 ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out);
 
 // `family` is a rocksdb_column_family_handle_t. Only properties whose names begin with `prefix`.
-ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix, ecotone_buffer* out);
+ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix, const uint64_t* known,
+                                          size_t known_count, ecotone_buffer* out);
 
 ecotone_code ecotone_parse_remote_input(ecotone_bytes input, ecotone_buffer* out);
 ecotone_code ecotone_parse_remote_result(ecotone_bytes result, ecotone_buffer* out);

@@ -1,5 +1,8 @@
 // Metadata of the live tables of a store.
 
+#include <algorithm>
+
+#include "file/filename.h"
 #include "mirror.h"
 #include "record.h"
 #include "rocksdb/metadata.h"
@@ -41,7 +44,7 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
 }
 
 extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
-                                                     ecotone_buffer* out) {
+                                                     const uint64_t* known, size_t known_count, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
     TablePropertiesCollection tables;
     const Status status = static_cast<ecotone::DbHandle*>(db)->rep->GetPropertiesOfAllTables(
@@ -55,13 +58,15 @@ extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, eco
     for (const auto& [path, properties] : tables) {
       Record pairs;
       uint64_t count = 0;
+      const uint64_t number = ROCKSDB_NAMESPACE::TableFileNameToNumber(path);
+      const bool is_known = std::binary_search(known, known + known_count, number);
       for (const auto& [name, value] : properties->user_collected_properties) {
-        if (std::string_view(name).starts_with(ecotone::View(prefix))) {
+        if (!is_known && std::string_view(name).starts_with(ecotone::View(prefix))) {
           pairs.Bytes(name).Bytes(value);
           count++;
         }
       }
-      record.Bytes(path).Number(count).Append(pairs);
+      record.Bytes(path).Number(number).Number(count).Append(pairs);
     }
     ecotone::Give(record.data(), out);
     return ecotone_code{ECOTONE_OK};

@@ -129,7 +129,14 @@ unsafe extern "C" {
     pub fn ecotone_set_compaction_filter(options: *mut c_void, factory: *const FilterFactory, out: *mut Buffer)
     -> Code;
     pub fn ecotone_live_tables(db: *mut c_void, out: *mut Buffer) -> Code;
-    pub fn ecotone_collected_properties(db: *mut c_void, family: *mut c_void, prefix: Bytes, out: *mut Buffer) -> Code;
+    pub fn ecotone_collected_properties(
+        db: *mut c_void,
+        family: *mut c_void,
+        prefix: Bytes,
+        known: *const u64,
+        known_count: usize,
+        out: *mut Buffer,
+    ) -> Code;
     pub fn ecotone_parse_remote_input(input: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_parse_remote_result(result: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_remote_result_with_output_path(result: Bytes, path: Bytes, out: *mut Buffer) -> Code;

@@ -60,6 +60,8 @@ pub fn live_tables(db: &DB) -> Result<Vec<TableMetadata>> {
 pub struct CollectedProperties {
     /// The table's path.
     pub path: PathBuf,
+    /// The number in its name.
+    pub file_number: u64,
     /// Properties by name; empty for a table that has none of those asked for.
     pub properties: BTreeMap<String, Vec<u8>>,
 }
@@ -75,7 +77,22 @@ pub fn collected_properties(
     column_family: &impl AsColumnFamilyRef,
     prefix: &str,
 ) -> Result<Vec<CollectedProperties>> {
-    read::collected_properties(db, column_family, prefix)
+    read::collected_properties(db, column_family, prefix, &[])
+}
+
+/// The same, without the properties of the tables whose numbers are in `known`, rising: those tables come without any.
+///
+/// # Errors
+///
+/// As [`collected_properties`].
+pub fn collected_properties_but(
+    db: &DB,
+    column_family: &impl AsColumnFamilyRef,
+    prefix: &str,
+    known: &[u64],
+) -> Result<Vec<CollectedProperties>> {
+    debug_assert!(known.is_sorted(), "they are searched");
+    read::collected_properties(db, column_family, prefix, known)
 }
 
 #[allow(unsafe_code)] // passes the store's handle to the shim
@@ -121,17 +138,20 @@ mod read {
         db: &DB,
         column_family: &impl AsColumnFamilyRef,
         prefix: &str,
+        known: &[u64],
     ) -> Result<Vec<CollectedProperties>> {
         let prefix = ffi::Bytes::borrow(prefix.as_bytes());
-        // SAFETY: both handles are used only during the call, while they are borrowed; so is the prefix.
+        // SAFETY: both handles are used only during the call, while they are borrowed; so are the prefix and the numbers.
         let record = buffer::call("read the properties of its tables", |out| unsafe {
-            ffi::ecotone_collected_properties(db.as_raw_ptr().cast(), column_family.inner().cast(), prefix, out)
+            let (db, family) = (db.as_raw_ptr().cast(), column_family.inner().cast());
+            ffi::ecotone_collected_properties(db, family, prefix, known.as_ptr(), known.len(), out)
         })?;
         let mut fields = record.fields("properties of tables");
         let tables = fields.list(|fields| {
             let path = OsString::from_vec(fields.bytes()?.to_vec()).into();
+            let file_number = fields.number()?;
             let pairs = fields.list(|fields| Ok((fields.text()?, fields.bytes()?.to_vec())))?;
-            Ok(CollectedProperties { path, properties: pairs.into_iter().collect() })
+            Ok(CollectedProperties { path, file_number, properties: pairs.into_iter().collect() })
         })?;
         fields.end()?;
         Ok(tables)

@@ -1,6 +1,5 @@
 //! Where the bytes of a store are.
 
-use std::collections::HashSet;
 
 use serde::Serialize;
 
@@ -82,7 +81,7 @@ impl Store {
         };
         if let Some(values) = &self.values {
             let identity = identity::read(self.directory())?;
-            let references = References::count(&self.db, &self.family, identity, &HashSet::new())?;
+            let references = References::count(&self.db, &self.family, identity)?;
             let named = |number| references.bytes.get(&number).copied().unwrap_or(0);
             space.segments = values
                 .log
@@ -94,7 +93,7 @@ impl Store {
                     referenced_bytes: named(segment.number()),
                 })
                 .collect();
-            space.silent_tables = references.silent_tables;
+            space.silent_tables = references.silent_tables();
         }
         let failed = |error| Error::io("list", self.directory(), &error);
         for entry in std::fs::read_dir(self.directory()).map_err(failed)? {

@@ -7,7 +7,6 @@
 //! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
 //! process removes would be reported as missing.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
@@ -114,7 +113,7 @@ pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<Ve
     check_tables(&store, &mut report, &mut progress)?;
     if let Some(values) = &store.values {
         let identity = identity::read(store.directory())?;
-        let references = References::count(&store.db, &store.family, identity, &HashSet::new())?;
+        let references = References::count(&store.db, &store.family, identity)?;
         let segments = values.log.segments();
         for (done, segment) in segments.iter().enumerate() {
             progress(Checking::Segment { done, of: segments.len() });

@@ -1,24 +1,25 @@
 //! Which tables refer to which segments, and by how many bytes.
 //!
 //! A collector counts the references of a table while RocksDB writes it, here or on a worker, and leaves them in it as
-//! property [`PROPERTY`]. The sums over the live tables are the referenced bytes of each segment: derived from the tables
+//! property [`PROPERTY`], with a sample of its keys ([`super::key_samples`]). The sums over the live tables are the referenced bytes of each segment: derived from the tables
 //! themselves, so nothing has to be logged and nothing can be forgotten.
 //!
 //! ```text
 //!  property: | segment | bytes | segment | bytes | ...      u32, u64, little-endian; segments rising
 //! ```
 //!
-//! Entries that are overwritten or deleted count until a compaction has met them. A table without the property (its
+//! Entries that are overwritten or deleted count until a compaction has met them; the samples tell how much that is. A table without the property (its
 //! collector panicked) may refer to anything: while there is one, no segment can be called unreferenced.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 
+use ecotone_policy::duplicates::{Duplicates, Overlap};
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext};
-use ecotone_rocks_sys::tables::collected_properties;
+use ecotone_rocks_sys::tables::collected_properties_but;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
+use super::key_samples::{self, KeySampler};
 use super::pointer::SegmentNumber;
 use crate::header::{Header, Kind};
 use crate::identity::Identity;
@@ -28,6 +29,12 @@ use crate::{Error, Result};
 pub(crate) const PROPERTY: &str = "ecotone.values";
 
 const ITEM_BYTES: usize = 12;
+
+/// Both properties begin with it.
+const PREFIX: &str = "ecotone.";
+
+/// Samples that are kept in memory, of all tables together: some 12 MiB. With one key in 64 they last for 16 million entries.
+const MOST_SAMPLES: usize = 1 << 18;
 
 /// Makes a collector for each table.
 #[derive(Debug)]
@@ -47,20 +54,28 @@ impl TableCollectorFactory for ReferenceCollectors {
 #[derive(Debug, Default)]
 struct ReferenceCollector {
     bytes: HashMap<SegmentNumber, u64>,
+    samples: KeySampler,
 }
 
 impl TableCollector for ReferenceCollector {
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, _sequence: u64, _file_bytes: u64) {
-        if kind == EntryKind::Put
-            && let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value)
-        {
-            *self.bytes.entry(pointer.segment).or_default() += pointer.record_bytes(key.len()) as u64;
+        match kind {
+            EntryKind::Put => {
+                let mut bytes = value.len();
+                if let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) {
+                    bytes = pointer.record_bytes(key.len());
+                    *self.bytes.entry(pointer.segment).or_default() += bytes as u64;
+                }
+                self.samples.add(key, Some(u32::try_from(bytes).unwrap_or(u32::MAX - 1)));
+            }
+            EntryKind::Delete | EntryKind::SingleDelete => self.samples.add(key, None),
+            _ => (),
         }
     }
 
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         let sorted: BTreeMap<_, _> = self.bytes.drain().collect();
-        vec![(PROPERTY.into(), encode(&sorted))]
+        vec![(PROPERTY.into(), encode(&sorted)), self.samples.finish()]
     }
 }
 
@@ -81,57 +96,93 @@ fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
     items.is_sorted_by(|one, other| one.0 < other.0).then_some(items)
 }
 
-/// The referenced bytes of each segment, over all live tables of one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What all live tables of one moment refer to.
+#[derive(Debug)]
 pub(crate) struct References {
     /// Bytes of records that a table names, by segment.
     pub(crate) bytes: BTreeMap<SegmentNumber, u64>,
-    /// Bytes of records that each table names, by its number.
-    pub(crate) of_table: HashMap<u64, u64>,
-    /// Numbers of the tables that name a segment of the cohort.
-    pub(crate) naming_cohort: HashSet<u64>,
-    /// Tables that do not say what they refer to.
-    pub(crate) silent_tables: Vec<String>,
+    /// What each table names, by its number.
+    tables: BTreeMap<u64, Vec<(SegmentNumber, u64)>>,
+    /// Tables that do not say what they refer to, by their numbers.
+    silent: BTreeMap<u64, String>,
+    /// What of it is replaced by something in another table.
+    pub(crate) duplicates: Duplicates,
 }
 
-impl References {
-    /// Counts anew. Opens tables that are not open.
-    pub(crate) fn count(
-        db: &DB,
-        family: &impl AsColumnFamilyRef,
-        identity: Identity,
-        cohort: &HashSet<SegmentNumber>,
-    ) -> Result<Self> {
-        let tables =
-            collected_properties(db, family, PROPERTY).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let mut references = Self::default();
-        for table in tables {
-            let number = file_number(&table.path);
-            match table.properties.get(PROPERTY).and_then(|property| decode(property)) {
-                Some(items) => {
-                    if items.iter().any(|(segment, _)| cohort.contains(segment)) {
-                        references.naming_cohort.extend(number);
-                    }
-                    let all = items.iter().map(|(_, bytes)| bytes).sum();
-                    references.of_table.extend(number.map(|number| (number, all)));
-                    for (segment, bytes) in items {
-                        let sum = references.bytes.entry(segment).or_default();
-                        // A table that overstates must not make a segment look unnamed.
-                        *sum = sum.saturating_add(bytes);
-                    }
-                }
-                // Written before there was a value log.
-                None if number.is_some_and(|number| number < identity.plain_tables_below) => (),
-                None => references.silent_tables.push(table.path.display().to_string()),
-            }
+impl Default for References {
+    fn default() -> Self {
+        Self {
+            bytes: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            duplicates: Duplicates::new(MOST_SAMPLES),
         }
-        Ok(references)
     }
 }
 
-/// The number in the name of a table.
-fn file_number(table: &Path) -> Option<u64> {
-    table.file_stem()?.to_str()?.parse().ok()
+impl References {
+    /// Counts all tables there are. Opens those that are not open.
+    pub(crate) fn count(db: &DB, family: &impl AsColumnFamilyRef, identity: Identity) -> Result<Self> {
+        let mut references = Self::default();
+        references.update(db, family, identity)?;
+        Ok(references)
+    }
+
+    /// Looks at the tables that came since the last time, and forgets those that are gone. Returns how many keys of the new ones were in
+    /// tables that were there before, by the table's number.
+    pub(crate) fn update(
+        &mut self,
+        db: &DB,
+        family: &impl AsColumnFamilyRef,
+        identity: Identity,
+    ) -> Result<BTreeMap<u64, Overlap>> {
+        // Those that are silent are asked again, for their names; they are few.
+        let known: Vec<_> = self.tables.keys().copied().collect();
+        let live = collected_properties_but(db, family, PREFIX, &known)
+            .map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let numbers: HashSet<_> = live.iter().map(|table| table.file_number).collect();
+        self.tables.retain(|number, _| numbers.contains(number));
+        self.duplicates.retain(|number| numbers.contains(&number));
+        self.silent.clear();
+        let mut samples = BTreeMap::new();
+        for mut table in live {
+            if self.tables.contains_key(&table.file_number) {
+                continue;
+            }
+            match table.properties.remove(PROPERTY).and_then(|property| decode(&property)) {
+                Some(items) => {
+                    self.tables.insert(table.file_number, items);
+                    if let Some(property) = table.properties.remove(key_samples::PROPERTY) {
+                        samples.insert(table.file_number, key_samples::decode(&property));
+                    }
+                }
+                // Written before there was a value log.
+                None if table.file_number < identity.plain_tables_below => (),
+                None => {
+                    self.silent.insert(table.file_number, table.path.display().to_string());
+                }
+            }
+        }
+        self.bytes.clear();
+        for (segment, bytes) in self.tables.values().flatten() {
+            let sum = self.bytes.entry(*segment).or_default();
+            // A table that overstates must not make a segment look unnamed.
+            *sum = sum.saturating_add(*bytes);
+        }
+        // The older first, so that a flush finds what it replaces.
+        Ok(samples.into_iter().map(|(number, samples)| (number, self.duplicates.add(number, samples))).collect())
+    }
+
+    /// Numbers of the tables that name a segment of the cohort.
+    pub(crate) fn naming(&self, cohort: &HashSet<SegmentNumber>) -> HashSet<u64> {
+        let names = |items: &Vec<(SegmentNumber, u64)>| items.iter().any(|(segment, _)| cohort.contains(segment));
+        self.tables.iter().filter(|(_, items)| names(items)).map(|(number, _)| *number).collect()
+    }
+
+    /// Tables that do not say what they refer to.
+    pub(crate) fn silent_tables(&self) -> Vec<String> {
+        self.silent.values().cloned().collect()
+    }
 }
 
 #[cfg(test)]

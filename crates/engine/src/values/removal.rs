@@ -18,10 +18,11 @@
 //! Threads: rounds are made by the thread of [`super::upkeep`]. Failure: the round ends, and the next one tries again.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ecotone_policy::duplicates::Overlap;
 use ecotone_policy::relocation::SegmentUse;
 use ecotone_policy::units::Bytes;
 use ecotone_rocks_sys::tables::live_tables;
@@ -46,8 +47,10 @@ const NO_WAL: WalNumber = 0;
 /// What a round found.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// Bytes of records that each table names, by its number.
-    pub(crate) bytes_of_table: HashMap<u64, u64>,
+    /// Bytes that count as named and are replaced by something that no compaction has brought together with them.
+    pub(crate) hidden: Bytes,
+    /// How many keys of the tables that came since the last round were in others, by the table's number.
+    pub(crate) overlaps: BTreeMap<u64, Overlap>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
     pub(crate) waits: bool,
     /// The sealed segments that are still named.
@@ -161,10 +164,10 @@ impl Removal {
             .map_err(|error| Error::from_rocks(&error))?
             .unwrap_or(0);
         // After the question above, see 3.
-        state.references = References::count(db, &family, self.identity, cohort)?;
-        if !state.references.silent_tables.is_empty() {
+        let overlaps = state.references.update(db, &family, self.identity)?;
+        let tables = state.references.silent_tables();
+        if !tables.is_empty() {
             if !std::mem::replace(&mut state.warned, true) {
-                let tables = &state.references.silent_tables;
                 tracing::warn!(
                     ?tables,
                     "tables do not say which values they name: no space is reclaimed until they are compacted"
@@ -173,8 +176,9 @@ impl Removal {
             return Ok(Round::default());
         }
         let mut round = Round {
-            naming_cohort: state.references.naming_cohort.clone(),
-            bytes_of_table: state.references.of_table.clone(),
+            naming_cohort: state.references.naming(cohort),
+            hidden: state.references.duplicates.hidden_bytes(),
+            overlaps,
             oldest_wal,
             ..Round::default()
         };

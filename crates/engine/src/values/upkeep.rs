@@ -23,13 +23,12 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_policy::relocation::{OverwriteShare, RelocationParameters, cohort, pace, ratio, ratio_with_unmet, rest};
+use ecotone_policy::relocation::{OverwriteShare, RelocationParameters, cohort, pace, ratio, ratio_with_hidden, rest};
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::compaction::CompactionOptions;
-use rust_rocksdb::statistics::Ticker;
-use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, Options, properties};
+use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
 
 use super::pointer::SegmentNumber;
 use super::relocation::Relocation;
@@ -138,8 +137,6 @@ pub(crate) struct Settings {
     pub(crate) parameters: RelocationParameters,
     /// No compaction on purpose begins with more tables in level 0.
     pub(crate) most_l0_tables: u64,
-    /// Options that share RocksDB's counters with the database, and nothing else of it.
-    pub(crate) counters: Options,
 }
 
 /// The thread, while it lives.
@@ -167,7 +164,6 @@ impl Upkeep {
             again: None,
             unsettled: None,
             overwrites: OverwriteShare::default(),
-            dropped: 0,
             newest_table: 0,
             unmet: None,
         };
@@ -213,8 +209,6 @@ struct Thread {
     /// Since when no flush has settled anything, though something waits for one.
     unsettled: Option<(WalNumber, Instant)>,
     overwrites: OverwriteShare,
-    /// Entries that compactions had dropped in the last round because there was a newer one, and the newest table then.
-    dropped: u64,
     newest_table: u64,
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
@@ -256,15 +250,18 @@ impl Thread {
         let waits_for_flush = self.settle(db, &round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let ratio_with_unmet = self.ratio_with_unmet(&tables, &round);
+        let hidden = self.hidden(&tables, &round);
+        let ratio_with_hidden = ratio_with_hidden(&round.segments, hidden);
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
         let grown = if is_given_up { None } else { self.choose(&round) };
-        let paced = if self.pass.is_some() { pace(ratio_with_unmet, &self.parameters_now()) } else { 0.0 };
+        // Where nothing compacts a rest would help nobody.
+        let is_at_work = tables.iter().any(|table| table.being_compacted);
+        let paced = if is_at_work { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
         if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
         }
-        let Some(grown) = grown else { return Ok(self.meet_overwrites(db, &tables, ratio_with_unmet).or(wait)) };
+        let Some(grown) = grown else { return Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait)) };
         if grown {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
@@ -318,28 +315,25 @@ impl Thread {
         self.settings.parameters.for_free_share(free_share)
     }
 
-    /// See `ecotone_policy::relocation::ratio_with_unmet`. What lies above the last level has not met what it replaces.
-    fn ratio_with_unmet(&mut self, tables: &[TableMetadata], round: &Round) -> f64 {
-        let dropped = self.settings.counters.get_ticker_count(Ticker::CompactionKeyDropNewerEntry);
-        let is_new = |table: &&TableMetadata| table.level == 0 && table.file_number > self.newest_table;
-        let flushed = tables.iter().filter(is_new).map(|table| table.entries).sum();
-        self.overwrites.observe(flushed, dropped.saturating_sub(self.dropped));
-        self.dropped = dropped;
+    /// Bytes of garbage that count as live: in tables because no compaction has met them, in memtables because nobody has looked.
+    fn hidden(&mut self, tables: &[TableMetadata], round: &Round) -> Bytes {
+        // Those that a flush made: compactions within level 0 are few.
+        let flushed = tables.iter().filter(|table| table.level == 0);
+        for overlap in flushed.filter_map(|table| round.overlaps.get(&table.file_number)) {
+            self.overwrites.observe(*overlap);
+        }
         self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
-        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
-        let above = tables.iter().filter(|table| table.level < last_level);
-        let in_tables: u64 = above.filter_map(|table| round.bytes_of_table.get(&table.file_number)).sum();
         let unsettled = round.segments.iter().filter(|segment| !segment.settled);
         let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
-        ratio_with_unmet(&round.segments, Bytes(in_tables + in_memtables), self.overwrites.share())
+        Bytes(round.hidden.0 + (in_memtables as f64 * self.overwrites.share()) as u64)
     }
 
     /// Where nothing is written any more nobody compacts what lies above the last level, and what it replaces is not known to be
     /// garbage: then it is compacted on purpose. Returns how long to wait until that is to be asked again, `None` where it need not.
-    fn meet_overwrites(&mut self, db: &DB, tables: &[TableMetadata], ratio_with_unmet: f64) -> Option<Duration> {
+    fn meet_overwrites(&mut self, db: &DB, tables: &[TableMetadata], ratio_with_hidden: f64) -> Option<Duration> {
         let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
         let above = tables.iter().filter(|table| table.level < last_level).min_by_key(|table| table.level);
-        let (Some(table), true) = (above, ratio_with_unmet >= self.parameters_now().begin_ratio) else {
+        let (Some(table), true) = (above, ratio_with_hidden >= self.parameters_now().begin_ratio) else {
             self.unmet = None;
             return None;
         };

@@ -1,0 +1,255 @@
+//! How much of what tables hold is replaced by something newer in another table, told from samples of their keys.
+//!
+//! What a write replaces is garbage from then on, but counts as live until a compaction brings both together. The same keys are
+//! sampled in every table, by their hash; one that is sampled in several tables has older versions in all but one of them. So
+//! garbage that still hides is counted without reading data, before any compaction has met it. (CaseDB with deduplication asks the
+//! filters of the lower levels for every key instead: "Deduplication Adapted CaseDB for Edge Computing", section 3.)
+//!
+//! Bounds: at most as many samples are kept as the caller says; beyond that every second one is dropped, again and again.
+//!
+//! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
+//! [`SAMPLED_ONE_IN`]. Range deletions are not seen. A key that was deleted and written again counts as deleted until a compaction has met both.
+
+use std::collections::HashMap;
+
+use crate::units::Bytes;
+
+/// A key is sampled when its hash is a multiple of it.
+pub const SAMPLED_ONE_IN: u64 = 64;
+
+/// One sampled key of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySample {
+    /// Of the key; the same function for every table.
+    pub hash: u64,
+    /// What the value takes on the device; `None` for a deletion.
+    pub bytes: Option<u32>,
+}
+
+/// Whether a key of this hash is sampled.
+#[inline]
+pub fn is_sampled(hash: u64) -> bool {
+    hash.is_multiple_of(SAMPLED_ONE_IN)
+}
+
+/// How many of a table's sampled keys were in other tables when it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overlap {
+    /// Keys that were sampled.
+    pub sampled: u64,
+    /// Those that another table held as well.
+    pub replacing: u64,
+}
+
+/// The samples of all tables.
+#[derive(Clone, Debug)]
+pub struct Duplicates {
+    tables: HashMap<u64, Vec<KeySample>>,
+    held: HashMap<u64, Held>,
+    /// Bytes of samples that something replaces.
+    hidden: u64,
+    /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
+    one_in: u64,
+    samples: usize,
+    most_samples: usize,
+}
+
+/// A key in all tables that hold it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    values: u32,
+    deletions: u32,
+    bytes: u64,
+}
+
+impl Held {
+    fn hidden(self) -> u64 {
+        match (self.values, self.deletions) {
+            (0, _) => 0,
+            (values, 0) => self.bytes - self.bytes / u64::from(values),
+            (_, _) => self.bytes,
+        }
+    }
+}
+
+impl Duplicates {
+    /// Nothing yet. Of `most_samples` samples (at least 2) about 24 bytes each are kept in memory, and as much again by key.
+    #[must_use]
+    pub fn new(most_samples: usize) -> Self {
+        Self {
+            tables: HashMap::new(),
+            held: HashMap::new(),
+            hidden: 0,
+            one_in: SAMPLED_ONE_IN,
+            samples: 0,
+            most_samples: most_samples.max(2),
+        }
+    }
+
+    /// A table came. Its samples are of different keys. A table that is known already is not counted twice.
+    pub fn add(&mut self, table: u64, samples: Vec<KeySample>) -> Overlap {
+        let mut overlap = Overlap::default();
+        if self.tables.contains_key(&table) {
+            return overlap;
+        }
+        let mut samples = samples;
+        samples.retain(|sample| sample.hash.is_multiple_of(self.one_in));
+        for sample in &samples {
+            overlap.sampled += 1;
+            let held = self.held.entry(sample.hash).or_default();
+            overlap.replacing += u64::from(held.values + held.deletions > 0);
+            let before = held.hidden();
+            match sample.bytes {
+                Some(bytes) => {
+                    held.values += 1;
+                    held.bytes += u64::from(bytes);
+                }
+                None => held.deletions += 1,
+            }
+            self.hidden = self.hidden - before + held.hidden();
+        }
+        self.samples += samples.len();
+        self.tables.insert(table, samples);
+        while self.samples > self.most_samples {
+            self.thin();
+        }
+        overlap
+    }
+
+    /// Forgets the tables that are gone.
+    pub fn retain(&mut self, is_live: impl Fn(u64) -> bool) {
+        let gone: Vec<_> = self.tables.keys().copied().filter(|table| !is_live(*table)).collect();
+        for samples in gone.into_iter().filter_map(|table| self.tables.remove(&table)) {
+            self.samples -= samples.len();
+            for sample in samples {
+                let Some(held) = self.held.get_mut(&sample.hash) else { continue };
+                let before = held.hidden();
+                match sample.bytes {
+                    Some(bytes) => {
+                        held.values -= 1;
+                        held.bytes -= u64::from(bytes);
+                    }
+                    None => held.deletions -= 1,
+                }
+                let after = held.hidden();
+                self.hidden = self.hidden - before + after;
+                if held.values + held.deletions == 0 {
+                    self.held.remove(&sample.hash);
+                }
+            }
+        }
+    }
+
+    /// Bytes that are replaced by something in another table.
+    pub fn hidden_bytes(&self) -> Bytes {
+        Bytes(self.hidden.saturating_mul(self.one_in))
+    }
+
+    fn thin(&mut self) {
+        self.one_in *= 2;
+        let one_in = self.one_in;
+        for samples in self.tables.values_mut() {
+            samples.retain(|sample| sample.hash.is_multiple_of(one_in));
+            samples.shrink_to_fit();
+        }
+        self.held.retain(|hash, _| hash.is_multiple_of(one_in));
+        self.samples = self.tables.values().map(Vec::len).sum();
+        self.hidden = self.held.values().map(|held| held.hidden()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn put(key: u64, bytes: u32) -> KeySample {
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes) }
+    }
+
+    fn delete(key: u64) -> KeySample {
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: None }
+    }
+
+    /// A hash in whose multiples nothing is to be seen.
+    fn hash(key: u64) -> u64 {
+        let mut mixed = key.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    #[test]
+    fn what_a_table_replaces_hides_until_a_compaction_has_met_both() {
+        let mut duplicates = Duplicates::new(1000);
+        assert_eq!(duplicates.add(1, vec![put(1, 100), put(2, 100), put(3, 100)]), Overlap { sampled: 3, replacing: 0 });
+        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        assert_eq!(duplicates.add(2, vec![put(2, 100), put(3, 100), put(4, 100)]), Overlap { sampled: 3, replacing: 2 });
+        assert_eq!(duplicates.hidden_bytes(), Bytes(200 * 64));
+        assert_eq!(duplicates.add(3, vec![put(3, 100)]), Overlap { sampled: 1, replacing: 1 });
+        assert_eq!(duplicates.hidden_bytes(), Bytes(300 * 64));
+        // Told twice.
+        assert_eq!(duplicates.add(3, vec![put(3, 100)]), Overlap::default());
+        // Tables 1 and 2 become 4.
+        duplicates.retain(|table| table == 3);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        duplicates.add(4, [1, 2, 3, 4].map(|key| put(key, 100)).to_vec());
+        assert_eq!(duplicates.hidden_bytes(), Bytes(100 * 64));
+        duplicates.retain(|_| false);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn what_was_deleted_hides_as_a_whole() {
+        let mut duplicates = Duplicates::new(1000);
+        duplicates.add(1, vec![put(1, 700)]);
+        duplicates.add(2, vec![put(1, 300)]);
+        assert_eq!(duplicates.add(3, vec![delete(1), delete(2)]), Overlap { sampled: 2, replacing: 1 });
+        assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
+        duplicates.retain(|table| table != 3);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(500 * 64));
+    }
+
+    #[test]
+    fn with_fewer_samples_the_estimate_stays_near_the_truth() {
+        // 200,000 keys, of which 80,000 are written again: 80 MB hide.
+        let sampled = |keys: std::ops::Range<u64>| {
+            let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000) });
+            samples.filter(|sample| is_sampled(sample.hash)).collect::<Vec<_>>()
+        };
+        for most in [100_000, 2_000, 500] {
+            let mut duplicates = Duplicates::new(most);
+            duplicates.add(1, sampled(0..200_000));
+            let overlap = duplicates.add(2, sampled(120_000..240_000));
+            let share = overlap.replacing as f64 / overlap.sampled as f64;
+            let hidden = duplicates.hidden_bytes().0 as f64;
+            // Four standard deviations of the fewest samples: about 130 of those keys.
+            assert!((share - 2.0 / 3.0).abs() < 0.17, "{most}: {share}");
+            assert!((hidden / 80e6 - 1.0).abs() < 0.35, "{most}: {hidden}");
+            assert!(duplicates.samples <= most);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_count_is_that_of_counting_anew(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..6, proptest::collection::btree_set(0_u64..30, 0..20)), 1..40),
+        ) {
+            let mut duplicates = Duplicates::new(10_000);
+            let mut tables: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+            for (comes, table, keys) in steps {
+                if comes {
+                    duplicates.add(table, keys.iter().map(|key| put(*key, 10)).collect());
+                    tables.entry(table).or_insert(keys);
+                } else {
+                    duplicates.retain(|it| it != table);
+                    tables.remove(&table);
+                }
+                let all: usize = tables.values().map(BTreeSet::len).sum();
+                let different: BTreeSet<_> = tables.values().flatten().collect();
+                prop_assert_eq!(duplicates.hidden_bytes(), Bytes((all - different.len()) as u64 * 10 * SAMPLED_ONE_IN));
+            }
+        }
+    }
+}
