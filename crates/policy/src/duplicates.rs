@@ -183,9 +183,15 @@ mod tests {
     #[test]
     fn what_a_table_replaces_hides_until_a_compaction_has_met_both() {
         let mut duplicates = Duplicates::new(1000);
-        assert_eq!(duplicates.add(1, vec![put(1, 100), put(2, 100), put(3, 100)]), Overlap { sampled: 3, replacing: 0 });
+        assert_eq!(
+            duplicates.add(1, vec![put(1, 100), put(2, 100), put(3, 100)]),
+            Overlap { sampled: 3, replacing: 0 }
+        );
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
-        assert_eq!(duplicates.add(2, vec![put(2, 100), put(3, 100), put(4, 100)]), Overlap { sampled: 3, replacing: 2 });
+        assert_eq!(
+            duplicates.add(2, vec![put(2, 100), put(3, 100), put(4, 100)]),
+            Overlap { sampled: 3, replacing: 2 }
+        );
         assert_eq!(duplicates.hidden_bytes(), Bytes(200 * 64));
         assert_eq!(duplicates.add(3, vec![put(3, 100)]), Overlap { sampled: 1, replacing: 1 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(300 * 64));

@@ -10,7 +10,9 @@
 //! and Ousterhout 1992, section 3.6).
 //!
 //! Segments that are mostly garbage are always in the cohort: what compactions that run anyway copy of them is little. The others
-//! join it when there is too much garbage.
+//! join it when there is much garbage, and only when there is too much are tables compacted for it alone. Until a pass is over, its
+//! copies and what they were copied from take space side by side, so a cohort copies only a small part of all values
+//! ([`copied_at_once`]), the cheapest first, and the next one follows.
 //!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
@@ -28,21 +30,28 @@ pub struct RelocationParameters {
     /// From this share of garbage on a segment is relocated in passing, by the compactions that run anyway. Default 0.4: such
     /// a copy frees two thirds of its bytes at least. At least `min_garbage_share` and less than 1.
     pub in_passing_share: f64,
-    /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort, and
-    /// tables that nobody compacts are compacted on purpose. Default 1.35, more than 1.
+    /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort.
+    /// Default 1.2, more than 1.
     pub begin_ratio: f64,
-    /// That ratio once the cohort is gone. Default 1.15, at least 1 and less than `begin_ratio`. Far apart, passes over the
-    /// keys are few; close together, less is moved that would have died soon.
+    /// That ratio once the cohort is gone, where it may be so large. Default 1.1, at least 1 and less than `begin_ratio`.
     pub end_ratio: f64,
-    /// A segment is never moved while less than this share of it is garbage. Default 0.1, more than 0 and less than 1.
+    /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.45, at least `begin_ratio`.
+    pub on_purpose_ratio: f64,
+    /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
+    /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
+    /// The share of what lives that a cohort may copy in passing. Default 0.1, more than 0 and at most 1.
+    pub copied_in_passing: f64,
+    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.25, at
+    /// least `copied_in_passing` and at most 1.
+    pub copied_on_purpose: f64,
     /// Less garbage than this is left alone. Default 16 MiB.
     pub min_garbage_bytes: Bytes,
-    /// The ratio from which on there is no rest between two compactions on purpose. Default 1.6, more than `begin_ratio`.
+    /// The ratio from which on there is no rest between two compactions on purpose. Default 1.7, more than `on_purpose_ratio`.
     pub urgent_ratio: f64,
-    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.5, more than 1.
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.45, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.9, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.75, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -56,13 +65,16 @@ impl Default for RelocationParameters {
     fn default() -> Self {
         Self {
             in_passing_share: 0.4,
-            begin_ratio: 1.35,
-            end_ratio: 1.15,
-            min_garbage_share: 0.1,
+            begin_ratio: 1.2,
+            end_ratio: 1.1,
+            on_purpose_ratio: 1.45,
+            min_garbage_share: 0.2,
+            copied_in_passing: 0.1,
+            copied_on_purpose: 0.25,
             min_garbage_bytes: Bytes::from_mib(16),
-            urgent_ratio: 1.6,
-            pace_ratio: 1.5,
-            slowest_ratio: 1.9,
+            urgent_ratio: 1.7,
+            pace_ratio: 1.45,
+            slowest_ratio: 1.75,
             ample_free_share: 0.25,
         }
     }
@@ -85,8 +97,19 @@ impl RelocationParameters {
         if !(self.min_garbage_share > 0.0 && self.min_garbage_share < 1.0) {
             return refuse("relocation.min_garbage_share", self.min_garbage_share, "more than 0 and less than 1");
         }
-        if !(self.urgent_ratio > self.begin_ratio && self.urgent_ratio.is_finite()) {
-            return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `begin_ratio` and finite");
+        if !(self.on_purpose_ratio >= self.begin_ratio && self.on_purpose_ratio.is_finite()) {
+            let expected = "at least `begin_ratio` and finite";
+            return refuse("relocation.on_purpose_ratio", self.on_purpose_ratio, expected);
+        }
+        if !(self.copied_in_passing > 0.0 && self.copied_in_passing <= 1.0) {
+            return refuse("relocation.copied_in_passing", self.copied_in_passing, "more than 0 and at most 1");
+        }
+        if !(self.copied_on_purpose >= self.copied_in_passing && self.copied_on_purpose <= 1.0) {
+            let expected = "at least `copied_in_passing` and at most 1";
+            return refuse("relocation.copied_on_purpose", self.copied_on_purpose, expected);
+        }
+        if !(self.urgent_ratio > self.on_purpose_ratio && self.urgent_ratio.is_finite()) {
+            return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `on_purpose_ratio` and finite");
         }
         if !(self.in_passing_share >= self.min_garbage_share && self.in_passing_share < 1.0) {
             let expected = "at least `min_garbage_share` and less than 1";
@@ -114,6 +137,7 @@ impl RelocationParameters {
         Self {
             begin_ratio: nearer(self.begin_ratio),
             end_ratio: nearer(self.end_ratio),
+            on_purpose_ratio: nearer(self.on_purpose_ratio),
             urgent_ratio: nearer(self.urgent_ratio),
             pace_ratio: nearer(self.pace_ratio),
             slowest_ratio: nearer(self.slowest_ratio),
@@ -199,6 +223,16 @@ pub fn pace(ratio_with_unmet: f64, parameters: &RelocationParameters) -> f64 {
 /// Nobody waits for ever, however much garbage there is.
 const MOST_REST: f64 = 0.9;
 
+/// What a cohort may copy, which is what a pass takes in addition until it is over. At least what lives in any one segment, so that
+/// none is too large for ever.
+pub fn copied_at_once(segments: &[SegmentUse], parameters: &RelocationParameters) -> Bytes {
+    let (all, garbage) = sums(segments);
+    let is_on_purpose = ratio(segments) >= parameters.on_purpose_ratio;
+    let share = if is_on_purpose { parameters.copied_on_purpose } else { parameters.copied_in_passing };
+    let largest = segments.iter().map(|segment| segment.referenced.0.min(segment.bytes.0)).max().unwrap_or(0);
+    Bytes((((all - garbage) as f64 * share) as u64).max(largest))
+}
+
 /// How long to rest after a compaction on purpose that took `step`: as long as it took at the end of a pass, and less the more
 /// there is to free.
 pub fn rest(step: Seconds, ratio: f64, parameters: &RelocationParameters) -> Seconds {
@@ -266,9 +300,19 @@ mod tests {
         SegmentUse { segment, bytes: Bytes(bytes * MIB), referenced: Bytes(referenced * MIB), settled: true }
     }
 
+    /// Begins at 1.35 and ends at 1.15, whatever is the default.
+    fn far_apart() -> RelocationParameters {
+        RelocationParameters {
+            begin_ratio: 1.35,
+            end_ratio: 1.15,
+            min_garbage_share: 0.1,
+            ..RelocationParameters::default()
+        }
+    }
+
     #[test]
     fn nothing_is_moved_below_the_ratio_and_the_cheapest_above_it() {
-        let parameters = RelocationParameters::default();
+        let parameters = far_apart();
         // 400 MiB, 100 of them garbage: 400 / 300 is 1.33.
         let mut segments = vec![segment(1, 100, 65), segment(2, 100, 85), segment(3, 100, 65), segment(4, 100, 85)];
         assert_eq!(cohort(&segments, &parameters, AMPLE), Cohort::default());
@@ -320,7 +364,7 @@ mod tests {
     #[test]
     fn the_more_garbage_the_slower_are_writers_but_never_stopped() {
         let parameters = RelocationParameters::default();
-        let paces = [1.0, 1.5, 1.7, 1.9, 9.0].map(|ratio| pace(ratio, &parameters));
+        let paces = [1.0, 1.45, 1.6, 1.75, 9.0].map(|ratio| pace(ratio, &parameters));
         for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
             assert!((pace - expected).abs() < 1e-9, "{paces:?}");
         }
@@ -344,7 +388,7 @@ mod tests {
     #[test]
     fn the_more_there_is_to_free_the_less_rest() {
         let parameters = RelocationParameters::default();
-        let rests = [1.0, 1.15, 1.375, 1.6, 2.0].map(|ratio| rest(Seconds(2.0), ratio, &parameters).0);
+        let rests = [1.0, 1.1, 1.4, 1.7, 2.0].map(|ratio| rest(Seconds(2.0), ratio, &parameters).0);
         for (rest, expected) in rests.into_iter().zip([2.0, 2.0, 1.0, 0.0, 0.0]) {
             assert!((rest - expected).abs() < 1e-9, "{rests:?}");
         }
@@ -356,12 +400,12 @@ mod tests {
     fn the_less_is_free_the_earlier_relocation_begins() {
         let parameters = RelocationParameters::default();
         for (free_share, begin, end, urgent, min_garbage_mib) in [
-            (1.0, 1.35, 1.15, 1.6, 16),
-            (0.25, 1.35, 1.15, 1.6, 16),
-            (0.125, 1.175, 1.075, 1.3, 8),
-            (0.05, 1.07, 1.03, 1.12, 3),
-            (0.025, 1.035, 1.015, 1.06, 1),
-            (0.0, 1.035, 1.015, 1.06, 0),
+            (1.0, 1.2, 1.1, 1.7, 16),
+            (0.25, 1.2, 1.1, 1.7, 16),
+            (0.125, 1.1, 1.05, 1.35, 8),
+            (0.05, 1.04, 1.02, 1.14, 3),
+            (0.025, 1.02, 1.01, 1.07, 1),
+            (0.0, 1.02, 1.01, 1.07, 0),
         ] {
             let now = parameters.for_free_share(free_share);
             now.validate().unwrap();
@@ -373,17 +417,17 @@ mod tests {
             assert_eq!(now.min_garbage_bytes.0 / MIB, min_garbage_mib, "{free_share}");
             assert_eq!(now.min_garbage_share, parameters.min_garbage_share);
         }
-        // 120 MiB, 20 of them garbage: nobody minds while there is space.
-        let segments = [segment(1, 60, 50), segment(2, 60, 50)];
+        // 180 MiB, 14 of them garbage: nobody minds while there is space.
+        let segments = [segment(1, 60, 46), segment(2, 120, 120)];
         assert_eq!(cohort(&segments, &parameters, AMPLE), Cohort::default());
-        assert_eq!(cohort(&segments, &parameters.for_free_share(0.05), AMPLE).segments, [1, 2]);
+        assert_eq!(cohort(&segments, &parameters.for_free_share(0.05), AMPLE).segments, [1]);
         let step = Seconds(1.0);
         assert!(rest(step, 1.1, &parameters.for_free_share(0.1)).0 < rest(step, 1.1, &parameters).0);
     }
 
     #[test]
     fn no_cohort_copies_more_than_there_is_room_for() {
-        let parameters = RelocationParameters::default();
+        let parameters = far_apart();
         // By the share of their garbage: 4, 3, 2, 1.
         let segments = [segment(1, 100, 40), segment(2, 100, 30), segment(3, 400, 70), segment(4, 60, 6)];
         for (room, chosen, copied) in [
@@ -400,6 +444,17 @@ mod tests {
     }
 
     #[test]
+    fn little_is_copied_at_once_and_more_where_it_is_on_purpose() {
+        let parameters = RelocationParameters::default();
+        assert_eq!(copied_at_once(&[], &parameters), Bytes(0));
+        // 140 by 100, then 150 by 100.
+        let segments = |bytes: u64| (0..20).map(move |number| segment(number, bytes, 5)).collect::<Vec<_>>();
+        assert_eq!(copied_at_once(&segments(7), &parameters), Bytes(10 * MIB));
+        assert_eq!(copied_at_once(&segments(8), &parameters), Bytes(25 * MIB));
+        assert_eq!(copied_at_once(&[segment(1, 12, 10), segment(2, 12, 9)], &parameters), Bytes(10 * MIB));
+    }
+
+    #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
         let valid = RelocationParameters::default();
         valid.validate().unwrap();
@@ -409,6 +464,10 @@ mod tests {
             ("end_ratio", RelocationParameters { end_ratio: 1.4, ..valid.clone() }),
             ("end_ratio", RelocationParameters { end_ratio: 0.9, ..valid.clone() }),
             ("urgent_ratio", RelocationParameters { urgent_ratio: 1.3, ..valid.clone() }),
+            ("on_purpose_ratio", RelocationParameters { on_purpose_ratio: 1.1, ..valid.clone() }),
+            ("copied_in_passing", RelocationParameters { copied_in_passing: 0.0, ..valid.clone() }),
+            ("copied_on_purpose", RelocationParameters { copied_on_purpose: 0.05, ..valid.clone() }),
+            ("copied_on_purpose", RelocationParameters { copied_on_purpose: 1.1, ..valid.clone() }),
             ("in_passing_share", RelocationParameters { in_passing_share: 0.05, ..valid.clone() }),
             ("in_passing_share", RelocationParameters { in_passing_share: 1.0, ..valid.clone() }),
             ("pace_ratio", RelocationParameters { pace_ratio: 1.0, ..valid.clone() }),
@@ -427,7 +486,7 @@ mod tests {
             uses in proptest::collection::vec((0..100_u64, 0..100_u64, any::<bool>()), 0..40),
             begin in 1.01..3.0_f64,
         ) {
-            let parameters = RelocationParameters { begin_ratio: begin, end_ratio: 1.0 + (begin - 1.0) / 2.0, urgent_ratio: begin + 1.0, min_garbage_share: 0.01, ..RelocationParameters::default() };
+            let parameters = RelocationParameters { begin_ratio: begin, end_ratio: 1.0 + (begin - 1.0) / 2.0, on_purpose_ratio: begin + 0.5, urgent_ratio: begin + 1.0, min_garbage_share: 0.01, ..RelocationParameters::default() };
             let mut segments: Vec<_> = uses
                 .iter()
                 .enumerate()

@@ -1,6 +1,5 @@
 //! Where the bytes of a store are.
 
-
 use serde::Serialize;
 
 use crate::values::references::References;

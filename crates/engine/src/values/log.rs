@@ -11,7 +11,6 @@
 //! them, syncs hold up neither.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -20,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
-use super::pointer::{Pointer, SegmentNumber};
+use super::pointer::{Pointer, SegmentMap, SegmentNumber};
 use super::record::{self, RECORD_HEADER_BYTES};
 use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::stream::Stream;
@@ -68,7 +67,7 @@ pub struct ValueLog {
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
     most_open: usize,
-    segments: RwLock<HashMap<SegmentNumber, Arc<Segment>>>,
+    segments: RwLock<SegmentMap<Arc<Segment>>>,
     next_number: Mutex<u32>,
     written: Stream,
     relocated: [Stream; LEVELS],
@@ -96,7 +95,7 @@ impl ValueLog {
         let found = segment::list(&directory)?;
         let watermark = watermark::read(&directory)?;
         let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
-        let segments: HashMap<_, _> = found
+        let segments: SegmentMap<_> = found
             .into_iter()
             .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &tap)))
             .collect();

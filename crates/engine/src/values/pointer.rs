@@ -10,7 +10,9 @@
 //! The pointer follows the value's header (see [`crate::header`]). The offset is that of the record; the key's length is
 //! known wherever a pointer is.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::options::MAX_VALUE_BYTES;
 
@@ -22,6 +24,35 @@ pub const POINTER_BYTES: usize = 12;
 /// The number of a segment. Numbers rise and are never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentNumber(pub u32);
+
+/// A map that is asked for each entry of a compaction.
+pub type SegmentMap<V> = HashMap<SegmentNumber, V, BuildHasherDefault<SegmentHasher>>;
+
+/// A set that is asked for each entry of a compaction.
+pub type SegmentSet = HashSet<SegmentNumber, BuildHasherDefault<SegmentHasher>>;
+
+/// Numbers of segments are given out one after the other by ourselves, so that nobody can choose them to collide, and a
+/// multiplication spreads them well enough (Knuth, The Art of Computer Programming 3, section 6.4).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SegmentHasher(u64);
+
+impl Hasher for SegmentHasher {
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.0 = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl fmt::Display for SegmentNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

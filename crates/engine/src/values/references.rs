@@ -11,7 +11,7 @@
 //! Entries that are overwritten or deleted count until a compaction has met them; the samples tell how much that is. A table without the property (its
 //! collector panicked) may refer to anything: while there is one, no segment can be called unreferenced.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use ecotone_policy::duplicates::{Duplicates, Overlap};
@@ -20,7 +20,7 @@ use ecotone_rocks_sys::tables::collected_properties_but;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
 use super::key_samples::{self, KeySampler};
-use super::pointer::SegmentNumber;
+use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use crate::header::{Header, Kind};
 use crate::identity::Identity;
 use crate::{Error, Result};
@@ -53,7 +53,7 @@ impl TableCollectorFactory for ReferenceCollectors {
 
 #[derive(Debug, Default)]
 struct ReferenceCollector {
-    bytes: HashMap<SegmentNumber, u64>,
+    bytes: SegmentMap<u64>,
     samples: KeySampler,
 }
 
@@ -174,7 +174,7 @@ impl References {
     }
 
     /// Numbers of the tables that name a segment of the cohort.
-    pub(crate) fn naming(&self, cohort: &HashSet<SegmentNumber>) -> HashSet<u64> {
+    pub(crate) fn naming(&self, cohort: &SegmentSet) -> HashSet<u64> {
         let names = |items: &Vec<(SegmentNumber, u64)>| items.iter().any(|(segment, _)| cohort.contains(segment));
         self.tables.iter().filter(|(_, items)| names(items)).map(|(number, _)| *number).collect()
     }

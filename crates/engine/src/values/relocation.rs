@@ -22,7 +22,6 @@
 //! the listener, so nothing but the choice of a stream rests on what the listener has said.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,7 +33,7 @@ use parking_lot::RwLock;
 use super::ValueLog;
 use super::log::Place;
 use super::pacing::Pacing;
-use super::pointer::{Pointer, SegmentNumber};
+use super::pointer::{Pointer, SegmentSet};
 use super::segment::InFlight;
 use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
@@ -68,7 +67,7 @@ pub(crate) struct Relocation {
     duties: ThreadDuties,
     /// Asked before each copy; `None` where nothing is written.
     pub(crate) gate: Option<Arc<Gate>>,
-    cohort: RwLock<Arc<HashSet<SegmentNumber>>>,
+    cohort: RwLock<Arc<SegmentSet>>,
     /// How slow users' writes are to be.
     pub(crate) pacing: Pacing,
     is_pursued: AtomicBool,
@@ -105,7 +104,7 @@ impl Relocation {
     }
 
     /// Sets the segments whose values are relocated by compactions that begin from now on.
-    pub(crate) fn set_cohort(&self, cohort: HashSet<SegmentNumber>) {
+    pub(crate) fn set_cohort(&self, cohort: SegmentSet) {
         *self.cohort.write() = Arc::new(cohort);
     }
 
@@ -184,7 +183,7 @@ impl CompactionFilterFactory for Relocators {
 /// The filter of one compaction, or of a part of one.
 struct Relocator {
     relocation: Arc<Relocation>,
-    cohort: Arc<HashSet<SegmentNumber>>,
+    cohort: Arc<SegmentSet>,
     place: Place,
     /// Whether a copy is another duty than the compaction it is made in.
     tells_duty: bool,

@@ -18,7 +18,7 @@
 //! Threads: rounds are made by the thread of [`super::upkeep`]. Failure: the round ends, and the next one tries again.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use rust_rocksdb::{DB, properties};
 
 use super::ValueLog;
-use super::pointer::SegmentNumber;
+use super::pointer::{SegmentMap, SegmentSet};
 use super::readers::Readers;
 use super::references::References;
 use super::segment::Segment;
@@ -75,11 +75,11 @@ pub(crate) struct Removal {
 #[derive(Debug, Default)]
 struct State {
     /// The newest WAL that may name a value of the segment.
-    last_wal: HashMap<SegmentNumber, WalNumber>,
+    last_wal: SegmentMap<WalNumber>,
     /// Tables that were being compacted when the last filter had appended to the segment, and may be still.
-    appended_by: HashMap<SegmentNumber, HashSet<u64>>,
+    appended_by: SegmentMap<HashSet<u64>>,
     /// The epoch in which no table named the segment any more.
-    unnamed_since: HashMap<SegmentNumber, u64>,
+    unnamed_since: SegmentMap<u64>,
     references: References,
     removed_segments: u64,
     removed_bytes: u64,
@@ -148,7 +148,7 @@ impl Removal {
     }
 
     /// One round: removes what can go, and tells what there is. `cohort` are the segments that are being relocated.
-    pub(crate) fn round(&self, db: &DB, family: DataFamily, cohort: &HashSet<SegmentNumber>) -> Result<Round> {
+    pub(crate) fn round(&self, db: &DB, family: DataFamily, cohort: &SegmentSet) -> Result<Round> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let sealed: Vec<_> =
@@ -215,17 +215,17 @@ impl Removal {
 
 impl State {
     /// Segments of relocated values that a compaction may be about to name. Looked at before the tables' references are counted.
-    fn not_installed(&mut self, db: &DB, sealed: &[Arc<Segment>]) -> Result<HashSet<SegmentNumber>> {
+    fn not_installed(&mut self, db: &DB, sealed: &[Arc<Segment>]) -> Result<SegmentSet> {
         let waits = |state: &Self, number| state.appended_by.get(&number).is_none_or(|tables| !tables.is_empty());
         let relocated: Vec<_> =
             sealed.iter().filter(|segment| !segment.may_be_in_wal()).map(|it| it.number()).collect();
         if !relocated.iter().any(|number| waits(self, *number)) {
-            return Ok(HashSet::new());
+            return Ok(SegmentSet::default());
         }
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let compacted: HashSet<_> =
             tables.into_iter().filter(|table| table.being_compacted).map(|table| table.file_number).collect();
-        let mut not_installed = HashSet::new();
+        let mut not_installed = SegmentSet::default();
         for number in relocated {
             let tables = self.appended_by.entry(number).or_insert_with(|| compacted.clone());
             tables.retain(|table| compacted.contains(table));

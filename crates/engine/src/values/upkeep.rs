@@ -13,24 +13,27 @@
 //! ([`super::pacing`]); not where relocation cannot help, because a pass was given up.
 //!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
-//! compactions for each table there was, and nothing is tried for [`AFTER_FAILED_PASS`].
+//! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that
+//! cannot be read. When the next pass comes to nothing as well, nothing is tried for as long.
 //!
 //! Failure: whatever fails is logged and tried again in the next round.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_policy::relocation::{OverwriteShare, RelocationParameters, cohort, pace, ratio, ratio_with_hidden, rest};
+use ecotone_policy::relocation::{
+    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, pace, ratio, ratio_with_hidden, rest,
+};
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::compaction::CompactionOptions;
 use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
 
-use super::pointer::SegmentNumber;
+use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use crate::family::DataFamily;
@@ -46,11 +49,11 @@ const SETTLE_AFTER: Duration = Duration::from_secs(5);
 /// A table is rewritten at most once in a pass for each level above its own that holds keys of its range, and seldom so often.
 const STEPS_PER_TABLE: usize = 4;
 
-/// How long nothing is relocated on purpose after a pass was given up.
+/// How long segments are left alone whose pass was given up.
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
 /// A memtable is flushed when what it replaces is about one in so many parts of all values.
-const MEMTABLE_SHARE: u64 = 24;
+const MEMTABLE_SHARE: u64 = 40;
 
 /// It is not flushed for less.
 const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
@@ -162,6 +165,8 @@ impl Upkeep {
             family,
             pass: None,
             again: None,
+            stuck: None,
+            has_failed: false,
             unsettled: None,
             overwrites: OverwriteShare::default(),
             newest_table: 0,
@@ -206,6 +211,10 @@ struct Thread {
     pass: Option<Pass>,
     /// Before this nothing is relocated on purpose.
     again: Option<Instant>,
+    /// Segments of the last pass that was given up, and until when they are left alone.
+    stuck: Option<(SegmentSet, Instant)>,
+    /// Whether no segment has gone since a pass was given up.
+    has_failed: bool,
     /// Since when no flush has settled anything, though something waits for one.
     unsettled: Option<(WalNumber, Instant)>,
     overwrites: OverwriteShare,
@@ -217,7 +226,7 @@ struct Thread {
 /// The relocation of a cohort, which may grow until it is gone.
 #[derive(Default)]
 struct Pass {
-    cohort: HashSet<SegmentNumber>,
+    cohort: SegmentSet,
     /// Compactions on purpose that are left until the cohort must have shrunk; `None` before the first.
     steps_left: Option<usize>,
     /// Whether tables are compacted on purpose.
@@ -241,7 +250,7 @@ impl Thread {
 
     /// One round. Returns how long to wait for a reason for the next; `None` is for ever.
     fn round(&mut self, db: &DB) -> Result<Option<Duration>> {
-        let none = HashSet::new();
+        let none = SegmentSet::default();
         let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.cohort);
         let round = self.removal.round(db, self.family, cohort_now)?;
         if let Some(gate) = &self.relocation.gate {
@@ -273,15 +282,21 @@ impl Thread {
     /// way: a compaction takes along what is known when it begins.
     fn choose(&mut self, round: &Round) -> Option<bool> {
         let gate = self.relocation.gate.as_ref();
-        let room = gate.map_or(u64::MAX, |gate| gate.for_relocation());
-        let chosen = cohort(&round.segments, &self.parameters_now(), Bytes(room));
-        let there: HashSet<_> = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
+        let parameters = self.parameters_now();
+        let at_once = copied_at_once(&round.segments, &parameters).0;
+        let room = gate.map_or(u64::MAX, |gate| gate.for_relocation()).min(at_once);
+        self.stuck.take_if(|(_, until)| Instant::now() >= *until);
+        let is_stuck =
+            |it: &SegmentUse| self.stuck.as_ref().is_some_and(|(stuck, _)| stuck.contains(&SegmentNumber(it.segment)));
+        let free: Vec<_> = round.segments.iter().filter(|segment| !is_stuck(segment)).copied().collect();
+        let chosen = cohort(&free, &parameters, Bytes(room));
+        let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
         let pass = self.pass.get_or_insert_default();
         let before = pass.cohort.len();
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
         // What is left of the cohort will be copied, too.
-        let uses: HashMap<_, _> =
+        let uses: SegmentMap<_> =
             round.segments.iter().map(|segment| (SegmentNumber(segment.segment), segment.referenced.0)).collect();
         let mut added = Vec::new();
         let mut copied: u64 = pass.cohort.iter().filter_map(|segment| uses.get(segment)).sum();
@@ -298,6 +313,7 @@ impl Thread {
             pass.steps_left = None;
             self.relocation.set_cohort(pass.cohort.clone());
         }
+        self.has_failed &= kept == before;
         if kept < before || pass.waits_since.is_none() {
             pass.waits_since = Some(Instant::now());
         }
@@ -333,7 +349,7 @@ impl Thread {
     fn meet_overwrites(&mut self, db: &DB, tables: &[TableMetadata], ratio_with_hidden: f64) -> Option<Duration> {
         let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
         let above = tables.iter().filter(|table| table.level < last_level).min_by_key(|table| table.level);
-        let (Some(table), true) = (above, ratio_with_hidden >= self.parameters_now().begin_ratio) else {
+        let (Some(table), true) = (above, ratio_with_hidden >= self.parameters_now().on_purpose_ratio) else {
             self.unmet = None;
             return None;
         };
@@ -385,7 +401,7 @@ impl Thread {
     fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
-        pass.on_purpose |= ratio(&round.segments) >= parameters.begin_ratio;
+        pass.on_purpose |= ratio(&round.segments) >= parameters.on_purpose_ratio;
         self.relocation.set_pursued(pass.on_purpose);
         let is_patient = pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if !pass.on_purpose || is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
@@ -400,10 +416,14 @@ impl Thread {
             tracing::warn!(
                 "relocation does not come to its end: a snapshot may hold old values, or a table cannot be compacted"
             );
-            self.again = Some(Instant::now() + AFTER_FAILED_PASS);
+            let until = Instant::now() + AFTER_FAILED_PASS;
+            if std::mem::replace(&mut self.has_failed, true) {
+                self.again = Some(until);
+            }
+            let (stuck, _) = self.stuck.get_or_insert_with(|| (SegmentSet::default(), until));
+            stuck.extend(self.pass.take().map(|pass| pass.cohort).unwrap_or_default());
             self.relocation.set_pursued(false);
-            self.pass = None;
-            self.relocation.set_cohort(HashSet::new());
+            self.relocation.set_cohort(SegmentSet::default());
             return Ok(ROUND_INTERVAL);
         };
         *left = fewer;
