@@ -6,11 +6,13 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 16] = [
     "checksum.cc",
     "compaction_filter.cc",
     "file_hooks.cc",
     "filesystem.cc",
+    "mapped_file.cc",
+    "mapped_log.cc",
     "properties.cc",
     "record.cc",
     "remote.cc",

@@ -1,6 +1,7 @@
 //! The data layer of a store that has one: the value log, and what keeps it in step with RocksDB.
 
 use std::fs::{File, TryLockError};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use crate::options::Separation;
 use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
-use crate::values::log::Place;
+use crate::values::log::{Place, VALUES_DIRECTORY};
 use crate::values::pacing::Pacing;
 use crate::values::readers::{Reader, Readers};
 use crate::values::references;
@@ -30,11 +31,15 @@ use crate::values::relocation::{Relocation, Relocators};
 use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
+use crate::values::tail;
 use crate::values::upkeep::{Settings, Upkeep, Wake};
 use crate::{Error, LockHolder, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
 const IDLE: Separation = Separation::from_bytes(u32::MAX);
+
+/// Bytes of a segment that are copied at once.
+const COPIED_BYTES: usize = 1024 * 1024;
 
 /// See the module.
 pub(crate) struct DataLayer {
@@ -95,6 +100,9 @@ impl Opening {
         // Before the segments are listed: those of a process that is still alive would grow behind our back.
         let lock = if writable { Some(lock(directory)?) } else { None };
         let tap = Tap::of(hooks.as_ref());
+        if writable {
+            tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
+        }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?;
         let log = Arc::new(match store_options.max_open_files {
             Some(most) => log.with_most_open(most as usize),
@@ -111,6 +119,7 @@ impl Opening {
         let opening = Arc::new(AtomicBool::new(true));
         *hooks = Some(FileSystemHooks {
             tap: Some(Arc::new(Barrier::new(log.clone(), outcome.clone(), opening.clone(), next.tap.clone()))),
+            maps_wals: true,
             ..next
         });
         Ok(Some(Self {
@@ -288,7 +297,7 @@ impl DataLayer {
         self.removal.hold(|| {
             self.log.seal_active();
             copy()?;
-            let values = directory.join(crate::values::log::VALUES_DIRECTORY);
+            let values = directory.join(VALUES_DIRECTORY);
             std::fs::create_dir(&values).map_err(|error| Error::io("create the directory", &values, &error))?;
             for segment in self.log.segments() {
                 copy_segment(&segment, &values)?;
@@ -304,6 +313,11 @@ impl DataLayer {
         if let Some(upkeep) = &self.upkeep {
             upkeep.ask_to_stop();
         }
+    }
+
+    /// Ends the segments that are appended to. What is reserved for them and not used is freed.
+    pub(crate) fn seal(&self) {
+        self.log.seal_active();
     }
 
     /// Ends the background work. Manual compactions must have been disabled.
@@ -335,6 +349,21 @@ fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<()> {
         segment.sync()?;
         return Ok(());
     }
-    let copied = std::fs::copy(segment.path(), &to).and_then(|_| std::fs::File::open(&to)?.sync_all());
-    copied.map_err(|error| Error::io("copy a segment to", &to, &error))
+    copy_bytes(segment.path(), &to, segment.bytes()).map_err(|error| Error::io("copy a segment to", &to, &error))
+}
+
+/// Copies the first `bytes` bytes, and makes them durable. The kernel is not asked to do it: it might let both files share their
+/// blocks, and a file that is appended to must own what it has reserved.
+fn copy_bytes(from: &Path, to: &Path, bytes: u64) -> std::io::Result<()> {
+    let mut from = BufReader::with_capacity(COPIED_BYTES, File::open(from)?.take(bytes));
+    let mut to = File::create(to)?;
+    loop {
+        let read = from.fill_buf()?;
+        if read.is_empty() {
+            return to.sync_all();
+        }
+        to.write_all(read)?;
+        let written = read.len();
+        from.consume(written);
+    }
 }

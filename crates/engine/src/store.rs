@@ -344,6 +344,9 @@ impl Store {
                 values.stop();
             }
             self.db.cancel_all_background_work(true);
+            if let Some(values) = &self.values {
+                values.seal();
+            }
             if let Some(detail) = self.background.error() {
                 outcome = outcome.and(Err(Error::Background { detail }));
             }

@@ -147,6 +147,7 @@ pub fn run_remote_compaction(request: WorkerRequest<'_>) -> Result<Vec<u8>, Work
         tap,
         remap: Some(Arc::new(OutputRemap { owner: owner_output.clone(), local: output_directory })),
         remote: Some(Arc::new(AllButOutputs { files, owner_output })),
+        maps_wals: false,
     };
     let env = hooked_env(hooks).map_err(|error| WorkerError::Failed(error.to_string()))?;
 

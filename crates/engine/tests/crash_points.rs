@@ -181,13 +181,13 @@ fn second_life(
 ) {
     let root = directory_in_memory();
     let killed = random.once_in(2);
-    let image = if killed {
-        image.after_kill(root.path());
-        image.clone()
+    let mut image = image.clone();
+    if killed {
+        image.after_kill(root.path(), random);
     } else {
         image.after_power_loss(root.path(), random);
-        Image::of(root.path())
-    };
+        image = Image::of(root.path());
+    }
     let moment = format!("{moment}, {} and", if killed { "a kill" } else { "a loss of power" });
     let life = Life::begin(root.path(), durability);
     let found = read_all(&life.store).unwrap_or_else(|error| panic!("{moment}: {error}")).state;
@@ -197,6 +197,7 @@ fn second_life(
     let end = begin + random.below(80);
     (begin..end).for_each(|number| life.write(writes, number));
     let changes = life.end(end);
+    assert_all_was_told(&image, &changes, root.path());
     for _ in 0..3 {
         let cut = random.below(changes.len() + 1);
         let mut image = image.clone();
@@ -209,6 +210,17 @@ fn second_life(
         image.after_power_loss(root.path(), random);
         let moment = format!("{moment} after {cut} of {} further changes", changes.len());
         check(root.path(), &promises, writes, durability, true, &moment);
+    }
+}
+
+/// That a disk which was `before`, with `changes`, is what is below `root`.
+fn assert_all_was_told(before: &Image, changes: &[Recorded], root: &Path) {
+    let mut whole = before.clone();
+    changes.iter().for_each(|recorded| whole.apply(&recorded.change));
+    let (told, there) = (whole.contents(), contents_below(root));
+    assert!(told.keys().eq(there.keys()), "{:?} were told of, {:?} are there", told.keys(), there.keys());
+    for (path, bytes) in there {
+        assert!(told[&path] == bytes, "not all that was written to {path:?} was told");
     }
 }
 
@@ -245,13 +257,7 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
     written += 100;
     let changes = life.end(written);
 
-    let mut whole = Image::default();
-    changes.iter().for_each(|recorded| whole.apply(&recorded.change));
-    let (told, there) = (whole.contents(), contents_below(root.path()));
-    assert!(told.keys().eq(there.keys()), "{:?} were told of, {:?} are there", told.keys(), there.keys());
-    for (path, bytes) in there {
-        assert!(told[&path] == bytes, "not all that was written to {path:?} was told");
-    }
+    assert_all_was_told(&Image::default(), &changes, root.path());
 
     let (mut image, mut promises, mut done) = (Image::default(), Promises::default(), 0);
     for (turn, moment) in moments(&changes, &mut random).into_iter().enumerate() {
@@ -301,7 +307,7 @@ fn names_that_a_killed_process_left_are_durable_before_anything_is_promised() {
     let mut image = Image::default();
     image.apply(&Change::DirectoryCreated("new".into()));
     let root = directory_in_memory();
-    image.after_kill(root.path());
+    image.after_kill(root.path(), &mut Random::new(0));
     let life = Life::begin(root.path(), Durability::Always);
     life.write(&Writes::new(0), 0);
     for recorded in life.recorder.take() {

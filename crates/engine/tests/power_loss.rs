@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::appended::written_bytes;
 use common::disk::zero_sectors;
 use common::value_of;
 use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions};
@@ -58,7 +59,7 @@ fn lengths(store: &Path) -> Vec<(PathBuf, u64)> {
     let wals = files(store).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "log"));
     let segments = files(&store.join("values"));
     let segments = segments.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "segment"));
-    wals.chain(segments).map(|path| (path.clone(), fs::metadata(path).unwrap().len())).collect()
+    wals.chain(segments).map(|path| (path.clone(), written_bytes(&path))).collect()
 }
 
 /// What is durable right after a sync: the WAL as it is, and of the segments what the watermark says, so that a sync which
@@ -87,7 +88,8 @@ fn durable_lengths(store: &Path) -> Vec<(PathBuf, u64)> {
     lengths(store).into_iter().map(durable).collect()
 }
 
-/// What becomes of the unsynced bytes of one file: kept up to a share, and of those a part zeroed.
+/// What becomes of the unsynced bytes of one file: kept up to a share, and of those a part zeroed. With such a hole, what is reserved
+/// for the file is there as well.
 #[derive(Debug, Clone)]
 struct Loss {
     kept: f64,
@@ -100,7 +102,10 @@ fn loss() -> impl Strategy<Value = Loss> {
 }
 
 fn lose(file: &Path, synced: u64, loss: &Loss) {
+    let written = written_bytes(file);
     let mut bytes = fs::read(file).unwrap();
+    let reserved = bytes.len();
+    bytes.truncate(written as usize);
     let unsynced = bytes.len() as u64 - synced;
     bytes.truncate((synced + (unsynced as f64 * loss.kept) as u64) as usize);
     if let Some((from, length)) = loss.hole {
@@ -108,6 +113,7 @@ fn lose(file: &Path, synced: u64, loss: &Loss) {
         let from = synced + (rest * from) as u64;
         let to = (from + (rest * length) as u64).min(bytes.len() as u64);
         zero_sectors(&mut bytes, synced as usize, from as usize, to as usize);
+        bytes.resize(reserved, 0);
     }
     fs::write(file, bytes).unwrap();
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use common::appended::written_bytes;
 use common::offloads::InProcess;
 use common::{Model, assert_equals, contents, fill, until, value_of};
 use ecotone_engine::{Direction, Durability, Error, OpenMode, Separation, Store, StoreOptions, WriteOptions};
@@ -48,7 +49,7 @@ fn long_values_go_to_the_log_and_short_ones_stay_with_their_keys() {
     store.write(&batch, WriteOptions::default()).unwrap();
     let expected = 32 + record_bytes(b"long", &[0; 100]) + record_bytes(b"long too", &[0; 100]);
     assert_eq!(store.value_log().unwrap().bytes, expected);
-    assert_eq!(fs::metadata(&segments(&directory.path().join("store"))[0]).unwrap().len(), expected);
+    assert_eq!(written_bytes(&segments(&directory.path().join("store"))[0]), expected);
     for (key, value) in
         [(&b"short"[..], [1; 99].to_vec()), (b"long", [2; 100].to_vec()), (b"long too", [4; 100].to_vec())]
     {
@@ -369,7 +370,7 @@ impl WriteTap for SegmentsFirst {
             (u64::from_le_bytes(slot[..8].try_into().unwrap()), u64::from_le_bytes(slot[16..24].try_into().unwrap()))
         };
         let (_, durable) = slot(0).max(slot(512));
-        assert_eq!(durable, fs::metadata(newest)?.len());
+        assert_eq!(durable, written_bytes(&newest));
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ class FileHooks {
   bool has_tap() const { return calls_.has_tap; }
   bool has_remap() const { return calls_.has_remap; }
   bool has_remote() const { return calls_.has_remote; }
+  bool maps_wals() const { return calls_.maps_wals; }
   const ecotone_file_hooks& calls() const { return calls_; }
 
   // Tell the tap, where there is one, of a change that has happened.

@@ -4,6 +4,7 @@
 // its step is gone, and without a tap the files RocksDB gets are the operating system's own.
 
 #include "file_hooks.h"
+#include "mapped_log.h"
 #include "mirror.h"
 
 namespace ecotone {
@@ -52,7 +53,17 @@ class HookedFileSystem : public FileSystemWrapper {
                            std::unique_ptr<FSWritableFile>* result, IODebugContext* dbg) override {
     return Guard([&] {
       ECOTONE_TRY(MayWrite(path, options));
-      ECOTONE_TRY(AtLocal(path, [&](auto& local) { return target_->NewWritableFile(local, options, result, dbg); }));
+      const bool mapped = hooks_->maps_wals() && MappedLogs::IsLog(path);
+      if (mapped) {
+        ECOTONE_TRY(mapped_logs_.TrimAll());
+      }
+      ECOTONE_TRY(AtLocal(path, [&](auto& local) {
+        ECOTONE_TRY(target_->NewWritableFile(local, options, result, dbg));
+        if (mapped) {
+          mapped_logs_.Map(path, local, result);
+        }
+        return IOStatus::OK();
+      }));
       return Opened(path, How::kCreated, /*len=*/0, result);
     });
   }
@@ -267,8 +278,10 @@ class HookedFileSystem : public FileSystemWrapper {
         return IOStatus::PathNotFound(path, status.ToString());
       }
       ECOTONE_TRY(status);
-      return remote ? IOStatus::OK()
-                    : AtLocal(path, [&](auto& local) { return target_->GetFileSize(local, options, size, dbg); });
+      if (remote || mapped_logs_.GetLength(path, size)) {
+        return IOStatus::OK();
+      }
+      return AtLocal(path, [&](auto& local) { return target_->GetFileSize(local, options, size, dbg); });
     });
   }
 
@@ -444,6 +457,7 @@ class HookedFileSystem : public FileSystemWrapper {
   }
 
   const std::shared_ptr<FileHooks> hooks_;
+  MappedLogs mapped_logs_;
 };
 
 }  // namespace

@@ -82,6 +82,8 @@ typedef struct {
   bool has_tap;
   bool has_remap;
   bool has_remote;
+  // Whether write-ahead logs are appended to through a window in memory.
+  bool maps_wals;
   ecotone_code (*tap)(void* state, const ecotone_tap_event* event, ecotone_reply* reply);
   // ECOTONE_NOT_MINE: the path stays as it is. ECOTONE_OK: the reply holds the path to use.
   ecotone_code (*remap)(void* state, ecotone_bytes path, ecotone_reply* reply);
@@ -96,6 +98,21 @@ typedef struct {
 
 // Takes `hooks` (and drops its state when it fails). `env` gets a rocksdb_env_t.
 ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecotone_buffer* out);
+
+// ---- mapped files ----
+
+// A file that is appended to through a window in memory (mapped_file.h). One caller at a time.
+typedef struct ecotone_mapped_file ecotone_mapped_file;
+// `fd` is open for reading and writing, and stays so until the file is freed. Null when memory is short.
+ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit);
+// 0 or an errno.
+int32_t ecotone_mapped_file_append(ecotone_mapped_file* file, const ecotone_bytes* parts, size_t count);
+// Forgets what was appended from `len` on.
+void ecotone_mapped_file_take_back(ecotone_mapped_file* file, uint64_t len);
+// 0 or an errno.
+int32_t ecotone_mapped_file_trim(ecotone_mapped_file* file);
+// Trims it.
+void ecotone_mapped_file_free(ecotone_mapped_file* file);
 
 // ---- table properties ----
 

@@ -83,6 +83,7 @@ pub struct FileHooks {
     pub has_tap: bool,
     pub has_remap: bool,
     pub has_remote: bool,
+    pub maps_wals: bool,
     pub tap: unsafe extern "C" fn(*mut c_void, *const TapEvent, *mut Reply) -> Code,
     pub remap: unsafe extern "C" fn(*mut c_void, Bytes, *mut Reply) -> Code,
     pub remote_open: unsafe extern "C" fn(*mut c_void, Bytes, *mut *mut c_void, *mut u64, *mut Reply) -> Code,
@@ -91,6 +92,12 @@ pub struct FileHooks {
     pub file_read: unsafe extern "C" fn(*mut c_void, u64, *mut u8, usize, *mut usize, *mut Reply) -> Code,
     pub file_will_need: unsafe extern "C" fn(*mut c_void, u64, u64) -> bool,
     pub file_drop: unsafe extern "C" fn(*mut c_void),
+}
+
+/// Opaque: a file that is appended to through a window in memory.
+#[repr(C)]
+pub struct MappedFile {
+    _private: [u8; 0],
 }
 
 #[repr(C)]
@@ -121,6 +128,11 @@ unsafe extern "C" {
     pub fn ecotone_buffer_free(buffer: Buffer);
     pub fn ecotone_reply_append(reply: *mut Reply, data: *const u8, len: usize) -> bool;
     pub fn ecotone_env_new(hooks: *const FileHooks, env: *mut *mut c_void, out: *mut Buffer) -> Code;
+    pub fn ecotone_mapped_file_new(fd: i32, len: u64, limit: u64) -> *mut MappedFile;
+    pub fn ecotone_mapped_file_append(file: *mut MappedFile, parts: *const Bytes, count: usize) -> i32;
+    pub fn ecotone_mapped_file_take_back(file: *mut MappedFile, len: u64);
+    pub fn ecotone_mapped_file_trim(file: *mut MappedFile) -> i32;
+    pub fn ecotone_mapped_file_free(file: *mut MappedFile);
     pub fn ecotone_add_table_collector(
         options: *mut c_void,
         factory: *const CollectorFactory,

@@ -90,7 +90,8 @@ pub(crate) struct Gate {
     space_bytes: u64,
     reserve: i64,
     max_bytes: Option<u64>,
-    /// What RocksDB allocates for a WAL before it writes to it.
+    /// What RocksDB allocates for a WAL before it writes to it. In a store with a value log that is done window by window, but a WAL
+    /// grows as long in the end.
     next_wal_bytes: u64,
     deep_compaction_bytes: u64,
     /// What may still be written before somebody must look.

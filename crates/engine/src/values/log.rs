@@ -164,11 +164,15 @@ impl ValueLog {
     }
 
     fn append_parts(&self, place: Place, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
-        let most_bytes = self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed));
+        let most_bytes = self.most_segment_bytes();
         let (offset, in_flight) = self.stream(place).append(parts, most_bytes, || self.create_segment(place))?;
         // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
         let (offset, value_bytes) = (offset as u32, value_bytes as u32);
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
+    }
+
+    fn most_segment_bytes(&self) -> u64 {
+        self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
     }
 
     fn stream(&self, place: Place) -> &Stream {
@@ -195,7 +199,8 @@ impl ValueLog {
             Place::Written => None,
             Place::Relocated(level) => Some(level),
         };
-        let segment = Segment::create(&self.directory, number, resting_level, &self.tap)?;
+        let limit = self.most_segment_bytes();
+        let segment = Segment::create(&self.directory, number, resting_level, limit, &self.tap)?;
         *next = after;
         let all: u64 = self.segments.read().values().map(|segment| segment.bytes()).sum();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! - [`record`], [`pointer`], [`segment`]: the formats.
 //! - [`stream`], [`log`]: appends, reads and syncs. [`watermark`]: up to where it is durable.
-//! - [`replay`]: what a crash left. [`barrier`]: no table before its values.
+//! - [`replay`], [`tail`]: what a crash left. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go. [`key_samples`]: what hides from the references.
 //! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage. [`pacing`]: no
 //!   more of it than can be relocated.
@@ -20,6 +20,7 @@ pub(crate) mod removal;
 pub(crate) mod replay;
 pub(crate) mod segment;
 pub(crate) mod stream;
+pub(crate) mod tail;
 pub(crate) mod upkeep;
 pub(crate) mod watermark;
 

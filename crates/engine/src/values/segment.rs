@@ -13,7 +13,8 @@
 //! more than the level that they came to rest in.
 //!
 //! A segment is appended to by one process until it is sealed, and never changed after. What a process that died was
-//! appending to is taken as sealed; behind its last whole record may be anything.
+//! appending to is taken as sealed; behind its last whole record may be anything. Most often these are zeros: space that was
+//! reserved for further records (see [`MappedFile`] and [`super::tail`]).
 //!
 //! Threads: reads come from any number of threads; [`Segment::append`] is called under the log's lock.
 
@@ -25,9 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_rocks_sys::mapped_file::MappedFile;
 use parking_lot::Mutex;
 
 use super::pointer::SegmentNumber;
+use super::tail;
 use crate::tap::Tap;
 use crate::{Error, Result};
 
@@ -46,6 +49,8 @@ pub struct Segment {
     /// Whether a WAL can name its values.
     written_by_users: bool,
     file: Mutex<Option<Arc<File>>>,
+    /// Until it is sealed.
+    appends: Mutex<Option<MappedFile>>,
     /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
     written: AtomicU64,
     /// Bytes that are on the device.
@@ -75,12 +80,18 @@ impl Drop for InFlight {
 }
 
 impl Segment {
-    /// Makes a new segment in `directory`, with its header, for appending. Its name is not durable yet.
+    /// Makes a new segment in `directory`, with its header, for appending up to about `limit` bytes. Its name is not durable yet.
     ///
     /// # Errors
     ///
     /// [`Error::DiskFull`], [`Error::Io`]; a file of that name is never touched.
-    pub fn create(directory: &Path, number: SegmentNumber, resting_level: Option<u32>, tap: &Tap) -> Result<Arc<Self>> {
+    pub fn create(
+        directory: &Path,
+        number: SegmentNumber,
+        resting_level: Option<u32>,
+        limit: u64,
+        tap: &Tap,
+    ) -> Result<Arc<Self>> {
         let path = directory.join(file_name(number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, &error))?;
@@ -94,11 +105,15 @@ impl Segment {
             let _ = std::fs::remove_file(&path).and_then(|()| tap.tell(TapEvent::Deleted { path: &path }));
             return Err(Error::io("write", &path, &error));
         }
+        let file = Arc::new(file);
+        let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit)
+            .map_err(|error| Error::io("append to", &path, &error))?;
         Ok(Arc::new(Self {
             number,
             path,
             written_by_users: resting_level.is_none(),
-            file: Mutex::new(Some(Arc::new(file))),
+            appends: Mutex::new(Some(appends)),
+            file: Mutex::new(Some(file)),
             written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -114,6 +129,7 @@ impl Segment {
             number,
             path: directory.join(file_name(number)),
             written_by_users: true,
+            appends: Mutex::new(None),
             file: Mutex::new(None),
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(0),
@@ -151,6 +167,11 @@ impl Segment {
 
     /// Ends appending.
     pub fn seal(&self) {
+        if let Some(mut appends) = self.appends.lock().take()
+            && let Err(error) = appends.trim()
+        {
+            tracing::warn!(path = ?self.path, %error, "what was reserved for a segment and not used could not be freed");
+        }
         self.sealed.store(true, Ordering::Release);
     }
 
@@ -165,18 +186,24 @@ impl Segment {
     ///
     /// On any error nothing was appended: the next call writes over what this one left.
     pub fn append(self: &Arc<Self>, parts: &[&[u8]]) -> Result<(u64, InFlight)> {
-        let file = self.file()?;
-        let begin = self.written.load(Ordering::Relaxed);
-        let mut end = begin;
-        for part in parts {
-            file.write_all_at(part, end)
-                .and_then(|()| self.tap.tell(TapEvent::Appended { path: &self.path, offset: end, bytes: part }))
-                .map_err(|error| Error::io("append to", &self.path, &error))?;
-            end += part.len() as u64;
-        }
+        let mut appends = self.appends.lock();
+        let appended = appends.as_mut().ok_or_else(|| io::Error::other("it is sealed")).and_then(|appends| {
+            let begin = appends.append(parts)?;
+            self.tell_of(begin, parts).inspect_err(|_| appends.take_back(begin))?;
+            Ok((begin, appends.len()))
+        });
+        let (begin, end) = appended.map_err(|error| Error::io("append to", &self.path, &error))?;
         self.writers.fetch_add(1, Ordering::Relaxed);
         self.written.store(end, Ordering::Release);
         Ok((begin, InFlight(self.clone())))
+    }
+
+    fn tell_of(&self, mut offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        for bytes in parts {
+            self.tap.tell(TapEvent::Appended { path: &self.path, offset, bytes })?;
+            offset += bytes.len() as u64;
+        }
+        Ok(())
     }
 
     /// Reads `into.len()` bytes at `offset`.
@@ -189,6 +216,16 @@ impl Segment {
             ErrorKind::UnexpectedEof => self.corrupt(offset, "the segment ends before the record does"),
             _ => Error::io("read", &self.path, &error),
         })
+    }
+
+    /// Whether nothing but zeros stands behind `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn is_zero_from(&self, offset: u64) -> Result<bool> {
+        let file = self.file()?;
+        tail::is_zero(&file, offset, self.bytes()).map_err(|error| Error::io("read", &self.path, &error))
     }
 
     /// Makes all bytes durable that were appended before the call, and returns how many there are. Its name in the directory
@@ -335,6 +372,8 @@ pub fn list(directory: &Path) -> Result<Vec<(SegmentNumber, u64)>> {
 
 #[cfg(test)]
 mod tests {
+    use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
+
     use super::*;
     use crate::mutation::mutated;
 
@@ -381,7 +420,7 @@ mod tests {
     fn a_damaged_header_is_refused_and_says_where() {
         let directory = tempfile::tempdir().unwrap();
         let number = SegmentNumber(3);
-        drop(Segment::create(directory.path(), number, None, &Tap::SILENT).unwrap());
+        drop(Segment::create(directory.path(), number, None, 4096, &Tap::SILENT).unwrap());
         let path = directory.path().join(file_name(number));
         let good = std::fs::read(&path).unwrap();
         for bit in 0..good.len() * 8 {
@@ -405,16 +444,52 @@ mod tests {
     #[test]
     fn an_append_that_failed_leaves_no_trace() {
         let directory = tempfile::tempdir().unwrap();
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None, &Tap::SILENT).unwrap();
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, &Tap::SILENT).unwrap();
         let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
         // A file opened for reading takes no bytes.
-        let writable = segment.file.lock().replace(Arc::new(File::open(segment.path()).unwrap()));
+        let read_only = Arc::new(File::open(segment.path()).unwrap());
+        let lost = MappedFile::new(read_only, segment.bytes(), 1 << 20).unwrap();
+        let writable = segment.appends.lock().replace(lost);
         segment.append(&[b"lost"]).unwrap_err();
-        *segment.file.lock() = writable;
+        assert_eq!(segment.bytes(), 38);
+        *segment.appends.lock() = writable;
         let (second, _) = segment.append(&[b"three"]).unwrap();
         assert_eq!((first, second), (32, 38));
         let mut bytes = [0; 11];
         segment.read(32, &mut bytes).unwrap();
         assert_eq!(&bytes, b"onetwothree");
+    }
+
+    /// Refuses every other append.
+    #[derive(Default)]
+    struct Refuses(AtomicU32);
+
+    impl WriteTap for Refuses {
+        fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+            let TapEvent::Appended { .. } = event else { return Ok(()) };
+            if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+                Ok(())
+            } else {
+                Err(io::Error::other("refused"))
+            }
+        }
+    }
+
+    #[test]
+    fn an_append_that_the_tap_refuses_leaves_no_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
+        let tap = Tap::of(Some(&hooks));
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, &tap).unwrap();
+        // A copy and a call.
+        for bytes in [1000, 300_000] {
+            segment.append(&[&vec![1; bytes]]).unwrap_err();
+            let begin = segment.bytes();
+            assert_eq!(segment.append(&[b"kept"]).unwrap().0, begin);
+        }
+        segment.append(&[&[2; 5000]]).unwrap_err();
+        segment.seal();
+        let found = std::fs::read(segment.path()).unwrap();
+        assert_eq!(found[SEGMENT_HEADER_BYTES..], *b"keptkept");
     }
 }

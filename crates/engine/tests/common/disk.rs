@@ -6,6 +6,8 @@
 //!
 //! - bytes that a sync of the file covered, and names that a sync of their directory covered;
 //! - of the other bytes of each file any part: none, all, a begin, some writes with holes of zeros between, all but some sectors;
+//! - behind what was written to a WAL or segment zeros: space that was reserved for more. It is cut off when the file is ended,
+//!   and in a WAL that is followed by another one a later sync covers that;
 //! - of the other changes of names in each directory a begin, in their order, as a journal keeps them. Nothing is promised
 //!   between directories, nor between a file's bytes and its name.
 //!
@@ -55,8 +57,7 @@ impl Recorded {
 
     /// Whether the background thread has just ended a sync of a WAL.
     pub fn ends_background_sync(&self) -> bool {
-        self.in_background
-            && matches!(&self.change, Change::Synced(path, _) if path.extension().is_some_and(|end| end == "log"))
+        self.in_background && matches!(&self.change, Change::Synced(path, _) if is(path, "log"))
     }
 }
 
@@ -130,6 +131,18 @@ struct Node {
     /// Bytes from the begin that are durable, some of which may not have been told yet.
     durable_len: u64,
     pending: Vec<Pending>,
+    reserves: Reserves,
+}
+
+/// Whether zeros may follow what was written to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Reserves {
+    #[default]
+    Nothing,
+    /// For what will be appended.
+    Space,
+    /// They were cut off, which no sync has covered yet.
+    SpaceOnDevice,
 }
 
 #[derive(Debug, Clone)]
@@ -149,6 +162,14 @@ impl Pending {
                 bytes[begin..end].copy_from_slice(written);
             }
             Self::Truncate(len) => bytes.resize(*len as usize, 0),
+        }
+    }
+
+    /// What is left of it after a truncation.
+    fn cut(&mut self, to: u64) {
+        if let Self::Write(offset, written) = self {
+            written.truncate(to.saturating_sub(*offset) as usize);
+            *offset = to.min(*offset);
         }
     }
 
@@ -172,6 +193,9 @@ impl Node {
     }
 
     fn sync(&mut self, len: u64) {
+        if self.reserves == Reserves::SpaceOnDevice {
+            self.reserves = Reserves::Nothing;
+        }
         self.durable_len = self.durable_len.max(len);
         let mut left = Vec::new();
         for pending in self.pending.drain(..) {
@@ -183,7 +207,12 @@ impl Node {
                     }
                     left.push(Pending::Write(offset + covered as u64, written[covered..].to_vec()));
                 }
-                whole => whole.apply(&mut self.durable),
+                whole => {
+                    if let Pending::Truncate(to) = whole {
+                        left.iter_mut().for_each(|earlier| earlier.cut(to));
+                    }
+                    whole.apply(&mut self.durable);
+                }
             }
         }
         self.pending = left;
@@ -250,6 +279,23 @@ pub fn zero_sectors(bytes: &mut [u8], durable: usize, from: usize, to: usize) {
     }
 }
 
+/// Space is reserved up to the end of a page, so many pages further at most.
+const MOST_RESERVED_PAGES: usize = 64;
+const PAGE_BYTES: usize = 4096;
+
+/// Makes a file as long as it is while it is appended to, where `written` bytes were: every other time, since a file need not
+/// have reserved anything.
+fn reserve(bytes: &mut Vec<u8>, written: usize, random: &mut Random) {
+    if random.once_in(2) {
+        let pages = *random.of(&[0, 1, MOST_RESERVED_PAGES]);
+        bytes.resize(bytes.len().max(written).next_multiple_of(PAGE_BYTES) + pages * PAGE_BYTES, 0);
+    }
+}
+
+fn is(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
 type NodeNumber = usize;
 
 #[derive(Debug, Clone)]
@@ -293,7 +339,7 @@ impl Image {
             let is_directory = bytes.is_none();
             let durable = bytes.unwrap_or_default();
             let durable_len = durable.len() as u64;
-            image.nodes.push(Node { is_directory, durable, durable_len, pending: Vec::new() });
+            image.nodes.push(Node { is_directory, durable, durable_len, ..Node::default() });
             image.names.insert(path.clone(), image.nodes.len() - 1);
         }
         image.durable = image.names.clone();
@@ -327,7 +373,17 @@ impl Image {
     }
 
     fn bind(&mut self, path: &Path, is_directory: bool) {
-        self.nodes.push(Node { is_directory, ..Node::default() });
+        if is(path, "log") {
+            for (_, node) in self.names.iter().filter(|(path, _)| is(path, "log")) {
+                let reserves = &mut self.nodes[*node].reserves;
+                if *reserves == Reserves::Space {
+                    *reserves = Reserves::SpaceOnDevice;
+                }
+            }
+        }
+        // When a segment is ended nobody is told.
+        let reserves = if is(path, "log") || is(path, "segment") { Reserves::Space } else { Reserves::Nothing };
+        self.nodes.push(Node { is_directory, reserves, ..Node::default() });
         self.rename(NameChange::Bound(path.to_path_buf(), self.nodes.len() - 1), path);
     }
 
@@ -342,8 +398,17 @@ impl Image {
         }
     }
 
-    /// Writes below `root`, which is empty, what a process that comes after the death of another one finds.
-    pub fn after_kill(&self, root: &Path) {
+    /// A process dies: what it had reserved is there for others to see. Writes below `root`, which is empty, what the next one finds.
+    pub fn after_kill(&mut self, root: &Path, random: &mut Random) {
+        for node in self.nodes.iter_mut().filter(|node| node.reserves == Reserves::Space) {
+            let mut bytes = node.all();
+            let written = bytes.len();
+            reserve(&mut bytes, 0, random);
+            if bytes.len() > written {
+                node.pending.push(Pending::Write(written as u64, bytes.split_off(written)));
+            }
+            node.reserves = Reserves::Nothing;
+        }
         self.write(root, &self.names, |_, node| node.all());
     }
 
@@ -358,7 +423,12 @@ impl Image {
         // Once in a while all that was not synced is gone.
         let all_lost = random.once_in(4);
         self.write(root, &names, |path, node| {
-            if all_lost { node.durable.clone() } else { node.after_power_loss(may_have_holes(path), random) }
+            let mut bytes =
+                if all_lost { node.durable.clone() } else { node.after_power_loss(may_have_holes(path), random) };
+            if node.reserves != Reserves::Nothing {
+                reserve(&mut bytes, node.all().len(), random);
+            }
+            bytes
         });
     }
 

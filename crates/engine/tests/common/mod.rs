@@ -1,6 +1,7 @@
 //! What several tests share.
 #![allow(dead_code, missing_docs)] // each test uses its part
 
+pub mod appended;
 mod contents;
 pub mod disk;
 pub mod offloads;

@@ -1,4 +1,4 @@
-//! The file system under RocksDB, with three hooks.
+//! The file system under RocksDB, with three hooks, and a cheaper way to append to write-ahead logs.
 //!
 //! [`hooked_env`] wraps the operating system's files and returns an [`rust_rocksdb::Env`] for `Options::set_env`:
 //!
@@ -53,6 +53,10 @@ pub struct FileSystemHooks {
     pub remap: Option<Arc<dyn PathRemap>>,
     /// Answers for files that are elsewhere.
     pub remote: Option<Arc<dyn RemoteFiles>>,
+    /// Whether write-ahead logs are appended to through a window in memory, where the file system allows it: see
+    /// [`crate::mapped_file`]. The tap sees the appends all the same. Until a log is closed or followed by the next one its file ends in
+    /// zeros, which RocksDB takes for nothing; a secondary instance of RocksDB on the same directory would not.
+    pub maps_wals: bool,
 }
 
 /// Sees every change of the file system that RocksDB makes.

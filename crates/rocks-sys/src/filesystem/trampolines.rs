@@ -18,6 +18,7 @@ pub fn new_env(hooks: FileSystemHooks) -> Result<rust_rocksdb::Env> {
         has_tap: hooks.tap.is_some(),
         has_remap: hooks.remap.is_some(),
         has_remote: hooks.remote.is_some(),
+        maps_wals: hooks.maps_wals,
         state: Box::into_raw(Box::new(hooks)).cast(),
         drop: release::<FileSystemHooks>,
         tap,

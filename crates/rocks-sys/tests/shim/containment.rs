@@ -337,7 +337,8 @@ fn for_a_store_that_is_elsewhere_nothing_is_written_but_where_its_names_are_led(
     let victim = outside.join("000007.sst");
     std::fs::write(&victim, b"not yours").expect("writes");
     let remap = Arc::new(Led { name: name.clone(), here: here.clone() });
-    let hooks = FileSystemHooks { remap: Some(remap), remote: Some(Arc::new(NothingElsewhere)), tap: None };
+    let hooks =
+        FileSystemHooks { remap: Some(remap), remote: Some(Arc::new(NothingElsewhere)), ..FileSystemHooks::default() };
     let env = hooked_env(hooks).expect("an environment");
     let options = || {
         let mut options = small_store();

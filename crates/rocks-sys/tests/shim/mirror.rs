@@ -65,20 +65,27 @@ const LAST_WRITE: &[u8] = b"last-write";
 /// Changes the options of a workload.
 type Variant = fn(&mut Options);
 
-fn mirrored_options(recorder: &Arc<Recorder>, variant: Variant) -> Options {
+fn mirrored_options(recorder: &Arc<Recorder>, variant: Variant, maps_wals: bool) -> Options {
     let mut options = small_store();
     options.set_recycle_log_file_num(0);
     variant(&mut options);
-    let hooks = FileSystemHooks { tap: Some(recorder.clone()), ..FileSystemHooks::default() };
+    let hooks = FileSystemHooks { tap: Some(recorder.clone()), maps_wals, ..FileSystemHooks::default() };
     options.set_env(&hooked_env(hooks).expect("an environment"));
     options
 }
 
 /// Writes, deletes, flushes, compacts and reopens. Returns what the store held after each write.
-fn run_workload(directory: &Path, recorder: &Arc<Recorder>, writes: u64, seed: u64, variant: Variant) -> Vec<Model> {
+fn run_workload(
+    directory: &Path,
+    recorder: &Arc<Recorder>,
+    writes: u64,
+    seed: u64,
+    variant: Variant,
+    maps_wals: bool,
+) -> Vec<Model> {
     let mut numbers = Numbers(seed);
     let mut models = vec![Model::new()];
-    let mut db = DB::open(&mirrored_options(recorder, variant), directory).expect("opens");
+    let mut db = DB::open(&mirrored_options(recorder, variant, maps_wals), directory).expect("opens");
     for write in 1..=writes {
         let mut model = models[models.len() - 1].clone();
         let mut batch = WriteBatch::default();
@@ -110,7 +117,7 @@ fn run_workload(directory: &Path, recorder: &Arc<Recorder>, writes: u64, seed: u
         }
         if write % 50 == 0 {
             drop(db);
-            db = DB::open(&mirrored_options(recorder, variant), directory).expect("reopens");
+            db = DB::open(&mirrored_options(recorder, variant, maps_wals), directory).expect("reopens");
         }
     }
     models
@@ -253,7 +260,7 @@ fn check_every_prefix(changes: &[Change], models: &[Model], mirror: &mut dyn Mir
 fn recorded(writes: u64, seed: u64) -> (Vec<Change>, Vec<Model>) {
     let directory = tempfile::tempdir().expect("a directory");
     let recorder = Arc::new(Recorder::default());
-    let models = run_workload(directory.path(), &recorder, writes, seed, |_| ());
+    let models = run_workload(directory.path(), &recorder, writes, seed, |_| (), seed.is_multiple_of(2));
     let changes = std::mem::take(&mut *recorder.0.lock().expect("not poisoned"));
     // The info log is no part of the store.
     let of_log = |name: &String| name.starts_with("LOG");
@@ -304,10 +311,10 @@ fn the_tap_sees_every_byte_of_every_file() {
         }),
         ("reused MANIFEST", |options| options.set_reuse_manifest_on_open(true)),
     ];
-    for (name_of_variant, variant) in variants {
+    for ((name_of_variant, variant), maps_wals) in variants.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let directory = tempfile::tempdir().expect("a directory");
         let recorder = Arc::new(Recorder::default());
-        run_workload(directory.path(), &recorder, 120, 3, variant);
+        run_workload(directory.path(), &recorder, 120, 3, variant, maps_wals);
         let mirror = tempfile::tempdir().expect("a directory");
         let mut literal = Literal(mirror.path().to_owned());
         for change in recorder.0.lock().expect("not poisoned").iter() {

@@ -35,7 +35,7 @@ pub(super) struct LogDamage {
 /// The records of a log, one after another.
 pub(super) struct LogFile {
     file: File,
-    file_bytes: u64,
+    written_bytes: u64,
     block: Vec<u8>,
     /// Where the block begins in the file.
     block_begin: u64,
@@ -56,13 +56,20 @@ struct Fragment {
 impl LogFile {
     pub(super) fn open(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
-        let file_bytes = file.metadata()?.len();
-        Ok(Self { file, file_bytes, block: Vec::new(), block_begin: 0, at: 0, behind_damage: None, record: Vec::new() })
+        Ok(Self {
+            file,
+            written_bytes: 0,
+            block: Vec::new(),
+            block_begin: 0,
+            at: 0,
+            behind_damage: None,
+            record: Vec::new(),
+        })
     }
 
-    /// The length of the file.
-    pub(super) fn file_bytes(&self) -> u64 {
-        self.file_bytes
+    /// Where the last fragment ended that was read, and was sound. What was reserved behind it and not written does not count.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     /// Where the next record begins, and the record. `None` at the end.
@@ -145,6 +152,7 @@ impl LogFile {
                 return damaged("the checksum of a record does not match");
             }
             self.at = bytes.end;
+            self.written_bytes = self.offset();
             match kind {
                 FULL | FIRST | MIDDLE | LAST => return Ok(Some(Fragment { offset, kind, bytes })),
                 _ if kind & MAY_BE_IGNORED != 0 => (),

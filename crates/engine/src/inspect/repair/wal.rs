@@ -71,9 +71,10 @@ pub(super) fn read_wals(
             report.lost_wal(lost(wal, offset, detail));
             next = next.map(|(next, _)| (next, true));
         } else if let Some(synced) = survey.synced_wals.get(&wal.number)
-            && *synced > log.file_bytes()
+            && *synced > log.written_bytes()
         {
-            report.lost_wal(lost(wal, wal.bytes, format!("{synced} bytes of it were synced, it has {}", wal.bytes)));
+            let written = log.written_bytes();
+            report.lost_wal(lost(wal, wal.bytes, format!("{synced} bytes of it were synced, it has {written}")));
             next = next.map(|(next, _)| (next, true));
         }
     }

@@ -115,6 +115,7 @@ pub fn run(socket: &Path, job: &str) {
         tap: None,
         remap: Some(Arc::new(OutputsHere { owner: owner.clone(), directory: here.path().to_owned() })),
         remote: Some(Arc::new(OwnersFiles(owner.clone()))),
+        ..FileSystemHooks::default()
     };
     let mut options = super::data_options();
     options.set_env(&hooked_env(hooks).expect("an environment"));

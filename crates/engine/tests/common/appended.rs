@@ -1,0 +1,80 @@
+//! Where the records end in files that are appended to: behind them may be zeros, which are reserved space.
+
+use std::path::Path;
+
+pub const WAL_BLOCK_BYTES: usize = 32 * 1024;
+
+const WAL_HEADER_BYTES: usize = 7;
+const SEGMENT_HEADER_BYTES: usize = 32;
+const RECORD_HEADER_BYTES: usize = 12;
+
+const ZERO: u8 = 0;
+const FULL: u8 = 1;
+const FIRST: u8 = 2;
+
+fn number(bytes: &[u8]) -> usize {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+/// Where the records of a sound WAL begin, and where the last one ends. Its framing is a checksum of 4 bytes, a length of 2 and a
+/// type, in blocks.
+fn walk_wal(wal: &[u8]) -> (Vec<usize>, usize) {
+    let (mut begins, mut at, mut end) = (Vec::new(), 0, 0);
+    while at + WAL_HEADER_BYTES <= wal.len() {
+        if WAL_BLOCK_BYTES - at % WAL_BLOCK_BYTES < WAL_HEADER_BYTES {
+            at = at.next_multiple_of(WAL_BLOCK_BYTES);
+            continue;
+        }
+        let (length, kind) = (number(&wal[at + 4..at + 6]), wal[at + 6]);
+        if kind == ZERO && length == 0 {
+            break;
+        }
+        if kind == FULL || kind == FIRST {
+            begins.push(at);
+        }
+        at += WAL_HEADER_BYTES + length;
+        end = at;
+    }
+    (begins, end)
+}
+
+/// Where the records of a sound WAL begin.
+pub fn wal_records(wal: &[u8]) -> Vec<usize> {
+    walk_wal(wal).0
+}
+
+fn segment_end(segment: &[u8]) -> usize {
+    let mut at = SEGMENT_HEADER_BYTES;
+    while let Some(header) = segment.get(at..at + RECORD_HEADER_BYTES)
+        && header != [0; RECORD_HEADER_BYTES]
+    {
+        at += RECORD_HEADER_BYTES + number(&header[4..8]) + number(&header[8..]);
+    }
+    at
+}
+
+/// The length of a sound WAL or segment without what is reserved behind its last record; of another file its length.
+pub fn written_bytes(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).unwrap();
+    let end = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("log") => walk_wal(&bytes).1,
+        Some("segment") => segment_end(&bytes),
+        _ => bytes.len(),
+    };
+    assert!(end <= bytes.len() && bytes[end..].iter().all(|byte| *byte == 0), "{path:?} is not sound");
+    end as u64
+}
+
+/// Copies the files of a store and of its value log, as a kill would leave them.
+pub fn copy_store(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.join("values")).unwrap();
+    for directory in ["", "values"] {
+        let Ok(entries) = std::fs::read_dir(from.join(directory)) else { continue };
+        for entry in entries {
+            let entry = entry.unwrap();
+            if entry.path().is_file() && entry.file_name() != "LOCK" {
+                std::fs::copy(entry.path(), to.join(directory).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+#include "mapped_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "record.h"
+
+namespace ecotone {
+namespace {
+
+// Larger windows save nothing more, and are resident memory and reserved space.
+constexpr uint64_t kWindowBytes = 256 * 1024;
+// Longer appends are calls: they cost no more then.
+constexpr uint64_t kMostCopiedBytes = 64 * 1024;
+// A shorter window is not worth its calls.
+constexpr uint64_t kLeastWindowBytes = 64 * 1024;
+
+const uint64_t kPageBytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+
+uint64_t PageBegin(uint64_t offset) { return offset - offset % kPageBytes; }
+uint64_t PageEnd(uint64_t offset) { return PageBegin(offset + kPageBytes - 1); }
+
+// ---- the guard ----
+//
+// A page that the kernel cannot give raises SIGBUS. In a window that is guarded, memory of nobody takes the page's place: the copy
+// goes on into it, and is told afterwards that it has failed. (The way of systemd's journal.) Others' SIGBUS go where they went before.
+
+struct Guarded {
+  std::atomic<uintptr_t> from{0};
+  std::atomic<uintptr_t> to{0};
+  std::atomic<bool> failed{false};
+};
+
+// A store appends to up to nine files at a time. Windows beyond these are not mapped.
+constexpr size_t kMostWindows = 256;
+constexpr size_t kNoGuard = kMostWindows;
+Guarded guarded[kMostWindows];
+
+struct sigaction handler_before;
+
+void OnBusError(int signal, siginfo_t* info, void* context) {
+  // One that was sent has no address.
+  const bool sent = info->si_code <= 0;
+  const auto at = sent ? 0 : reinterpret_cast<uintptr_t>(info->si_addr);
+  for (Guarded& window : guarded) {
+    if (sent || at < window.from.load(std::memory_order_acquire) || at >= window.to.load(std::memory_order_acquire)) {
+      continue;
+    }
+    const int before = errno;
+    void* page = reinterpret_cast<void*>(at - at % kPageBytes);
+    const bool taken = mmap(page, kPageBytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == page;
+    errno = before;
+    if (taken) {
+      window.failed.store(true, std::memory_order_relaxed);
+      return;
+    }
+  }
+  if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
+    handler_before.sa_sigaction(signal, info, context);
+  } else if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN) {
+    // Raised again on return: by the same access, or here.
+    ::signal(signal, SIG_DFL);
+    if (sent) {
+      raise(signal);
+    }
+  } else {
+    handler_before.sa_handler(signal);
+  }
+}
+
+bool GuardIsInstalled() {
+  static const bool installed = [] {
+    struct sigaction handler = {};
+    handler.sa_sigaction = OnBusError;
+    handler.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&handler.sa_mask);
+    return sigaction(SIGBUS, nullptr, &handler_before) == 0 && sigaction(SIGBUS, &handler, nullptr) == 0;
+  }();
+  return installed;
+}
+
+size_t Guard(const char* window, uint64_t bytes) {
+  const auto from = reinterpret_cast<uintptr_t>(window);
+  for (size_t i = 0; i < kMostWindows; i++) {
+    uintptr_t free = 0;
+    if (guarded[i].from.compare_exchange_strong(free, from, std::memory_order_acq_rel)) {
+      guarded[i].failed.store(false, std::memory_order_relaxed);
+      guarded[i].to.store(from + bytes, std::memory_order_release);
+      return i;
+    }
+  }
+  return kNoGuard;
+}
+
+void Unguard(size_t guard) {
+  guarded[guard].to.store(0, std::memory_order_release);
+  guarded[guard].from.store(0, std::memory_order_release);
+}
+
+// ---- the file ----
+
+// File systems of which it is known that what they have reserved can be written later. Not btrfs, which writes elsewhere, nor those
+// on the network; of an overlay nobody knows what is below.
+bool ReservesForCertain(int fd) {
+  struct statfs found;
+  if (fstatfs(fd, &found) != 0) {
+    return false;
+  }
+  switch (static_cast<uint32_t>(found.f_type)) {
+    case 0x0000EF53:  // ext4
+    case 0x58465342:  // xfs
+    case 0x01021994:  // tmpfs
+    case 0xF2F52010:  // f2fs
+      return true;
+    default:
+      return false;
+  }
+}
+
+// 0, or an errno.
+int WriteAt(int fd, uint64_t offset, const uint8_t* data, size_t len) {
+  while (len > 0) {
+    const ssize_t written = pwrite(fd, data, len, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written <= 0) {
+      return written == 0 ? EIO : errno;
+    }
+    data += written;
+    offset += static_cast<uint64_t>(written);
+    len -= static_cast<size_t>(written);
+  }
+  return 0;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(int fd, uint64_t len, uint64_t limit) : fd_(fd), limit_(limit), len_(len) {
+  if (!ReservesForCertain(fd) || !GuardIsInstalled()) {
+    plain_until_ = kNoLimit;
+  }
+}
+
+MappedFile::~MappedFile() { Trim(); }
+
+int MappedFile::Append(const ecotone_bytes* parts, size_t count) {
+  const uint64_t begin = len_.load(std::memory_order_relaxed);
+  uint64_t end = begin;
+  for (size_t i = 0; i < count; i++) {
+    end += parts[i].len;
+  }
+  uint64_t at = begin;
+  if (end - begin <= kMostCopiedBytes && Cover(begin, end)) {
+    for (size_t i = 0; i < count; i++) {
+      if (parts[i].len > 0) {
+        memcpy(window_ + (at - from_), parts[i].data, parts[i].len);
+      }
+      at += parts[i].len;
+    }
+    // The compiler does not know that a copy may end in the handler.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (guarded[guard_].failed.load(std::memory_order_relaxed)) {
+      Unmap();
+      return EIO;
+    }
+  } else {
+    for (size_t i = 0; i < count; i++) {
+      const int error = WriteAt(fd_, at, parts[i].data, parts[i].len);
+      if (error != 0) {
+        // A part of it may be there.
+        reserved_ = std::max(reserved_, end);
+        return error;
+      }
+      at += parts[i].len;
+    }
+  }
+  len_.store(end, std::memory_order_release);
+  return 0;
+}
+
+void MappedFile::TakeBack(uint64_t len) {
+  // What is there now was appended by a call or lies in the window, which a trim cuts off either way.
+  reserved_ = std::max(reserved_, len_.load(std::memory_order_relaxed));
+  len_.store(len, std::memory_order_release);
+}
+
+bool MappedFile::Cover(uint64_t begin, uint64_t end) {
+  return (begin >= from_ && end <= to_) || Move(begin, end);
+}
+
+bool MappedFile::Move(uint64_t begin, uint64_t end) {
+  if (begin < plain_until_) {
+    return false;
+  }
+  Unmap();
+  const uint64_t from = PageBegin(begin);
+  const uint64_t to = PageEnd(std::min(from + kWindowBytes, std::max(limit_, end)));
+  if (to - from < kLeastWindowBytes) {
+    plain_until_ = to;
+    return false;
+  }
+  reserved_ = std::max(reserved_, to);
+  if (fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) {
+    void* window = mmap(nullptr, to - from, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(from));
+    const bool mapped = window != MAP_FAILED;
+    guard_ = mapped ? Guard(static_cast<char*>(window), to - from) : kNoGuard;
+    if (guard_ != kNoGuard) {
+      // Without it the kernel reads ahead on each fault, in folios of many pages that are then dirty and written as a whole.
+      madvise(window, to - from, MADV_RANDOM);
+      // Pages are asked for at once, before they are touched: one after the other costs more. They are clean until they are written,
+      // so a sync does not write them.
+      madvise(window, to - from, MADV_WILLNEED);
+      window_ = static_cast<char*>(window);
+      from_ = from;
+      to_ = to;
+      return true;
+    }
+    if (mapped) {
+      munmap(window, to - from);
+    }
+  }
+  // There may be room for less, or some was reserved: give it back, and try again after as much as a window holds.
+  plain_until_ = begin + kWindowBytes;
+  Trim();
+  return false;
+}
+
+void MappedFile::Unmap() {
+  if (window_ != nullptr) {
+    Unguard(guard_);
+    munmap(window_, to_ - from_);
+  }
+  window_ = nullptr;
+  from_ = to_ = 0;
+}
+
+int MappedFile::Trim() {
+  Unmap();
+  const uint64_t len = len_.load(std::memory_order_relaxed);
+  if (reserved_ <= len) {
+    return 0;
+  }
+  return Truncate(len);
+}
+
+int MappedFile::Truncate(uint64_t len) {
+  Unmap();
+  if (ftruncate(fd_, static_cast<off_t>(len)) != 0) {
+    return errno;
+  }
+  reserved_ = 0;
+  len_.store(len, std::memory_order_release);
+  return 0;
+}
+
+}  // namespace ecotone
+
+extern "C" {
+
+ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit) {
+  return reinterpret_cast<ecotone_mapped_file*>(new (std::nothrow) ecotone::MappedFile(fd, len, limit));
+}
+
+int32_t ecotone_mapped_file_append(ecotone_mapped_file* file, const ecotone_bytes* parts, size_t count) {
+  return reinterpret_cast<ecotone::MappedFile*>(file)->Append(parts, count);
+}
+
+void ecotone_mapped_file_take_back(ecotone_mapped_file* file, uint64_t len) {
+  reinterpret_cast<ecotone::MappedFile*>(file)->TakeBack(len);
+}
+
+int32_t ecotone_mapped_file_trim(ecotone_mapped_file* file) {
+  return reinterpret_cast<ecotone::MappedFile*>(file)->Trim();
+}
+
+void ecotone_mapped_file_free(ecotone_mapped_file* file) { delete reinterpret_cast<ecotone::MappedFile*>(file); }
+
+}  // extern "C"
