@@ -6,13 +6,15 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 18] = [
     "checksum.cc",
     "compaction_filter.cc",
     "file_hooks.cc",
     "filesystem.cc",
+    "bus_guard.cc",
     "mapped_file.cc",
     "mapped_log.cc",
+    "mapped_reads.cc",
     "properties.cc",
     "record.cc",
     "remote.cc",

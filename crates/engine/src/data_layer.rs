@@ -112,7 +112,8 @@ impl Opening {
         options.set_wal_filter(replay);
         add_table_collector(options, references::collectors());
         let duties = ThreadDuties::new(store_options.duties.clone());
-        let relocation = Relocation::new(log.clone(), gate.cloned(), store_options.reclaim_expired, duties);
+        let mapped = store_options.mapped_bytes;
+        let relocation = Relocation::new(log.clone(), gate.cloned(), store_options.reclaim_expired, mapped, duties);
         let relocation = Arc::new(relocation);
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
         let next = hooks.take().unwrap_or_default();

@@ -130,6 +130,9 @@ pub struct StoreOptions {
     pub relocation: RelocationParameters,
     /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
     pub reclaim_expired: bool,
+    /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
+    /// These pages count as resident, though the kernel can take them back. Default 256 MiB, 0 is none.
+    pub mapped_bytes: u64,
     /// Hooks under RocksDB's file system.
     pub hooks: Option<FileSystemHooks>,
     /// Runs compactions elsewhere. `None`: all are local.
@@ -176,6 +179,7 @@ impl Default for StoreOptions {
             space: SpaceLimits::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
+            mapped_bytes: 256 * MIB,
             hooks: None,
             offload: None,
             local_slots: None,

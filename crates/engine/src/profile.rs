@@ -98,6 +98,7 @@ impl StoreOptions {
     /// - `max_open_files`: 256 tables and as many segments, half of what a process may usually open.
     /// - `compaction_readahead_bytes`: 256 KiB for each input of a compaction instead of 2 MiB.
     /// - `max_wal_bytes`: 32 MiB of write-ahead logs: what is to be replayed after a crash.
+    /// - `mapped_bytes`: 0, since mapped pages count as resident.
     pub fn small_device() -> Self {
         Self {
             memory: Some(MemoryLimit::new(32 * MIB)),
@@ -111,6 +112,7 @@ impl StoreOptions {
             max_open_files: Some(256),
             compaction_readahead_bytes: 256 * KIB,
             max_wal_bytes: 32 * MIB,
+            mapped_bytes: 0,
             ..Self::default()
         }
     }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
@@ -11,6 +10,7 @@
 #include <algorithm>
 #include <new>
 
+#include "bus_guard.h"
 #include "record.h"
 
 namespace ecotone {
@@ -27,85 +27,6 @@ const uint64_t kPageBytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 
 uint64_t PageBegin(uint64_t offset) { return offset - offset % kPageBytes; }
 uint64_t PageEnd(uint64_t offset) { return PageBegin(offset + kPageBytes - 1); }
-
-// ---- the guard ----
-//
-// A page that the kernel cannot give raises SIGBUS. In a window that is guarded, memory of nobody takes the page's place: the copy
-// goes on into it, and is told afterwards that it has failed. (The way of systemd's journal.) Others' SIGBUS go where they went before.
-
-struct Guarded {
-  std::atomic<uintptr_t> from{0};
-  std::atomic<uintptr_t> to{0};
-  std::atomic<bool> failed{false};
-};
-
-// A store appends to up to nine files at a time. Windows beyond these are not mapped.
-constexpr size_t kMostWindows = 256;
-constexpr size_t kNoGuard = kMostWindows;
-Guarded guarded[kMostWindows];
-
-struct sigaction handler_before;
-
-void OnBusError(int signal, siginfo_t* info, void* context) {
-  // One that was sent has no address.
-  const bool sent = info->si_code <= 0;
-  const auto at = sent ? 0 : reinterpret_cast<uintptr_t>(info->si_addr);
-  for (Guarded& window : guarded) {
-    if (sent || at < window.from.load(std::memory_order_acquire) || at >= window.to.load(std::memory_order_acquire)) {
-      continue;
-    }
-    const int before = errno;
-    void* page = reinterpret_cast<void*>(at - at % kPageBytes);
-    const bool taken = mmap(page, kPageBytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == page;
-    errno = before;
-    if (taken) {
-      window.failed.store(true, std::memory_order_relaxed);
-      return;
-    }
-  }
-  if ((handler_before.sa_flags & SA_SIGINFO) != 0) {
-    handler_before.sa_sigaction(signal, info, context);
-  } else if (handler_before.sa_handler == SIG_DFL || handler_before.sa_handler == SIG_IGN) {
-    // Raised again on return: by the same access, or here.
-    ::signal(signal, SIG_DFL);
-    if (sent) {
-      raise(signal);
-    }
-  } else {
-    handler_before.sa_handler(signal);
-  }
-}
-
-bool GuardIsInstalled() {
-  static const bool installed = [] {
-    struct sigaction handler = {};
-    handler.sa_sigaction = OnBusError;
-    handler.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&handler.sa_mask);
-    return sigaction(SIGBUS, nullptr, &handler_before) == 0 && sigaction(SIGBUS, &handler, nullptr) == 0;
-  }();
-  return installed;
-}
-
-size_t Guard(const char* window, uint64_t bytes) {
-  const auto from = reinterpret_cast<uintptr_t>(window);
-  for (size_t i = 0; i < kMostWindows; i++) {
-    uintptr_t free = 0;
-    if (guarded[i].from.compare_exchange_strong(free, from, std::memory_order_acq_rel)) {
-      guarded[i].failed.store(false, std::memory_order_relaxed);
-      guarded[i].to.store(from + bytes, std::memory_order_release);
-      return i;
-    }
-  }
-  return kNoGuard;
-}
-
-void Unguard(size_t guard) {
-  guarded[guard].to.store(0, std::memory_order_release);
-  guarded[guard].from.store(0, std::memory_order_release);
-}
-
-// ---- the file ----
 
 // File systems of which it is known that what they have reserved can be written later. Not btrfs, which writes elsewhere, nor those
 // on the network; of an overlay nobody knows what is below.
@@ -168,7 +89,7 @@ int MappedFile::Append(const ecotone_bytes* parts, size_t count) {
     }
     // The compiler does not know that a copy may end in the handler.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (guarded[guard_].failed.load(std::memory_order_relaxed)) {
+    if (GuardHasFailed(guard_)) {
       Unmap();
       return EIO;
     }

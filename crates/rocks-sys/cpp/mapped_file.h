@@ -4,7 +4,7 @@
 // a sync of any descriptor of the file, since the kernel looks for pages that were written through a window as it does for others, and
 // protects each again before it writes it, so that no later change is missed. The window is reserved on the device before it
 // is touched, so a full device is an error of the reservation. Where the kernel has no page to give all the same (the device has
-// failed, the file was cut by someone else), the append fails: see the guard in mapped_file.cc.
+// failed, the file was cut by someone else), the append fails: see bus_guard.h.
 //
 // While it is appended to, the file is longer than what was appended: zeros follow, up to the end of the window. Trim cuts them off; a
 // killed process leaves them.

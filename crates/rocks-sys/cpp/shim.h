@@ -114,6 +114,14 @@ int32_t ecotone_mapped_file_trim(ecotone_mapped_file* file);
 // Trims it.
 void ecotone_mapped_file_free(ecotone_mapped_file* file);
 
+// A file that is read through memory (mapped_reads.cc).
+typedef struct ecotone_mapped_reads ecotone_mapped_reads;
+// Of the first `len` bytes, which are there. Null where it cannot be mapped or guarded. `fd` may be closed then.
+ecotone_mapped_reads* ecotone_mapped_reads_new(int32_t fd, uint64_t len);
+// 0 or an errno: then what was copied means nothing. Any thread.
+int32_t ecotone_mapped_reads_copy(const ecotone_mapped_reads* reads, uint64_t offset, uint8_t* into, size_t len);
+void ecotone_mapped_reads_free(ecotone_mapped_reads* reads);
+
 // ---- table properties ----
 
 typedef struct {

@@ -100,6 +100,12 @@ pub struct MappedFile {
     _private: [u8; 0],
 }
 
+/// Opaque: a file that is read through memory.
+#[repr(C)]
+pub struct MappedReads {
+    _private: [u8; 0],
+}
+
 #[repr(C)]
 pub struct CollectorFactory {
     pub state: *mut c_void,
@@ -133,6 +139,9 @@ unsafe extern "C" {
     pub fn ecotone_mapped_file_take_back(file: *mut MappedFile, len: u64);
     pub fn ecotone_mapped_file_trim(file: *mut MappedFile) -> i32;
     pub fn ecotone_mapped_file_free(file: *mut MappedFile);
+    pub fn ecotone_mapped_reads_new(fd: i32, len: u64) -> *mut MappedReads;
+    pub fn ecotone_mapped_reads_copy(reads: *const MappedReads, offset: u64, into: *mut u8, len: usize) -> i32;
+    pub fn ecotone_mapped_reads_free(reads: *mut MappedReads);
     pub fn ecotone_add_table_collector(
         options: *mut c_void,
         factory: *const CollectorFactory,

@@ -3,7 +3,7 @@
 //! Each module pairs one idea of the C++ shim in `cpp/` with a safe Rust face:
 //!
 //! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
-//! - [`mapped_file`]: a file that is appended to through a window of it in memory.
+//! - [`mapped_file`]: a file that is appended to through a window of it in memory. [`mapped_reads`]: one that is read so.
 //! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
 //! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
 //! - [`tables`]: metadata of each live table, reads sampled included.
@@ -42,6 +42,8 @@ mod ffi;
 pub mod filesystem;
 #[allow(unsafe_code)] // hands a file and borrowed bytes to C++
 pub mod mapped_file;
+#[allow(unsafe_code)] // hands a descriptor and memory to C++
+pub mod mapped_reads;
 pub mod properties;
 pub mod remote;
 pub mod salvage;

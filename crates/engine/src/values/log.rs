@@ -289,6 +289,21 @@ impl ValueLog {
     ///
     /// [`Error::Corrupt`] names file and offset.
     pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+        self.read_by(key, pointer, into, |segment, offset, into| segment.read(offset, into))
+    }
+
+    /// The same, by another way of reading than the segment's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_by(
+        &self,
+        key: &[u8],
+        pointer: Pointer,
+        into: &mut Vec<u8>,
+        read: impl FnOnce(&Segment, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<std::ops::Range<usize>> {
         let offset = u64::from(pointer.offset);
         let Some(segment) = self.segment(pointer.segment) else {
             return Err(Error::Corrupt {
@@ -304,7 +319,7 @@ impl ValueLog {
         }
         into.clear();
         into.resize(pointer.record_bytes(key.len()), 0);
-        segment.read(offset, into)?;
+        read(&segment, offset, into)?;
         record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
     }
 

@@ -28,13 +28,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
+use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::RwLock;
 
 use super::ValueLog;
 use super::log::Place;
 use super::pacing::Pacing;
-use super::pointer::{Pointer, SegmentSet};
-use super::segment::InFlight;
+use super::pointer::{Pointer, SegmentMap, SegmentSet};
+use super::segment::{InFlight, Segment};
 use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
 use crate::limits::gate::Gate;
@@ -78,6 +79,9 @@ pub(crate) struct Relocation {
     stopping: AtomicBool,
     relocated_bytes: AtomicU64,
     expired_values: AtomicU64,
+    /// Bytes of segments that may be mapped into memory at a time, and that are.
+    most_mapped_bytes: u64,
+    mapped_bytes: AtomicU64,
 }
 
 impl Relocation {
@@ -86,6 +90,7 @@ impl Relocation {
         log: Arc<ValueLog>,
         gate: Option<Arc<Gate>>,
         reclaims_expired: bool,
+        most_mapped_bytes: u64,
         duties: ThreadDuties,
     ) -> Self {
         Self {
@@ -100,6 +105,8 @@ impl Relocation {
             stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
             expired_values: AtomicU64::new(0),
+            most_mapped_bytes,
+            mapped_bytes: AtomicU64::new(0),
         }
     }
 
@@ -170,6 +177,7 @@ impl CompactionFilterFactory for Relocators {
             tells_duty: !(context.is_manual && self.0.runs_on_purpose()),
             now_ms,
             segments: Vec::new(),
+            sources: Sources { relocation: self.0.clone(), mapped: SegmentMap::default() },
             record: Vec::new(),
             stored: Vec::new(),
             told: false,
@@ -192,6 +200,7 @@ struct Relocator {
     /// The segments that values went to, each once, in flight until this filter is dropped. The compaction's inputs are marked as
     /// being compacted for longer than that.
     segments: Vec<InFlight>,
+    sources: Sources,
     record: Vec<u8>,
     stored: Vec<u8>,
     told: bool,
@@ -200,6 +209,43 @@ struct Relocator {
     kept_since: u32,
     /// Once there was no room for a copy, all that follows stays where it is: a compaction must not ask for each value.
     has_room: bool,
+}
+
+/// The segments that a compaction copies from. They are mapped into memory while there is room: a call for each value costs as much as
+/// all else about a copy.
+struct Sources {
+    relocation: Arc<Relocation>,
+    /// `None` for one that is read by calls.
+    mapped: SegmentMap<Option<(MappedReads, u64)>>,
+}
+
+impl Sources {
+    fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> crate::Result<()> {
+        let relocation = &self.relocation;
+        match self.mapped.entry(segment.number()).or_insert_with(|| relocation.map(segment)) {
+            Some((mapped, _)) => segment.read_mapped(mapped, offset, into),
+            None => segment.read(offset, into),
+        }
+    }
+}
+
+impl Drop for Sources {
+    fn drop(&mut self) {
+        let bytes: u64 = self.mapped.values().flatten().map(|(_, bytes)| bytes).sum();
+        self.relocation.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Relocation {
+    fn map(&self, segment: &Segment) -> Option<(MappedReads, u64)> {
+        let bytes = segment.bytes();
+        let taken = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let mapped = if taken <= self.most_mapped_bytes { segment.mapped() } else { None };
+        if mapped.is_none() {
+            self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        mapped.map(|mapped| (mapped, bytes))
+    }
 }
 
 /// So many entries without a copy end the duty. One costs a tenth of a copy.
@@ -247,7 +293,7 @@ impl Relocator {
         let copied = self
             .relocation
             .log
-            .read(key, pointer, &mut self.record)
+            .read_by(key, pointer, &mut self.record, |segment, offset, into| self.sources.read(segment, offset, into))
             .and_then(|value| self.relocation.log.append(self.place, key, &self.record[value]));
         let (copy, in_flight) = match copied {
             Ok(copied) => copied,

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::mapped_file::MappedFile;
+use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::Mutex;
 
 use super::pointer::SegmentNumber;
@@ -216,6 +217,20 @@ impl Segment {
             ErrorKind::UnexpectedEof => self.corrupt(offset, "the segment ends before the record does"),
             _ => Error::io("read", &self.path, &error),
         })
+    }
+
+    /// The same through memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_mapped(&self, mapped: &MappedReads, offset: u64, into: &mut [u8]) -> Result<()> {
+        mapped.read_exact_at(into, offset).map_err(|error| Error::io("read", &self.path, &error))
+    }
+
+    /// Maps it into memory, for many reads; `None` where it cannot be had, or is not sealed.
+    pub fn mapped(&self) -> Option<MappedReads> {
+        self.is_sealed().then(|| self.file().ok()).flatten().and_then(|file| MappedReads::new(&file, self.bytes()))
     }
 
     /// Whether nothing but zeros stands behind `offset`.

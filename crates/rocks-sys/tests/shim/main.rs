@@ -6,6 +6,7 @@ mod containment;
 mod job;
 mod mapped_file;
 mod mapped_log;
+mod mapped_reads;
 mod mirror;
 mod remap;
 mod remote;
