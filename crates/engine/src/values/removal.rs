@@ -53,6 +53,8 @@ pub(crate) struct Round {
     pub(crate) overlaps: BTreeMap<u64, Overlap>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
     pub(crate) waits: bool,
+    /// Whether one was found unnamed for the first time: the next round may remove it.
+    pub(crate) found_unnamed: bool,
     /// The sealed segments that are still named.
     pub(crate) segments: Vec<SegmentUse>,
     /// Numbers of the tables that name a segment of the cohort.
@@ -199,6 +201,7 @@ impl Removal {
             let known = state.unnamed_since.get(&number).copied();
             let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
             if known.is_none() || !self.readers.are_gone(epoch) {
+                round.found_unnamed |= known.is_none();
                 round.waits = true;
                 continue;
             }

@@ -43,6 +43,9 @@ use crate::{Error, Result};
 /// The longest time between two rounds while something is waited for that nobody tells of.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The time to the next round where a segment was found that nobody names: what is read now has been looked up before.
+const REMOVAL_AFTER: Duration = Duration::from_millis(50);
+
 /// A segment that was sealed waits so long for a flush to settle what names it; then one is begun.
 const SETTLE_AFTER: Duration = Duration::from_secs(5);
 
@@ -256,15 +259,23 @@ impl Thread {
         if let Some(gate) = &self.relocation.gate {
             gate.changed();
         }
-        let waits_for_flush = self.settle(db, &round)?;
+        let next = self.next_step(db, &round)?;
+        Ok(if round.found_unnamed { Some(next.map_or(REMOVAL_AFTER, |wait| wait.min(REMOVAL_AFTER))) } else { next })
+    }
+
+    /// What there is to do after a round, and how long to wait then; `None` is for ever.
+    fn next_step(&mut self, db: &DB, round: &Round) -> Result<Option<Duration>> {
+        let waits_for_flush = self.settle(db, round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let hidden = self.hidden(&tables, &round);
+        let hidden = self.hidden(&tables, round);
         let ratio_with_hidden = ratio_with_hidden(&round.segments, hidden);
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
-        let grown = if is_given_up { None } else { self.choose(&round) };
+        let grown = if is_given_up { None } else { self.choose(round) };
         // Where nothing compacts a rest would help nobody.
-        let is_at_work = tables.iter().any(|table| table.being_compacted);
+        let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
+        let is_at_work =
+            in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
         let paced = if is_at_work { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
         if is_given_up {
@@ -275,7 +286,7 @@ impl Thread {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
         }
-        self.step(db, &round).map(Some)
+        self.step(db, round).map(Some)
     }
 
     /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It grows also while a pass is under
