@@ -13,6 +13,7 @@ use ecotone_rocks_sys::tables::live_tables;
 use rust_rocksdb::{DB, Options, WriteBatch};
 
 use crate::batch_records::{Record, records};
+use crate::choices::Durability;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
 use crate::group_sync::GroupSync;
@@ -103,7 +104,8 @@ impl Opening {
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
-        let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?;
+        let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
+            .with_synced_writes(store_options.durability == Durability::Always);
         let log = Arc::new(match store_options.max_open_files {
             Some(most) => log.with_most_open(most as usize),
             None => log,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 
 #include "bus_guard.h"
@@ -20,8 +21,15 @@ namespace {
 constexpr uint64_t kWindowBytes = 256 * 1024;
 // Longer appends are calls: they cost no more then.
 constexpr uint64_t kMostCopiedBytes = 64 * 1024;
+// A file whose last window was filled so soon has its next pages made writable ahead. They are written by the next sync even if
+// nothing was appended to them: with one sync a second that is a tenth of what is appended at most.
+constexpr std::chrono::milliseconds kSoon{100};
 // A shorter window is not worth its calls.
 constexpr uint64_t kLeastWindowBytes = 64 * 1024;
+
+#ifndef MADV_POPULATE_WRITE  // since Linux 5.14
+#define MADV_POPULATE_WRITE 23
+#endif
 
 const uint64_t kPageBytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 
@@ -65,7 +73,8 @@ int WriteAt(int fd, uint64_t offset, const uint8_t* data, size_t len) {
 
 }  // namespace
 
-MappedFile::MappedFile(int fd, uint64_t len, uint64_t limit) : fd_(fd), limit_(limit), len_(len) {
+MappedFile::MappedFile(int fd, uint64_t len, uint64_t limit, bool touches_ahead)
+    : fd_(fd), limit_(limit), touches_ahead_(touches_ahead), len_(len) {
   if (!ReservesForCertain(fd) || !GuardIsInstalled()) {
     plain_until_ = kNoLimit;
   }
@@ -137,9 +146,14 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
     if (guard_ != kNoGuard) {
       // Without it the kernel reads ahead on each fault, in folios of many pages that are then dirty and written as a whole.
       madvise(window, to - from, MADV_RANDOM);
-      // Pages are asked for at once, before they are touched: one after the other costs more. They are clean until they are written,
-      // so a sync does not write them.
-      madvise(window, to - from, MADV_WILLNEED);
+      const auto now = std::chrono::steady_clock::now();
+      const bool soon = now - moved_at_ < kSoon;
+      moved_at_ = now;
+      // Pages are asked for at once, before they are touched: one after the other costs more. By this they are clean until they are
+      // written, so a sync does not write them.
+      if (!(touches_ahead_ && soon && madvise(window, to - from, MADV_POPULATE_WRITE) == 0)) {
+        madvise(window, to - from, MADV_WILLNEED);
+      }
       window_ = static_cast<char*>(window);
       from_ = from;
       to_ = to;
@@ -187,8 +201,8 @@ int MappedFile::Truncate(uint64_t len) {
 
 extern "C" {
 
-ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit) {
-  return reinterpret_cast<ecotone_mapped_file*>(new (std::nothrow) ecotone::MappedFile(fd, len, limit));
+ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit, bool touches_ahead) {
+  return reinterpret_cast<ecotone_mapped_file*>(new (std::nothrow) ecotone::MappedFile(fd, len, limit, touches_ahead));
 }
 
 int32_t ecotone_mapped_file_append(ecotone_mapped_file* file, const ecotone_bytes* parts, size_t count) {

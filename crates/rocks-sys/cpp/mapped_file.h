@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -26,8 +27,9 @@ class MappedFile {
   static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
   // `fd` is open for reading and writing, and stays so. Appending goes on behind the first `len` bytes, where nothing is that
-  // matters. It is expected to end at `limit`: no window leads beyond.
-  MappedFile(int fd, uint64_t len, uint64_t limit);
+  // matters. It is expected to end at `limit`: no window leads beyond. With `touches_ahead`, pages are made ready to be written ahead
+  // where appends are fast: not for a file that is synced after every few appends.
+  MappedFile(int fd, uint64_t len, uint64_t limit, bool touches_ahead);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -53,12 +55,14 @@ class MappedFile {
 
   const int fd_;
   const uint64_t limit_;
+  const bool touches_ahead_;
   std::atomic<uint64_t> len_;
   // The window: its bytes in memory, and where they are in the file.
   char* window_ = nullptr;
   size_t guard_ = 0;
   uint64_t from_ = 0;
   uint64_t to_ = 0;
+  std::chrono::steady_clock::time_point moved_at_{};
   // The file may be this long, with nothing that matters behind len_.
   uint64_t reserved_ = 0;
   // No further window is tried before.

@@ -11,7 +11,7 @@ namespace ecotone {
 
 // Shared by the open file and the list of logs.
 struct MappedLogs::Log {
-  Log(int fd, std::string local) : path(std::move(local)), descriptor{fd}, file(fd, 0, MappedFile::kNoLimit) {}
+  Log(int fd, std::string local) : path(std::move(local)), descriptor{fd}, file(fd, 0, MappedFile::kNoLimit, /*touches_ahead=*/false) {}
 
   IOStatus Trim() {
     std::lock_guard<std::mutex> lock(mutex);

@@ -104,7 +104,7 @@ ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecoton
 // A file that is appended to through a window in memory (mapped_file.h). One caller at a time.
 typedef struct ecotone_mapped_file ecotone_mapped_file;
 // `fd` is open for reading and writing, and stays so until the file is freed. Null when memory is short.
-ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit);
+ecotone_mapped_file* ecotone_mapped_file_new(int32_t fd, uint64_t len, uint64_t limit, bool touches_ahead);
 // 0 or an errno.
 int32_t ecotone_mapped_file_append(ecotone_mapped_file* file, const ecotone_bytes* parts, size_t count);
 // Forgets what was appended from `len` on.

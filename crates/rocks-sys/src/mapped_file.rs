@@ -39,14 +39,15 @@ unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
     /// Appends to `file`, which is open for reading and writing, behind its first `len` bytes; what lies behind these is lost. The
-    /// file is expected to end at `limit`, and may grow beyond: where that is near, all appends are calls.
+    /// file is expected to end at `limit`, and may grow beyond: where that is near, all appends are calls. With `touches_ahead` pages
+    /// are made ready ahead of fast appends, which saves a fault for each; a sync writes them then, so not where syncs are frequent.
     ///
     /// # Errors
     ///
     /// `OutOfMemory`.
-    pub fn new(file: Arc<File>, len: u64, limit: u64) -> io::Result<Self> {
+    pub fn new(file: Arc<File>, len: u64, limit: u64, touches_ahead: bool) -> io::Result<Self> {
         // SAFETY: the descriptor stays open, since the file is kept.
-        let raw = unsafe { ffi::ecotone_mapped_file_new(file.as_raw_fd(), len, limit) };
+        let raw = unsafe { ffi::ecotone_mapped_file_new(file.as_raw_fd(), len, limit, touches_ahead) };
         Ok(Self { raw: NonNull::new(raw).ok_or(io::ErrorKind::OutOfMemory)?, len, _file: file })
     }
 

@@ -67,6 +67,7 @@ pub struct ValueLog {
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
     most_open: usize,
+    syncs_each_write: bool,
     segments: RwLock<SegmentMap<Arc<Segment>>>,
     next_number: Mutex<u32>,
     written: Stream,
@@ -112,6 +113,7 @@ impl ValueLog {
             segment_bytes,
             segment_bytes_now: AtomicU64::new(LEAST_SEGMENT_BYTES),
             most_open: MOST_OPEN_SEGMENTS,
+            syncs_each_write: false,
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
             written: Stream::after(unsynced),
             relocated: Default::default(),
@@ -130,6 +132,11 @@ impl ValueLog {
     /// The same, with at most `most_open` sealed segments held open, where that is fewer.
     pub fn with_most_open(self, most_open: usize) -> Self {
         Self { most_open: most_open.min(MOST_OPEN_SEGMENTS), ..self }
+    }
+
+    /// The same, of a store that syncs each write.
+    pub fn with_synced_writes(self, syncs_each_write: bool) -> Self {
+        Self { syncs_each_write, ..self }
     }
 
     /// Replay is over: from now on a sync moves the watermark.
@@ -200,7 +207,8 @@ impl ValueLog {
             Place::Relocated(level) => Some(level),
         };
         let limit = self.most_segment_bytes();
-        let segment = Segment::create(&self.directory, number, resting_level, limit, &self.tap)?;
+        let syncs_often = self.syncs_each_write && resting_level.is_none();
+        let segment = Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.tap)?;
         *next = after;
         let all: u64 = self.segments.read().values().map(|segment| segment.bytes()).sum();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);

@@ -82,6 +82,7 @@ impl Drop for InFlight {
 
 impl Segment {
     /// Makes a new segment in `directory`, with its header, for appending up to about `limit` bytes. Its name is not durable yet.
+    /// `syncs_often`: after every few appends.
     ///
     /// # Errors
     ///
@@ -91,6 +92,7 @@ impl Segment {
         number: SegmentNumber,
         resting_level: Option<u32>,
         limit: u64,
+        syncs_often: bool,
         tap: &Tap,
     ) -> Result<Arc<Self>> {
         let path = directory.join(file_name(number));
@@ -107,7 +109,7 @@ impl Segment {
             return Err(Error::io("write", &path, &error));
         }
         let file = Arc::new(file);
-        let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit)
+        let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit, !syncs_often)
             .map_err(|error| Error::io("append to", &path, &error))?;
         Ok(Arc::new(Self {
             number,
@@ -435,7 +437,7 @@ mod tests {
     fn a_damaged_header_is_refused_and_says_where() {
         let directory = tempfile::tempdir().unwrap();
         let number = SegmentNumber(3);
-        drop(Segment::create(directory.path(), number, None, 4096, &Tap::SILENT).unwrap());
+        drop(Segment::create(directory.path(), number, None, 4096, false, &Tap::SILENT).unwrap());
         let path = directory.path().join(file_name(number));
         let good = std::fs::read(&path).unwrap();
         for bit in 0..good.len() * 8 {
@@ -459,11 +461,11 @@ mod tests {
     #[test]
     fn an_append_that_failed_leaves_no_trace() {
         let directory = tempfile::tempdir().unwrap();
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, &Tap::SILENT).unwrap();
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &Tap::SILENT).unwrap();
         let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
         // A file opened for reading takes no bytes.
         let read_only = Arc::new(File::open(segment.path()).unwrap());
-        let lost = MappedFile::new(read_only, segment.bytes(), 1 << 20).unwrap();
+        let lost = MappedFile::new(read_only, segment.bytes(), 1 << 20, false).unwrap();
         let writable = segment.appends.lock().replace(lost);
         segment.append(&[b"lost"]).unwrap_err();
         assert_eq!(segment.bytes(), 38);
@@ -495,7 +497,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
         let tap = Tap::of(Some(&hooks));
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, &tap).unwrap();
+        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &tap).unwrap();
         // A copy and a call.
         for bytes in [1000, 300_000] {
             segment.append(&[&vec![1; bytes]]).unwrap_err();

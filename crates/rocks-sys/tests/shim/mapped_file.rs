@@ -34,7 +34,7 @@ fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
         let directory = tempfile::tempdir().expect("a directory");
         let (path, file) = file(directory.path());
         file.write_all_at(b"header, and what is lost", 0).expect("writes");
-        let mut appends = MappedFile::new(file.clone(), 6, limit).expect("there is memory");
+        let mut appends = MappedFile::new(file.clone(), 6, limit, limit != 3_000_000).expect("there is memory");
         let (mut expected, mut numbers) = (b"header".to_vec(), Numbers(7));
         while expected.len() < 6_000_000 {
             let most = [30, 5_000, 70_000, 1_500_000][numbers.below(4) as usize / (1 + numbers.below(3) as usize)];
@@ -73,7 +73,7 @@ fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
 fn more_parts_than_an_append_may_have_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, file) = file(directory.path());
-    let mut appends = MappedFile::new(file, 0, NO_LIMIT).expect("there is memory");
+    let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
     let error = appends.append(&[&b"x"[..]; MOST_PARTS + 1]).expect_err("too many");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert_eq!(appends.append(&[&b"x"[..]; MOST_PARTS]).expect("as many as may be"), 0);
@@ -86,7 +86,7 @@ fn others_read_and_sync_what_is_appended_meanwhile() {
     const RECORD: usize = 1000;
     let directory = tempfile::tempdir().expect("a directory");
     let (_, file) = file(directory.path());
-    let mut appends = MappedFile::new(file.clone(), 0, NO_LIMIT).expect("there is memory");
+    let mut appends = MappedFile::new(file.clone(), 0, NO_LIMIT, true).expect("there is memory");
     let appended = AtomicU64::new(0);
     let records = 10_000;
     std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn others_read_and_sync_what_is_appended_meanwhile() {
 fn a_full_disk_is_an_error_and_appending_goes_on_when_there_is_room() {
     let Some(disk) = Tmpfs::mount(6 << 20) else { return };
     let (path, file) = file(disk.path());
-    let mut appends = MappedFile::new(file, 0, NO_LIMIT).expect("there is memory");
+    let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
     let append = |appends: &mut MappedFile, number: u64| appends.append(&[&[number as u8 + 1; 1000]]);
     for number in 0..1500 {
         append(&mut appends, number).expect("there is room");
@@ -159,7 +159,7 @@ fn a_full_disk_is_an_error_and_appending_goes_on_when_there_is_room() {
 fn a_page_that_the_kernel_cannot_give_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, file) = file(directory.path());
-    let mut appends = MappedFile::new(file.clone(), 0, NO_LIMIT).expect("there is memory");
+    let mut appends = MappedFile::new(file.clone(), 0, NO_LIMIT, true).expect("there is memory");
     appends.append(&[&[1; 5000]]).expect("appends");
     if length(&path) == 5000 {
         // This file system reserves nothing, so there is no window.
@@ -186,7 +186,7 @@ const CHILD: &str = "ECOTONE_TEST_SENT_BUS_ERROR";
 fn child_that_is_sent_a_bus_error() {
     let Some(directory) = std::env::var_os(CHILD) else { return };
     let (_, file) = file(Path::new(&directory));
-    let mut appends = MappedFile::new(file, 0, NO_LIMIT).expect("there is memory");
+    let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
     appends.append(&[b"x"]).expect("appends");
     // The runtime's own handler takes the first for a mistake of its own, and removes itself.
     for _ in 0..2 {
