@@ -10,7 +10,7 @@
 //! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
 //! [`SAMPLED_ONE_IN`]. Range deletions are not seen. A key that was deleted and written again counts as deleted until a compaction has met both.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::units::Bytes;
 
@@ -44,8 +44,8 @@ pub struct Overlap {
 /// The samples of all tables.
 #[derive(Clone, Debug)]
 pub struct Duplicates {
-    tables: HashMap<u64, Vec<KeySample>>,
-    held: HashMap<u64, Held>,
+    tables: BTreeMap<u64, Vec<KeySample>>,
+    held: BTreeMap<u64, Held>,
     /// Bytes of samples that something replaces.
     hidden: u64,
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
@@ -77,8 +77,8 @@ impl Duplicates {
     #[must_use]
     pub fn new(most_samples: usize) -> Self {
         Self {
-            tables: HashMap::new(),
-            held: HashMap::new(),
+            tables: BTreeMap::new(),
+            held: BTreeMap::new(),
             hidden: 0,
             one_in: SAMPLED_ONE_IN,
             samples: 0,
@@ -162,7 +162,7 @@ impl Duplicates {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     fn put(key: u64, bytes: u32) -> KeySample {
         KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes) }
