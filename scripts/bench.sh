@@ -27,15 +27,16 @@ measure() {
   "$ecotone" "$@" 2>&1 | tee -a "$results/$name.txt" || failed+=("$name")
 }
 
-# One store, beside bare RocksDB with the same options.
+# One store, with values with their keys, beside bare RocksDB with the same options: what our layers cost.
 for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekrandom mixgraph ycsb-{a,b,c,d,e,f}; do
-  measure "store-$workload" bench "$workload" --compare --dir "$stores/$workload" --keys 1000000 --seconds 30
+  measure "store-$workload" bench "$workload" --separation off --compare --dir "$stores/$workload" --keys 1000000 \
+    --seconds 30
   rm -rf "${stores:?}/$workload"
 done
 
-# Values apart from their keys, beside RocksDB alone and beside its BlobDB; under a limit of processor time; and updates, of which
-# the garbage shows in the space over time.
-apart=(--compare --keys 1000000 --rounds 3 --separation 128)
+# Values apart from their keys, as by default, beside RocksDB alone and beside its BlobDB; under a limit of processor time; and
+# updates, of which the garbage shows in the space over time.
+apart=(--compare --keys 1000000 --rounds 3)
 measure store-apart-fillrandom bench fillrandom "${apart[@]}" --dir "$stores/apart" --seconds 60 --baseline-durability none
 measure store-apart-sync bench fillrandom "${apart[@]}" --dir "$stores/sync" --seconds 60 --durability always --threads 16
 measure store-apart-cores bench fillrandom "${apart[@]}" --dir "$stores/cores" --seconds 60 --cores 0.4

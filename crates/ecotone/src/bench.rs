@@ -22,7 +22,7 @@ use crate::progress::Spinner;
                   seekrandom, ycsb-a to ycsb-f; updates (loads all keys, then puts of which --update-share per cent update keys of \
                   the load and the rest insert new ones).\n\nExamples, our store beside RocksDB alone, and beside \
                   BlobDB:\n  ecotone bench fillrandom --seconds 20 --compare\n  ecotone bench updates --zipf 0.9 --seconds 60 \
-                  --separation 128 --compare --baseline rocksdb-blob --report updates.html"
+                  --compare --baseline rocksdb-blob --report updates.html"
 )]
 pub(crate) struct Arguments {
     /// What to run
@@ -89,9 +89,7 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables, in bytes [default: as the profile has it]
     #[arg(long)]
     memory_limit: Option<u64>,
-    /// Values of at least so many bytes are kept apart from their keys, in the value log or BlobDB's files; off: none
-    /// [default: off; of rocksdb-blob 128]
-    #[arg(long, value_name = "BYTES|off", value_parser = separation)]
+    #[arg(long, value_name = "BYTES|off", value_parser = separation, help = separation_help())]
     separation: Option<SeparationArgument>,
     /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only)
     #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
@@ -127,11 +125,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
     let target = arguments.target.parse::<TargetKind>()?;
-    let separation = match arguments.separation {
-        None if target == TargetKind::RocksdbBlob => Some(StoreSettings::LEAST_BLOB_BYTES),
-        None => None,
-        Some(SeparationArgument(min_bytes)) => min_bytes,
-    };
+    let separation = arguments.separation.map_or(target.default_separation(), |asked| asked.0);
     let sizes = StoreSettings::for_target(target, arguments.profile.parse::<Profile>()?, separation);
     let options = BenchOptions {
         workload: WorkloadOptions {
@@ -218,6 +212,15 @@ pub(crate) fn separation(text: &str) -> Result<SeparationArgument, String> {
             _ => Err("give the least length of a value in bytes, at least 1, or `off`".into()),
         },
     }
+}
+
+fn separation_help() -> String {
+    let [ours, blobs] = [TargetKind::Engine, TargetKind::RocksdbBlob]
+        .map(|target| target.default_separation().map_or("off".to_owned(), |bytes| bytes.to_string()));
+    format!(
+        "Values of at least so many bytes are kept apart from their keys, in the value log or BlobDB's files; off: none \
+         [default: {ours}; of rocksdb off, of rocksdb-blob {blobs}]"
+    )
 }
 
 fn describe(progress: &BenchProgress) -> String {

@@ -26,8 +26,8 @@ pub(crate) struct Arguments {
     /// Policies to compare, in order: local, local-split, edgepilot, eco, eco-gate, eco-target
     #[arg(long, value_delimiter = ',', default_value = "local,local-split,edgepilot,eco")]
     policies: Vec<String>,
-    /// Values of at least so many bytes are kept apart from their keys; off: none. Of several, such as off,128, each policy runs
-    /// with each
+    /// Values of at least so many bytes are kept apart from their keys; off: none, as in the papers, though serve and bench keep
+    /// them apart. Of several, such as off,128, each policy runs with each
     #[arg(long, value_name = "BYTES|off", value_delimiter = ',', default_value = "off", value_parser = separation)]
     separation: Vec<SeparationArgument>,
     /// Length of each run

@@ -15,12 +15,12 @@ use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
-use ecotone_engine::StoreOptions;
+use ecotone_engine::DEFAULT_SEPARATION_BYTES;
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
-    Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option, set_store_options,
+    Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option, store_options,
 };
 
 use crate::allocator;
@@ -69,8 +69,7 @@ pub(crate) struct Arguments {
     /// Memory for block cache and memtables of this process, in bytes
     #[arg(long)]
     memory_limit: Option<u64>,
-    /// Further options of the store, as name=value; a wrong name lists all. profile=small-device keeps the process below 128 MiB
-    #[arg(long = "store-option", value_name = "NAME=VALUE")]
+    #[arg(long = "store-option", value_name = "NAME=VALUE", help = store_option_help())]
     store_options: Vec<String>,
 
     /// Run this workload inside the server (see `ecotone bench --help` for their names)
@@ -152,6 +151,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     daemon.stop().context("stopping")
 }
 
+fn store_option_help() -> String {
+    format!(
+        "Further options of the store, as name=value; a wrong name lists all. profile=small-device keeps the process below 128 MiB; \
+         separation_min_bytes: values of at least so many bytes are kept apart from their keys, in the value log \
+         (default {DEFAULT_SEPARATION_BYTES}; off: none)"
+    )
+}
+
 impl Arguments {
     fn workload(&self) -> Result<Option<WorkloadOptions>> {
         let Some(name) = &self.workload else { return Ok(None) };
@@ -189,8 +196,8 @@ impl Arguments {
     }
 
     fn serve_options(&self) -> Result<ServeOptions> {
-        let mut store = StoreOptions::default();
-        allocator::suit(set_store_options(&mut store, &self.store_options)?);
+        let (mut store, profile) = store_options(&self.store_options)?;
+        allocator::suit(profile);
         let asked = |name: &str| self.store_options.iter().any(|one| one.split('=').next() == Some(name));
         // What was asked for wins over the policy, also where it is RocksDB's default.
         let max_subcompactions = asked("max_subcompactions").then_some(store.max_subcompactions);

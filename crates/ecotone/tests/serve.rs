@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use ecotone_server::record::{Final, Record};
@@ -112,16 +112,25 @@ fn a_federation_reads_what_it_loaded() {
     }
 }
 
-/// What RocksDB was opened with, as it writes it down itself.
-fn subcompactions(arguments: &[&str]) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let mut server = Server::with(directory.path(), "only", arguments);
+/// The store in `directory` of a server that has run.
+fn serve_once(directory: &Path, arguments: &[&str]) -> PathBuf {
+    let mut server = Server::with(directory, "only", arguments);
     server.address();
     server.terminate();
-    let files = std::fs::read_dir(directory.path().join("only/store")).unwrap().map(|file| file.unwrap().path());
+    directory.join("only/store")
+}
+
+/// What RocksDB was opened with, as it writes it down itself.
+fn rocksdb_option(store: &Path, name: &str) -> String {
+    let files = std::fs::read_dir(store).unwrap().map(|file| file.unwrap().path());
     let options = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("OPTIONS-")).max();
     let text = std::fs::read_to_string(options.unwrap()).unwrap();
-    text.lines().find_map(|line| line.trim().strip_prefix("max_subcompactions=")).unwrap().to_owned()
+    let found = text.lines().rev().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('='));
+    found.unwrap().to_owned()
+}
+
+fn subcompactions(arguments: &[&str]) -> String {
+    rocksdb_option(&serve_once(tempfile::tempdir().unwrap().path(), arguments), "max_subcompactions")
 }
 
 #[test]
@@ -131,6 +140,100 @@ fn a_split_that_is_asked_for_wins_over_the_policy() {
     let split = ["--policy", "local-split", "--cores", "8"];
     assert_ne!(subcompactions(&split), "1");
     assert_eq!(subcompactions(&[&split[..], &["--store-option", "max_subcompactions=1"]].concat()), "1");
+}
+
+/// The second line of the file that tells what the store is.
+fn format(store: &Path) -> String {
+    std::fs::read_to_string(store.join("STORE")).unwrap().lines().nth(1).unwrap().to_owned()
+}
+
+/// Bytes in the segments of a store that nobody has open.
+fn segment_bytes(store: &Path) -> u64 {
+    let Ok(files) = std::fs::read_dir(store.join("values")) else { return 0 };
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn values_are_kept_apart_unless_it_is_turned_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = ["--workload", "fillrandom", "--keys", "2000", "--seconds", "1"];
+    let fill = |option: &[&str]| {
+        let mut server = Server::with(directory.path(), "only", &[&load[..], option].concat());
+        server.address();
+        assert!(server.sums().0.writes > 0);
+        server.terminate();
+        directory.path().join("only/store")
+    };
+    // A store from before begins to keep new values apart when it is opened with the default.
+    let store = fill(&["--store-option", "separation_min_bytes=off"]);
+    assert_eq!((format(&store).as_str(), segment_bytes(&store)), ("format 1", 0));
+    assert_eq!(rocksdb_option(&store, "write_buffer_size"), (64 << 20).to_string());
+    let store = fill(&[]);
+    assert_eq!(format(&store), "format 2");
+    assert!(segment_bytes(&store) > 1 << 20, "{} bytes", segment_bytes(&store));
+    assert_eq!(rocksdb_option(&store, "write_buffer_size"), (8 << 20).to_string());
+    // With the profile for little memory the same holds, and what is asked for wins.
+    let longer = ["--store-option", "profile=small-device", "--store-option", "separation_min_bytes=4096"];
+    let before = segment_bytes(&store);
+    fill(&longer);
+    assert_eq!(rocksdb_option(&store, "write_buffer_size"), (4 << 20).to_string());
+    assert!(segment_bytes(&store) <= before, "values of 1000 bytes went to segments");
+}
+
+#[test]
+fn a_length_that_is_none_is_refused_and_nothing_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    for wrong in ["0", "some", "128B"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+        command.arg("serve").arg("--dir").arg(directory.path().join("refused")).args(["--listen", "127.0.0.1:0"]);
+        let out = command.args(["--store-option", &format!("separation_min_bytes={wrong}")]).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(!out.status.success());
+        assert!(said.contains("separation_min_bytes") && said.contains("or off"), "{said}");
+        assert!(!directory.path().join("refused").exists());
+    }
+}
+
+/// What `ecotone bench` prints of a small run.
+fn bench(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    command.args(["bench", "fillrandom", "--keys", "5000", "--ops", "5000"]).args(arguments);
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn a_benchmark_keeps_values_apart_unless_it_is_turned_off() {
+    let apart = |arguments: &[&str]| {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("store");
+        let report = bench(&[&["--json", "--dir", store.to_str().unwrap()], arguments].concat());
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        (report["options"]["store"]["separation_min_bytes"].as_u64(), segment_bytes(&store) > 5_000_000)
+    };
+    let default = u64::from(ecotone_engine::DEFAULT_SEPARATION_BYTES);
+    assert_eq!(apart(&[]), (Some(default), true));
+    assert_eq!(apart(&["--profile", "small-device"]), (Some(default), true));
+    assert_eq!(apart(&["--separation", "1001"]), (Some(1001), false));
+    assert_eq!(apart(&["--separation", "off"]), (None, false));
+    assert_eq!(apart(&["--target", "rocksdb"]), (None, false));
+    assert_eq!(apart(&["--target", "rocksdb-blob"]), (Some(128), false));
+}
+
+#[test]
+fn a_comparison_says_what_each_side_ran_with() {
+    let default = ecotone_engine::DEFAULT_SEPARATION_BYTES;
+    let lines = |arguments: &[&str]| {
+        let text = bench(&[&["--compare", "--rounds", "1"], arguments].concat());
+        text.lines().take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    let [apart, plain] = [
+        format!("values from {default} B on apart; memtable 8.0 MiB, level 1 32.0 MiB, tables 4.0 MiB"),
+        "values with their keys; memtable 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
+    ];
+    assert_eq!(lines(&[]), [format!("engine {apart}"), format!("rocksdb {plain}")]);
+    assert_eq!(lines(&["--separation", "off"]), [format!("engine {plain}"), format!("rocksdb {plain}")]);
 }
 
 #[test]

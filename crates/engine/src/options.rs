@@ -37,6 +37,13 @@ pub enum OpenMode {
 /// The shortest segment, and the longest: a pointer's offset has 32 bits.
 pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
 
+/// The least length of a value that `ecotone serve` and `ecotone bench` keep apart from its key, in bytes. [`StoreOptions::default`]
+/// keeps none apart: a caller of the library says what it wants.
+///
+/// A longer value is dearer to rewrite with each compaction than to write once and to reach through a pointer; a shorter one is
+/// not. Why they meet about here: see `docs/space.md#threshold`.
+pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
+
 /// Which values go to the value log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Separation {

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use common::{Model, assert_equals};
 use ecotone_engine::{
-    Attributes, Compression, Durability, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify,
+    Attributes, Compression, DEFAULT_SEPARATION_BYTES, Durability, OpenMode, Separation, Store, StoreOptions,
+    WriteOptions, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -127,6 +128,53 @@ fn a_store_of_format_1_opens_and_works() {
     assert_equals(&store, &model);
     store.close().unwrap();
     assert_equals(&Store::open(copy.path(), OpenMode::Open, common::small()).unwrap(), &model);
+}
+
+#[test]
+fn a_store_of_format_1_keeps_new_values_apart_and_the_old_ones_where_they_are() {
+    let copy = copy_of_fixture(1);
+    let mut model = expected();
+    let format = || fs::read_to_string(copy.path().join("STORE")).unwrap().lines().nth(1).unwrap().to_owned();
+    let apart = || common::small().with_separation(DEFAULT_SEPARATION_BYTES);
+    // Whoever only looks changes nothing.
+    assert_equals(&Store::open(copy.path(), OpenMode::ReadOnly, apart()).unwrap(), &model);
+    assert_eq!(format(), "format 1");
+
+    let store = Store::open(copy.path(), OpenMode::Open, apart()).unwrap();
+    assert_eq!(format(), "format 2");
+    assert_equals(&store, &model);
+    assert_eq!(*store.get(b"both").unwrap().unwrap().attributes(), BOTH);
+    let in_segments = |store: &Store| store.value_log().unwrap().referenced_bytes;
+    assert_eq!(in_segments(&store), 0);
+    // What a compaction moves stays with its key.
+    store.compact(..).unwrap();
+    assert_eq!(in_segments(&store), 0);
+
+    let long = DEFAULT_SEPARATION_BYTES as usize;
+    // Half of the keys have an old value.
+    for number in 0..120_u64 {
+        let key = format!("key{number:03}").into_bytes();
+        let value = vec![number as u8; if number % 2 == 0 { long } else { long - 1 }];
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.delete(b"versioned").unwrap();
+    model.remove(b"versioned".as_slice());
+    store.flush(true).unwrap();
+    let written = in_segments(&store);
+    assert_eq!(written, 60 * (12 + "key000".len() + long) as u64, "the long ones and no others");
+    assert_equals(&store, &model);
+    store.close().unwrap();
+
+    let found = verify(copy.path(), |_| ()).unwrap();
+    assert!(found.is_sound() && found.entries == model.len() as u64, "{found:?}");
+    // And back: what is apart is read, and new values stay with their keys.
+    let store = Store::open(copy.path(), OpenMode::Open, common::small()).unwrap();
+    assert_equals(&store, &model);
+    store.put(b"later", &vec![1; 10 * long]).unwrap();
+    store.flush(true).unwrap();
+    assert_eq!(in_segments(&store), written);
+    assert_eq!(format(), "format 2");
 }
 
 #[test]

@@ -21,4 +21,4 @@ pub use ecotone_offload::free_bytes;
 pub use error::{Error, Result};
 pub use monitor::{Progress, RecordSink};
 pub use options::{EmulatedCores, ServeOptions};
-pub use store_options::{STORE_OPTIONS, set_store_option, set_store_options};
+pub use store_options::{STORE_OPTIONS, set_store_option, store_options};

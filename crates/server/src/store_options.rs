@@ -1,10 +1,13 @@
 //! The store's options by name, as the command line and profiles give them.
 
-use ecotone_engine::{MemoryLimit, Profile, Separation, StoreOptions};
+use std::num::NonZeroU32;
+
+use ecotone_engine::{DEFAULT_SEPARATION_BYTES, MemoryLimit, Profile, StoreOptions};
 
 use crate::error::{Error, Result};
 
 const PROFILE: &str = "profile=";
+const SEPARATION: &str = "separation_min_bytes=";
 
 type Setter = fn(&mut StoreOptions, &str) -> std::result::Result<(), String>;
 
@@ -69,13 +72,13 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
     }),
     ("block_bytes", "size of a data block", |options, value| number(value).map(|number| options.block_bytes = number)),
     ("separation_min_bytes", "least length of a value that is kept apart from its key, or off", |options, value| {
-        options.separation = match value {
-            "off" => None,
-            bytes => {
-                let bytes = bytes.parse().map_err(|_| "must be a whole number from 1 on, or off".to_owned())?;
-                Some(Separation::from_bytes(bytes))
-            }
-        };
+        if value == "off" {
+            options.separation = None;
+            return Ok(());
+        }
+        let bytes: NonZeroU32 =
+            value.parse().map_err(|_| format!("must be a whole number of bytes, 1 to {}, or off", u32::MAX))?;
+        *options = std::mem::take(options).with_separation(bytes.get());
         Ok(())
     }),
     ("space_max_bytes", "most bytes that the store's folder may take, or off", |options, value| {
@@ -111,24 +114,43 @@ fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String
     value.parse().map(Some).map_err(|_| format!("must be a whole number of bytes, or {word}"))
 }
 
-/// Sets the options that `assignments` name, the profile before all others wherever it stands. Returns the profile.
+/// What a server's store is opened with, and the profile that it comes from: the profile's options, with values of at least
+/// [`DEFAULT_SEPARATION_BYTES`] apart from their keys, and then what `assignments` say. Both change sizes that others name, so
+/// they are set first wherever they stand.
 ///
 /// # Errors
-/// As [`set_store_option`]; two profiles are refused.
-pub fn set_store_options(options: &mut StoreOptions, assignments: &[impl AsRef<str>]) -> Result<Profile> {
+/// As [`set_store_option`]; two profiles are refused, and two lengths from which values are kept apart.
+pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, Profile)> {
     let assignments = || assignments.iter().map(AsRef::as_ref);
-    let profiles: Vec<&str> = assignments().filter(|one| one.starts_with(PROFILE)).collect();
-    if profiles.len() > 1 {
-        return Err(Error::Configuration(format!("store option profile is given twice: {}", profiles.join(", "))));
+    let only = |begin: &'static str| {
+        let found: Vec<&str> = assignments().filter(|one| one.starts_with(begin)).collect();
+        match found[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one)),
+            _ => {
+                let name = begin.trim_end_matches('=');
+                Err(Error::Configuration(format!("store option {name} is given twice: {}", found.join(", "))))
+            }
+        }
+    };
+    let mut options = StoreOptions::default();
+    let profile = only(PROFILE)?;
+    if let Some(profile) = profile {
+        set_store_option(&mut options, profile)?;
     }
-    for assignment in profiles.iter().copied().chain(assignments().filter(|one| !one.starts_with(PROFILE))) {
-        set_store_option(options, assignment)?;
+    match only(SEPARATION)? {
+        Some(separation) => set_store_option(&mut options, separation)?,
+        None => options = options.with_separation(DEFAULT_SEPARATION_BYTES),
+    }
+    for assignment in assignments().filter(|one| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION)) {
+        set_store_option(&mut options, assignment)?;
     }
     // It was accepted above.
-    Ok(profiles.first().and_then(|one| one[PROFILE.len()..].parse().ok()).unwrap_or_default())
+    Ok((options, profile.and_then(|one| one[PROFILE.len()..].parse().ok()).unwrap_or_default()))
 }
 
-/// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it comes first.
+/// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it comes first; then a length
+/// from which values are kept apart, which cuts sizes as [`StoreOptions::with_separation`] does.
 ///
 /// # Errors
 /// [`Error::Configuration`], with the names there are or what the value must be.
@@ -147,19 +169,45 @@ pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<
 mod tests {
     use super::*;
 
+    fn sizes(options: &StoreOptions) -> [u64; 3] {
+        [options.memtable_bytes, options.level_base_bytes, options.target_file_bytes]
+    }
+
     #[test]
     fn a_profile_is_what_others_change_wherever_it_stands() {
-        let mut options = StoreOptions::default();
-        let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=128"];
-        assert_eq!(set_store_options(&mut options, &given).unwrap(), Profile::SmallDevice);
-        let small = StoreOptions::small_device();
-        assert_eq!((options.memtable_bytes, options.target_file_bytes), (2 << 20, small.target_file_bytes));
+        let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=200"];
+        let (options, profile) = store_options(&given).unwrap();
+        assert_eq!(profile, Profile::SmallDevice);
+        let small = StoreOptions::small_device().with_separation(200);
+        assert_eq!(sizes(&options), [2 << 20, small.level_base_bytes, small.target_file_bytes]);
         assert_eq!(options.memory.as_ref().map(MemoryLimit::limit_bytes), small.memory.map(|it| it.limit_bytes()));
-        assert_eq!(options.separation, Some(Separation::from_bytes(128)));
-        assert_eq!(set_store_options(&mut options, &["memtable_count=3"]).unwrap(), Profile::Default);
-        let refused = |given: &[&str]| set_store_options(&mut StoreOptions::default(), given).unwrap_err().to_string();
+        assert_eq!(options.separation, small.separation);
+        assert_eq!(store_options(&["memtable_count=3"]).unwrap().1, Profile::Default);
+        let refused = |given: &[&str]| store_options(given).unwrap_err().to_string();
         assert!(refused(&["profile=tiny"]).contains("small-device"));
-        assert!(refused(&["profile=default", "profile=small-device"]).contains("twice"));
+        assert!(refused(&["profile=default", "profile=small-device"]).contains("profile is given twice"));
+    }
+
+    #[test]
+    fn values_are_apart_unless_it_is_turned_off() {
+        let of = |given: &[&str]| store_options(given).unwrap().0;
+        for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
+            let (options, apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
+            assert_eq!((options.separation, sizes(&options)), (apart.separation, sizes(&apart)), "{profile}");
+            assert!(options.separation.is_some());
+            let options = of(&[given, &["separation_min_bytes=off"]].concat());
+            assert_eq!((options.separation, sizes(&options)), (None, sizes(&profile.options())), "{profile}");
+        }
+        // Sizes that are asked for are taken as they are, on either side.
+        let large = ["memtable_bytes=134217728", "separation_min_bytes=1000"];
+        assert_eq!(of(&large).memtable_bytes, 128 << 20);
+        assert_eq!(of(&large).separation.map(|it| it.min_bytes), Some(1000));
+        for wrong in ["0", "-1", "", "128B", "1.5", "on", "none", "Off", "4294967296"] {
+            let refused = store_options(&[format!("separation_min_bytes={wrong}")]).unwrap_err().to_string();
+            assert!(refused.contains("separation_min_bytes") && refused.contains("or off"), "{refused}");
+        }
+        let twice = store_options(&["separation_min_bytes=128", "separation_min_bytes=off"]).unwrap_err().to_string();
+        assert!(twice.contains("separation_min_bytes is given twice"), "{twice}");
     }
 
     #[test]

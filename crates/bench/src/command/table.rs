@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{BenchReport, Comparison, Ratios};
+use crate::target::StoreSettings;
 
 /// One run as lines of text.
 pub fn report_table(report: &BenchReport) -> String {
@@ -13,6 +14,7 @@ pub fn report_table(report: &BenchReport) -> String {
         let _ = writeln!(text, "{name:<22}{value}");
     };
     line("workload", format!("{} on {}", report.workload, report.target));
+    line("store", layout(&report.options.store));
     line("operations", format!("{} in {:.2} s", grouped(report.ops), report.seconds));
     line("throughput", format!("{} op/s", grouped(report.ops_per_s.round() as u64)));
     for (kind, ops) in &report.ops_by_kind {
@@ -59,11 +61,15 @@ pub fn report_table(report: &BenchReport) -> String {
     text
 }
 
-/// A comparison as a table: each round, then the median of the ratios of our store by the mark.
+/// A comparison as a table: what each side was opened with, each round, then the median of the ratios of our store by the mark.
 pub fn comparison_table(comparison: &Comparison) -> String {
     let mut text = String::new();
     let heads = ["op/s", "cpu/op", "stall", "war", "sar", "sar, end", "sar, max", "rss"];
     let mark = comparison.rounds.first().map_or("", |round| round.baseline.target.name());
+    for report in comparison.rounds.first().iter().flat_map(|round| [&round.engine, &round.baseline]) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:<23}{}", report.target, layout(&report.options.store));
+    }
     row(&mut text, &format!("engine / {mark}"), heads.map(str::to_owned));
     let cells = |ratios: &Ratios| {
         [
@@ -85,6 +91,14 @@ pub fn comparison_table(comparison: &Comparison) -> String {
     row(&mut text, "least", cells(&comparison.least));
     row(&mut text, "greatest", cells(&comparison.greatest));
     text
+}
+
+/// Where values lie, and the sizes that follow from it.
+fn layout(store: &StoreSettings) -> String {
+    let values =
+        store.separation_min_bytes.map_or("with their keys".to_owned(), |from| format!("from {from} B on apart"));
+    let [memtable, level, table] = [store.memtable_bytes, store.level_base_bytes, store.target_file_bytes].map(bytes);
+    format!("values {values}; memtable {memtable}, level 1 {level}, tables {table}")
 }
 
 fn row(text: &mut String, name: &str, cells: [String; 8]) {

@@ -187,7 +187,10 @@ impl<'a> Federation<'a> {
                 put("--store-option", format!("separation_min_bytes={bytes}").into());
                 store.separated().options()
             }
-            None => store.options(),
+            None => {
+                put("--store-option", "separation_min_bytes=off".into());
+                store.options()
+            }
         };
         for option in options_of_store {
             put("--store-option", option.into());

@@ -1,6 +1,8 @@
 //! How the targets are opened: the one table.
 
-use ecotone_engine::{Compression, Durability, MemoryLimit, Profile, Separation, StoreOptions};
+use ecotone_engine::{
+    Compression, DEFAULT_SEPARATION_BYTES, Durability, MemoryLimit, Profile, Separation, StoreOptions,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -28,6 +30,16 @@ impl TargetKind {
             TargetKind::Engine => "engine",
             TargetKind::Rocksdb => "rocksdb",
             TargetKind::RocksdbBlob => "rocksdb-blob",
+        }
+    }
+
+    /// The least length of a value that `ecotone bench` keeps apart from its key unless asked for otherwise, in bytes; none: all
+    /// stay with their keys.
+    pub const fn default_separation(self) -> Option<u32> {
+        match self {
+            TargetKind::Engine => Some(DEFAULT_SEPARATION_BYTES),
+            TargetKind::Rocksdb => None,
+            TargetKind::RocksdbBlob => Some(StoreSettings::LEAST_BLOB_BYTES),
         }
     }
 }
@@ -78,7 +90,7 @@ pub struct StoreSettings {
     /// Bits per key of the Bloom filter, 0 for none.
     pub bloom_bits_per_key: u32,
     /// Values of at least this many bytes are kept apart from their keys, in the value log or in BlobDB's files; none: all stay
-    /// with their keys.
+    /// with their keys. Default none; what `ecotone bench` asks for is [`TargetKind::default_separation`].
     pub separation_min_bytes: Option<u32>,
     /// Of BlobDB: the share of its files, oldest first, whose live values a compaction moves when it meets them. Default 0.25, as
     /// RocksDB's; range 0 to 1.
