@@ -8,7 +8,7 @@
 //! Bounds: at most as many samples are kept as the caller says; beyond that every second one is dropped, again and again.
 //!
 //! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
-//! [`SAMPLED_ONE_IN`]. Range deletions are not seen. A key that was deleted and written again counts as deleted until a compaction has met both.
+//! [`SAMPLED_ONE_IN`]. Range deletions are not seen.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,9 @@ use crate::units::Bytes;
 /// A key is sampled when its hash is a multiple of it.
 pub const SAMPLED_ONE_IN: u64 = 64;
 
+/// No sparser sample is of use.
+const SPARSEST: u64 = 1 << 40;
+
 /// One sampled key of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySample {
@@ -24,6 +27,8 @@ pub struct KeySample {
     pub hash: u64,
     /// What the value takes on the device; `None` for a deletion.
     pub bytes: Option<u32>,
+    /// The larger, the newer; 0 where nothing older can be left.
+    pub sequence: u64,
 }
 
 /// Whether a key of this hash is sampled.
@@ -60,20 +65,23 @@ struct Held {
     values: u32,
     deletions: u32,
     bytes: u64,
+    /// Of the newest value and deletion that were ever seen. Compactions drop the older first, so it is also the newest there is.
+    newest_value: u64,
+    newest_deletion: u64,
 }
 
 impl Held {
     fn hidden(self) -> u64 {
         match (self.values, self.deletions) {
             (0, _) => 0,
-            (values, 0) => self.bytes - self.bytes / u64::from(values),
-            (_, _) => self.bytes,
+            (_, 1..) if self.newest_deletion > self.newest_value => self.bytes,
+            (values, _) => self.bytes - self.bytes / u64::from(values),
         }
     }
 }
 
 impl Duplicates {
-    /// Nothing yet. Of `most_samples` samples (at least 2) about 24 bytes each are kept in memory, and as much again by key.
+    /// Nothing yet. Of `most_samples` samples (at least 2) 32 bytes each are kept in memory, and twice as much by key.
     #[must_use]
     pub fn new(most_samples: usize) -> Self {
         Self {
@@ -103,14 +111,18 @@ impl Duplicates {
                 Some(bytes) => {
                     held.values += 1;
                     held.bytes += u64::from(bytes);
+                    held.newest_value = held.newest_value.max(sample.sequence);
                 }
-                None => held.deletions += 1,
+                None => {
+                    held.deletions += 1;
+                    held.newest_deletion = held.newest_deletion.max(sample.sequence);
+                }
             }
             self.hidden = self.hidden - before + held.hidden();
         }
         self.samples += samples.len();
         self.tables.insert(table, samples);
-        while self.samples > self.most_samples {
+        while self.samples > self.most_samples && self.one_in < SPARSEST {
             self.thin();
         }
         overlap
@@ -162,14 +174,13 @@ impl Duplicates {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     fn put(key: u64, bytes: u32) -> KeySample {
-        KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes) }
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes), sequence: 1 }
     }
 
-    fn delete(key: u64) -> KeySample {
-        KeySample { hash: key * SAMPLED_ONE_IN, bytes: None }
+    fn delete(key: u64, sequence: u64) -> KeySample {
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: None, sequence }
     }
 
     /// A hash in whose multiples nothing is to be seen.
@@ -207,21 +218,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_hides_as_a_whole() {
+    fn what_was_deleted_hides_as_a_whole_unless_it_was_written_again() {
         let mut duplicates = Duplicates::new(1000);
         duplicates.add(1, vec![put(1, 700)]);
         duplicates.add(2, vec![put(1, 300)]);
-        assert_eq!(duplicates.add(3, vec![delete(1), delete(2)]), Overlap { sampled: 2, replacing: 1 });
+        assert_eq!(duplicates.add(3, vec![delete(1, 2), delete(2, 2)]), Overlap { sampled: 2, replacing: 1 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
-        duplicates.retain(|table| table != 3);
-        assert_eq!(duplicates.hidden_bytes(), Bytes(500 * 64));
+        duplicates.add(4, vec![KeySample { sequence: 3, ..put(1, 200) }]);
+        assert_eq!(duplicates.hidden_bytes(), Bytes((1200 - 400) * 64));
+        // What was deleted is gone, and its deletion waits for the last level: nothing hides.
+        duplicates.retain(|table| table >= 3);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+        duplicates.retain(|table| table == 3);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(0));
     }
 
     #[test]
     fn with_fewer_samples_the_estimate_stays_near_the_truth() {
         // 200,000 keys, of which 80,000 are written again: 80 MB hide.
         let sampled = |keys: std::ops::Range<u64>| {
-            let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000) });
+            let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000), sequence: 1 });
             samples.filter(|sample| is_sampled(sample.hash)).collect::<Vec<_>>()
         };
         for most in [100_000, 2_000, 500] {
@@ -240,21 +256,37 @@ mod tests {
     proptest! {
         #[test]
         fn the_count_is_that_of_counting_anew(
-            steps in proptest::collection::vec((any::<bool>(), 0_u64..6, proptest::collection::btree_set(0_u64..30, 0..20)), 1..40),
+            steps in proptest::collection::vec(
+                (any::<bool>(), 0_u64..6, proptest::collection::btree_map(0_u64..30, any::<bool>(), 0..20)), 1..40),
+            most in prop_oneof![Just(10_000_usize), 2..40_usize],
         ) {
-            let mut duplicates = Duplicates::new(10_000);
-            let mut tables: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-            for (comes, table, keys) in steps {
-                if comes {
-                    duplicates.add(table, keys.iter().map(|key| put(*key, 10)).collect());
-                    tables.entry(table).or_insert(keys);
-                } else {
-                    duplicates.retain(|it| it != table);
-                    tables.remove(&table);
+            let mut duplicates = Duplicates::new(most);
+            let mut tables: BTreeMap<u64, BTreeMap<u64, (bool, u64)>> = BTreeMap::new();
+            for (sequence, (comes, table, keys)) in steps.into_iter().enumerate() {
+                let sequence = sequence as u64 + 1;
+                if !comes {
+                    // As compactions do, the oldest first: what is newest stays.
+                    let Some(oldest) = tables.keys().next().copied() else { continue };
+                    duplicates.retain(|it| it != oldest);
+                    tables.remove(&oldest);
+                    continue;
                 }
-                let all: usize = tables.values().map(BTreeSet::len).sum();
-                let different: BTreeSet<_> = tables.values().flatten().collect();
-                prop_assert_eq!(duplicates.hidden_bytes(), Bytes((all - different.len()) as u64 * 10 * SAMPLED_ONE_IN));
+                let number = table + 6 * sequence;
+                let samples = keys.iter().map(|(key, is_value)| match is_value {
+                    true => KeySample { sequence, ..put(*key, 10) },
+                    false => delete(*key, sequence),
+                });
+                duplicates.add(number, samples.collect());
+                tables.insert(number, keys.into_iter().map(|(key, is_value)| (key, (is_value, sequence))).collect());
+                prop_assert!(duplicates.samples <= most || duplicates.one_in >= SPARSEST);
+                let mut expected = 0;
+                for key in (0..30).filter(|key| (key * SAMPLED_ONE_IN).is_multiple_of(duplicates.one_in)) {
+                    let versions: Vec<_> = tables.values().filter_map(|table| table.get(&key)).collect();
+                    let values = versions.iter().filter(|(is_value, _)| *is_value).count() as u64;
+                    let newest = versions.iter().max_by_key(|(_, sequence)| *sequence);
+                    expected += values - u64::from(newest.is_some_and(|(is_value, _)| *is_value));
+                }
+                prop_assert_eq!(duplicates.hidden_bytes(), Bytes(expected * 10 * duplicates.one_in));
             }
         }
     }

@@ -1,10 +1,10 @@
 //! A sample of the keys of a table, which it keeps as property [`PROPERTY`]: what [`ecotone_policy::duplicates`] counts by.
 //!
 //! ```text
-//!  property: | hash | bytes | hash | bytes | ...            u64, u32, little-endian; in the order of the keys
+//!  property: | hash | sequence | bytes | hash | sequence | bytes | ...      u64, u64, u32, little-endian; in the order of the keys
 //! ```
 //!
-//! `hash` is XXH3 of the key; keys are sampled by it. `bytes` is the length of the value's record, or of the entry's value where that is
+//! `hash` is XXH3 of the key; keys are sampled by it. `sequence` is the number of the write, 0 where RocksDB has forgotten it. `bytes` is the length of the value's record, or of the entry's value where that is
 //! inline; [`DELETED`] for a deletion. Of a key with several versions the newest is sampled.
 //!
 //! Failure: a table without the property, of an earlier version of this program, has no samples.
@@ -15,7 +15,7 @@ use twox_hash::XxHash3_64;
 /// The name of the property.
 pub(crate) const PROPERTY: &str = "ecotone.keys";
 
-const ITEM_BYTES: usize = 12;
+const ITEM_BYTES: usize = 20;
 
 /// In the place of the bytes. No value is that long.
 const DELETED: u32 = u32::MAX;
@@ -30,13 +30,14 @@ pub(crate) struct KeySampler {
 impl KeySampler {
     /// An entry, in the order of the table; `bytes` as in [`KeySample`].
     #[inline]
-    pub(crate) fn add(&mut self, key: &[u8], bytes: Option<u32>) {
+    pub(crate) fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
         let hash = XxHash3_64::oneshot(key);
         if !is_sampled(hash) || hash == self.last && !self.property.is_empty() {
             return;
         }
         self.last = hash;
         self.property.extend_from_slice(&hash.to_le_bytes());
+        self.property.extend_from_slice(&sequence.to_le_bytes());
         self.property.extend_from_slice(&bytes.unwrap_or(DELETED).to_le_bytes());
     }
 
@@ -48,10 +49,11 @@ impl KeySampler {
 /// The samples of a table, none where the property is not one.
 pub(crate) fn decode(property: &[u8]) -> Vec<KeySample> {
     let sample = |item: &[u8; ITEM_BYTES]| {
-        let [a, b, c, d, e, f, g, h, bytes @ ..] = *item;
-        let hash = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let bytes = u32::from_le_bytes(bytes);
-        KeySample { hash, bytes: (bytes != DELETED).then_some(bytes) }
+        let (hash, rest) = item.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let (sequence, rest) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let bytes = rest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let bytes = (bytes != DELETED).then_some(bytes);
+        KeySample { hash: u64::from_le_bytes(*hash), bytes, sequence: u64::from_le_bytes(*sequence) }
     };
     match property.as_chunks() {
         (items, []) => items.iter().map(sample).filter(|sample| is_sampled(sample.hash)).collect(),
@@ -68,8 +70,8 @@ mod tests {
     fn sampled(keys: std::ops::Range<u32>) -> Vec<u8> {
         let mut sampler = KeySampler::default();
         for key in keys {
-            for _version in 0..2 {
-                sampler.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key));
+            for version in 0..2 {
+                sampler.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
             }
         }
         sampler.finish().1
@@ -86,6 +88,7 @@ mod tests {
         let deleted = first.iter().filter(|sample| sample.bytes.is_none()).count();
         assert!((deleted as f64 - expected / 2.0).abs() < 4.0 * (expected / 2.0).sqrt(), "{deleted}");
         assert!(first.iter().flat_map(|sample| sample.bytes).all(|bytes| bytes < 100_000));
+        assert!(first.iter().all(|sample| sample.sequence == 7), "the newest version");
     }
 
     #[test]

@@ -33,8 +33,11 @@ const ITEM_BYTES: usize = 12;
 /// Both properties begin with it.
 const PREFIX: &str = "ecotone.";
 
-/// Samples that are kept in memory, of all tables together: some 12 MiB. With one key in 64 they last for 16 million entries.
+/// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
 const MOST_SAMPLES: usize = 1 << 18;
+
+/// References that are kept in memory, of all tables together: 64 MiB. Tables beyond them are read again each time.
+const MOST_KEPT: usize = 1 << 22;
 
 /// Makes a collector for each table.
 #[derive(Debug)]
@@ -58,7 +61,7 @@ struct ReferenceCollector {
 }
 
 impl TableCollector for ReferenceCollector {
-    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, _sequence: u64, _file_bytes: u64) {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
         match kind {
             EntryKind::Put => {
                 let mut bytes = value.len();
@@ -66,9 +69,9 @@ impl TableCollector for ReferenceCollector {
                     bytes = pointer.record_bytes(key.len());
                     *self.bytes.entry(pointer.segment).or_default() += bytes as u64;
                 }
-                self.samples.add(key, Some(u32::try_from(bytes).unwrap_or(u32::MAX - 1)));
+                self.samples.add(key, Some(u32::try_from(bytes).unwrap_or(u32::MAX - 1)), sequence);
             }
-            EntryKind::Delete | EntryKind::SingleDelete => self.samples.add(key, None),
+            EntryKind::Delete | EntryKind::SingleDelete => self.samples.add(key, None, sequence),
             _ => (),
         }
     }
@@ -103,6 +106,8 @@ pub(crate) struct References {
     pub(crate) bytes: BTreeMap<SegmentNumber, u64>,
     /// What each table names, by its number.
     tables: BTreeMap<u64, Vec<(SegmentNumber, u64)>>,
+    /// Tables that are not kept until the next time.
+    surplus: Vec<u64>,
     /// Tables that do not say what they refer to, by their numbers.
     silent: BTreeMap<u64, String>,
     /// What of it is replaced by something in another table.
@@ -114,6 +119,7 @@ impl Default for References {
         Self {
             bytes: BTreeMap::new(),
             tables: BTreeMap::new(),
+            surplus: Vec::new(),
             silent: BTreeMap::new(),
             duplicates: Duplicates::new(MOST_SAMPLES),
         }
@@ -136,6 +142,9 @@ impl References {
         family: &impl AsColumnFamilyRef,
         identity: Identity,
     ) -> Result<BTreeMap<u64, Overlap>> {
+        for table in self.surplus.drain(..) {
+            self.tables.remove(&table);
+        }
         // Those that are silent are asked again, for their names; they are few.
         let known: Vec<_> = self.tables.keys().copied().collect();
         let live = collected_properties_but(db, family, PREFIX, &known)
@@ -144,16 +153,21 @@ impl References {
         self.tables.retain(|number, _| numbers.contains(number));
         self.duplicates.retain(|number| numbers.contains(&number));
         self.silent.clear();
-        let mut samples = BTreeMap::new();
+        let mut kept: usize = self.tables.values().map(Vec::len).sum();
+        let mut samples = Vec::new();
         for mut table in live {
             if self.tables.contains_key(&table.file_number) {
                 continue;
             }
             match table.properties.remove(PROPERTY).and_then(|property| decode(&property)) {
                 Some(items) => {
+                    kept += items.len();
+                    if kept > MOST_KEPT {
+                        self.surplus.push(table.file_number);
+                    }
                     self.tables.insert(table.file_number, items);
                     if let Some(property) = table.properties.remove(key_samples::PROPERTY) {
-                        samples.insert(table.file_number, key_samples::decode(&property));
+                        samples.push((table.file_number, key_samples::decode(&property)));
                     }
                 }
                 // Written before there was a value log.
@@ -170,7 +184,9 @@ impl References {
             *sum = sum.saturating_add(*bytes);
         }
         // The older first, so that a flush finds what it replaces.
-        Ok(samples.into_iter().map(|(number, samples)| (number, self.duplicates.add(number, samples))).collect())
+        samples.sort_by_key(|(_, samples)| samples.iter().map(|sample| sample.sequence).max());
+        let overlaps = samples.into_iter().map(|(number, samples)| (number, self.duplicates.add(number, samples)));
+        Ok(overlaps.filter(|(_, overlap)| overlap.sampled > 0).collect())
     }
 
     /// Numbers of the tables that name a segment of the cohort.
