@@ -98,6 +98,35 @@ fn cold_tables_are_compacted_on_purpose() {
 }
 
 #[test]
+fn what_hides_is_met_when_nothing_is_written_any_more_though_a_cohort_waits() {
+    let options = StoreOptions {
+        relocation: RelocationParameters { on_purpose_ratio: 1.9, urgent_ratio: 2.5, ..relocating().relocation },
+        ..relocating()
+    };
+    let (_directory, store) = common::store(options);
+    let mut model = Model::new();
+    let mut write = |keys: std::ops::Range<u64>, round: u64| {
+        for number in keys {
+            let key = format!("key{number:06}").into_bytes();
+            let value = value_of(&key, round, 100);
+            store.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        store.flush(true).unwrap();
+        model.iter().map(record_bytes).sum::<u64>()
+    };
+    write(0..2_000, 0);
+    store.compact(..).unwrap();
+    // A third of all bytes is garbage, and is known to be: that waits for compactions.
+    write(0..1_000, 1);
+    store.compact(..).unwrap();
+    // As much again hides above the last level.
+    let live = write(1_000..2_000, 2);
+    until(&store, |log| log.bytes < live * 13 / 10);
+    assert_equals(&store, &model);
+}
+
+#[test]
 fn readers_see_every_value_while_it_moves() {
     let (_directory, store) = common::shared(StoreOptions { l0_compaction_trigger: 2, ..relocating() });
     let keys: Vec<_> = (0..500_u64).map(|number| format!("key{number:04}").into_bytes()).collect();

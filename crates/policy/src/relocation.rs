@@ -134,13 +134,15 @@ impl RelocationParameters {
     pub fn for_free_share(&self, free_share: f64) -> Self {
         let part = (free_share / self.ample_free_share).clamp(0.0, 1.0);
         let nearer = |ratio: f64| 1.0 + (ratio - 1.0) * part.max(LEAST_DISTANCE);
+        // So much garbage is never moved, and writers must not be slowed down for it.
+        let may_stay = 1.0 / (1.0 - self.min_garbage_share);
         Self {
             begin_ratio: nearer(self.begin_ratio),
             end_ratio: nearer(self.end_ratio),
             on_purpose_ratio: nearer(self.on_purpose_ratio),
             urgent_ratio: nearer(self.urgent_ratio),
-            pace_ratio: nearer(self.pace_ratio),
-            slowest_ratio: nearer(self.slowest_ratio),
+            pace_ratio: nearer(self.pace_ratio).max(may_stay),
+            slowest_ratio: nearer(self.slowest_ratio).max(may_stay + LEAST_DISTANCE),
             min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
             ..self.clone()
         }
@@ -215,13 +217,21 @@ pub fn ratio_with_hidden(segments: &[SegmentUse], hidden: Bytes) -> f64 {
 
 /// The share of their time, 0 to 0.9, that writers rest at this ratio, so that relocation keeps up with them: none up to `pace_ratio`,
 /// most from `slowest_ratio` on, in proportion between.
-pub fn pace(ratio_with_unmet: f64, parameters: &RelocationParameters) -> f64 {
+pub fn pace(ratio_with_hidden: f64, parameters: &RelocationParameters) -> f64 {
     let span = parameters.slowest_ratio - parameters.pace_ratio;
-    ((ratio_with_unmet - parameters.pace_ratio) / span).clamp(0.0, 1.0) * MOST_REST
+    ((ratio_with_hidden - parameters.pace_ratio) / span).clamp(0.0, 1.0) * MOST_REST
 }
 
 /// Nobody waits for ever, however much garbage there is.
 const MOST_REST: f64 = 0.9;
+
+/// Whether tables are compacted on purpose at this ratio: from `on_purpose_ratio` on, and once they are, until half of the way to
+/// `begin_ratio` is done.
+pub fn is_on_purpose(ratio: f64, was: bool, parameters: &RelocationParameters) -> bool {
+    let least =
+        if was { (parameters.on_purpose_ratio + parameters.begin_ratio) / 2.0 } else { parameters.on_purpose_ratio };
+    ratio >= least
+}
 
 /// What a cohort may copy, which is what a pass takes in addition until it is over. At least what lives in any one segment, so that
 /// none is too large for ever.
@@ -452,6 +462,24 @@ mod tests {
         assert_eq!(copied_at_once(&segments(7), &parameters), Bytes(15 * MIB));
         assert_eq!(copied_at_once(&segments(8), &parameters), Bytes(25 * MIB));
         assert_eq!(copied_at_once(&[segment(1, 12, 10), segment(2, 12, 9)], &parameters), Bytes(10 * MIB));
+    }
+
+    #[test]
+    fn what_is_done_on_purpose_is_done_for_a_while() {
+        let parameters = RelocationParameters::default();
+        let at = |ratio, was| is_on_purpose(ratio, was, &parameters);
+        assert!(!at(1.44, false) && at(1.45, false));
+        assert!(at(1.33, true) && !at(1.32, true));
+    }
+
+    #[test]
+    fn writers_are_not_slowed_down_for_garbage_that_is_never_moved() {
+        // A fifth of each segment is garbage, less the last byte.
+        let segments: Vec<_> = (0..50).map(|number| segment(number, 100, 81)).collect();
+        let now = RelocationParameters::default().for_free_share(0.01);
+        now.validate().unwrap();
+        assert_eq!(cohort(&segments, &now, AMPLE), Cohort::default());
+        assert_eq!(pace(ratio(&segments), &now), 0.0);
     }
 
     #[test]

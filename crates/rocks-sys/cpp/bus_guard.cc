@@ -27,7 +27,10 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
   const bool sent = info->si_code <= 0;
   const auto at = sent ? 0 : reinterpret_cast<uintptr_t>(info->si_addr);
   for (Guarded& memory : guarded) {
-    if (sent || at < memory.from.load(std::memory_order_acquire) || at >= memory.to.load(std::memory_order_acquire)) {
+    const uintptr_t from = memory.from.load(std::memory_order_acquire);
+    const uintptr_t to = memory.to.load(std::memory_order_acquire);
+    // Read once more: between the two it may have become other memory's.
+    if (sent || at < from || at >= to || memory.from.load(std::memory_order_acquire) != from) {
       continue;
     }
     const int before = errno;
@@ -65,9 +68,9 @@ bool GuardIsInstalled() {
   return installed;
 }
 
-size_t Guard(const char* memory, uint64_t bytes) {
+size_t Guard(const char* memory, uint64_t bytes, size_t first) {
   const auto from = reinterpret_cast<uintptr_t>(memory);
-  for (size_t i = 0; i < kMostGuarded; i++) {
+  for (size_t i = first; i < kMostGuarded; i++) {
     uintptr_t free = 0;
     if (guarded[i].from.compare_exchange_strong(free, from, std::memory_order_acq_rel)) {
       guarded[i].failed.store(false, std::memory_order_relaxed);

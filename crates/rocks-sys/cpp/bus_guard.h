@@ -19,8 +19,8 @@ constexpr size_t kNoGuard = kMostGuarded;
 // Installs the handler, once. False where that is refused.
 bool GuardIsInstalled();
 
-// kNoGuard where no more can be guarded.
-size_t Guard(const char* memory, uint64_t bytes);
+// kNoGuard where no more can be guarded. Those before `first` are left to others.
+size_t Guard(const char* memory, uint64_t bytes, size_t first = 0);
 bool GuardHasFailed(size_t guard);
 // Before the memory is unmapped.
 void Unguard(size_t guard);

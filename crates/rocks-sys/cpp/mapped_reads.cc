@@ -16,6 +16,13 @@ struct ecotone_mapped_reads {
   size_t guard;
 };
 
+namespace {
+
+// Reads by calls are slower; appends by calls hold up users.
+constexpr size_t kLeftToAppends = ecotone::kMostGuarded / 2;
+
+}  // namespace
+
 extern "C" {
 
 ecotone_mapped_reads* ecotone_mapped_reads_new(int32_t fd, uint64_t len) {
@@ -26,7 +33,7 @@ ecotone_mapped_reads* ecotone_mapped_reads_new(int32_t fd, uint64_t len) {
   if (bytes == MAP_FAILED) {
     return nullptr;
   }
-  const size_t guard = ecotone::Guard(static_cast<char*>(bytes), len);
+  const size_t guard = ecotone::Guard(static_cast<char*>(bytes), len, kLeftToAppends);
   auto* reads = guard == ecotone::kNoGuard ? nullptr
                                            : new (std::nothrow) ecotone_mapped_reads{static_cast<char*>(bytes), len, guard};
   if (reads == nullptr) {

@@ -222,10 +222,16 @@ struct Sources {
 impl Sources {
     fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> crate::Result<()> {
         let relocation = &self.relocation;
-        match self.mapped.entry(segment.number()).or_insert_with(|| relocation.map(segment)) {
-            Some((mapped, _)) => segment.read_mapped(mapped, offset, into),
-            None => segment.read(offset, into),
+        let slot = self.mapped.entry(segment.number()).or_insert_with(|| relocation.map(segment));
+        if let Some((mapped, bytes)) = slot {
+            if segment.read_mapped(mapped, offset, into).is_ok() {
+                return Ok(());
+            }
+            // A page of it cannot be had. Calls find out which values are in the others.
+            relocation.mapped_bytes.fetch_sub(*bytes, Ordering::Relaxed);
+            *slot = None;
         }
+        segment.read(offset, into)
     }
 }
 

@@ -110,6 +110,7 @@ impl Segment {
         }
         let file = Arc::new(file);
         let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit, !syncs_often)
+            .inspect_err(|_| _ = std::fs::remove_file(&path))
             .map_err(|error| Error::io("append to", &path, &error))?;
         Ok(Arc::new(Self {
             number,

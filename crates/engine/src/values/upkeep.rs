@@ -25,7 +25,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::relocation::{
-    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, pace, ratio, ratio_with_hidden, rest,
+    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, is_on_purpose, pace, ratio,
+    ratio_with_hidden, rest,
 };
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
@@ -269,43 +270,66 @@ impl Thread {
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let hidden = self.hidden(&tables, round);
-        let ratio_with_hidden = ratio_with_hidden(&round.segments, hidden);
+        let free = self.free_of_failure(round);
+        let ratio_with_hidden = ratio_with_hidden(&free, hidden);
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
-        let grown = if is_given_up { None } else { self.choose(round) };
-        // Where nothing compacts a rest would help nobody.
+        let grown = if is_given_up { None } else { self.choose(round, &free) };
+        // Where nothing compacts, or nothing can be relocated, a rest would help nobody.
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let is_at_work =
             in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
-        let paced = if is_at_work { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
+        let paced =
+            if is_at_work && self.pass.is_some() { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
         if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
         }
-        let Some(grown) = grown else { return Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait)) };
-        if grown {
+        if grown == Some(true) {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
         }
-        self.step(db, round).map(Some)
+        if self.pursues(round) {
+            return self.step(db, round).map(Some);
+        }
+        let wait = wait.or(self.stuck.is_some().then_some(ROUND_INTERVAL));
+        Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait))
     }
 
-    /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It grows also while a pass is under
-    /// way: a compaction takes along what is known when it begins.
-    fn choose(&mut self, round: &Round) -> Option<bool> {
+    /// The segments but for those of passes that were given up.
+    fn free_of_failure(&mut self, round: &Round) -> Vec<SegmentUse> {
+        self.stuck.take_if(|(_, until)| Instant::now() >= *until);
+        let stuck = self.stuck.as_ref().map(|(stuck, _)| stuck);
+        let is_free = |it: &&SegmentUse| stuck.is_none_or(|stuck| !stuck.contains(&SegmentNumber(it.segment)));
+        round.segments.iter().filter(is_free).copied().collect()
+    }
+
+    /// Whether there is a cohort that is relocated on purpose.
+    fn pursues(&mut self, round: &Round) -> bool {
+        let parameters = self.parameters_now();
+        let Some(pass) = &mut self.pass else { return false };
+        pass.on_purpose = is_on_purpose(ratio(&round.segments), pass.on_purpose, &parameters);
+        self.relocation.set_pursued(pass.on_purpose);
+        pass.on_purpose
+    }
+
+    /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It changes also while a pass is under
+    /// way: a compaction takes along what is known when it begins. On purpose it is pursued until it is gone; in passing it is what
+    /// is cheapest now, so that segments whose tables nobody compacts do not keep others out.
+    fn choose(&mut self, round: &Round, free: &[SegmentUse]) -> Option<bool> {
         let gate = self.relocation.gate.as_ref();
         let parameters = self.parameters_now();
         let at_once = copied_at_once(&round.segments, &parameters).0;
         let room = gate.map_or(u64::MAX, |gate| gate.for_relocation()).min(at_once);
-        self.stuck.take_if(|(_, until)| Instant::now() >= *until);
-        let is_stuck =
-            |it: &SegmentUse| self.stuck.as_ref().is_some_and(|(stuck, _)| stuck.contains(&SegmentNumber(it.segment)));
-        let free: Vec<_> = round.segments.iter().filter(|segment| !is_stuck(segment)).copied().collect();
-        let chosen = cohort(&free, &parameters, Bytes(room));
+        let chosen = cohort(free, &parameters, Bytes(room));
         let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
         let pass = self.pass.get_or_insert_default();
         let before = pass.cohort.len();
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
+        let known = pass.cohort.clone();
+        if !pass.on_purpose {
+            pass.cohort.clear();
+        }
         // What is left of the cohort will be copied, too.
         let uses: SegmentMap<_> =
             round.segments.iter().map(|segment| (SegmentNumber(segment.segment), segment.referenced.0)).collect();
@@ -319,8 +343,8 @@ impl Thread {
             }
         }
         pass.cohort.extend(added);
-        let grown = pass.cohort.len() > kept;
-        if grown || kept < before {
+        let grown = !pass.cohort.is_subset(&known);
+        if grown || pass.cohort.len() < before {
             pass.steps_left = None;
             self.relocation.set_cohort(pass.cohort.clone());
         }
@@ -412,10 +436,8 @@ impl Thread {
     fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
-        pass.on_purpose |= ratio(&round.segments) >= parameters.on_purpose_ratio;
-        self.relocation.set_pursued(pass.on_purpose);
         let is_patient = pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
-        if !pass.on_purpose || is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
+        if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
         let Some(table) = next_table(db, &round.naming_cohort)? else {
@@ -431,8 +453,9 @@ impl Thread {
             if std::mem::replace(&mut self.has_failed, true) {
                 self.again = Some(until);
             }
-            let (stuck, _) = self.stuck.get_or_insert_with(|| (SegmentSet::default(), until));
+            let mut stuck = self.stuck.take().map(|(stuck, _)| stuck).unwrap_or_default();
             stuck.extend(self.pass.take().map(|pass| pass.cohort).unwrap_or_default());
+            self.stuck = Some((stuck, until));
             self.relocation.set_pursued(false);
             self.relocation.set_cohort(SegmentSet::default());
             return Ok(ROUND_INTERVAL);
