@@ -40,7 +40,7 @@ pub struct RelocationParameters {
     /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
     /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
-    /// The share of what lives that a cohort may copy in passing. Default 0.15, more than 0 and at most 1.
+    /// The share of what lives that a cohort may copy in passing. Default 0.12, more than 0 and at most 1.
     pub copied_in_passing: f64,
     /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.25, at
     /// least `copied_in_passing` and at most 1.
@@ -51,7 +51,7 @@ pub struct RelocationParameters {
     pub urgent_ratio: f64,
     /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.4, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.65, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.7, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -69,12 +69,12 @@ impl Default for RelocationParameters {
             end_ratio: 1.1,
             on_purpose_ratio: 1.45,
             min_garbage_share: 0.2,
-            copied_in_passing: 0.15,
+            copied_in_passing: 0.12,
             copied_on_purpose: 0.25,
             min_garbage_bytes: Bytes::from_mib(16),
             urgent_ratio: 1.7,
             pace_ratio: 1.4,
-            slowest_ratio: 1.65,
+            slowest_ratio: 1.7,
             ample_free_share: 0.25,
         }
     }
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn the_more_garbage_the_slower_are_writers_but_never_stopped() {
         let parameters = RelocationParameters::default();
-        let paces = [1.0, 1.4, 1.525, 1.65, 9.0].map(|ratio| pace(ratio, &parameters));
+        let paces = [1.0, 1.4, 1.55, 1.7, 9.0].map(|ratio| pace(ratio, &parameters));
         for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
             assert!((pace - expected).abs() < 1e-9, "{paces:?}");
         }
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(copied_at_once(&[], &parameters), Bytes(0));
         // 140 by 100, then 150 by 100.
         let segments = |bytes: u64| (0..20).map(move |number| segment(number, bytes, 5)).collect::<Vec<_>>();
-        assert_eq!(copied_at_once(&segments(7), &parameters), Bytes(15 * MIB));
+        assert_eq!(copied_at_once(&segments(7), &parameters), Bytes(12 * MIB));
         assert_eq!(copied_at_once(&segments(8), &parameters), Bytes(25 * MIB));
         assert_eq!(copied_at_once(&[segment(1, 12, 10), segment(2, 12, 9)], &parameters), Bytes(10 * MIB));
     }
