@@ -138,7 +138,7 @@ pub struct StoreOptions {
     /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
     pub reclaim_expired: bool,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
-    /// These pages count as resident, though the kernel can take them back. Default 256 MiB, 0 is none.
+    /// These pages count as resident, though the kernel can take them back. Default 128 MiB, 0 is none.
     pub mapped_bytes: u64,
     /// Hooks under RocksDB's file system.
     pub hooks: Option<FileSystemHooks>,
@@ -186,7 +186,7 @@ impl Default for StoreOptions {
             space: SpaceLimits::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
-            mapped_bytes: 256 * MIB,
+            mapped_bytes: 128 * MIB,
             hooks: None,
             offload: None,
             local_slots: None,
