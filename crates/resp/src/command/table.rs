@@ -1,0 +1,47 @@
+//! The table of all commands.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::{Command, strings, transactions};
+
+/// A longer word is no command.
+const MOST_NAME_BYTES: usize = 32;
+
+const FAMILIES: &[&[Command]] = &[strings::COMMANDS, transactions::COMMANDS];
+
+/// All commands, in the order of the table.
+pub fn all() -> impl Iterator<Item = &'static Command> {
+    FAMILIES.iter().copied().flatten()
+}
+
+/// The command of this name, in any case.
+pub fn find(name: &[u8]) -> Option<&'static Command> {
+    static BY_NAME: OnceLock<HashMap<&'static [u8], &'static Command>> = OnceLock::new();
+    let mut lower = [0; MOST_NAME_BYTES];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    BY_NAME.get_or_init(|| all().map(|command| (command.name.as_bytes(), command)).collect()).get(&*lower).copied()
+}
+
+impl Command {
+    /// The subcommand of this name, in any case.
+    pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+        self.subcommands.iter().find(|command| {
+            let (_, own) = command.name.split_once('|').unwrap_or(("", command.name));
+            own.as_bytes().eq_ignore_ascii_case(name)
+        })
+    }
+
+    /// Whether all of these [`super::flag`]s are set.
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Whether so many arguments, the name counted, are what it takes.
+    pub fn takes(&self, arguments: usize) -> bool {
+        let arguments = i64::try_from(arguments).unwrap_or(i64::MAX);
+        if self.arity < 0 { arguments >= -i64::from(self.arity) } else { arguments == i64::from(self.arity) }
+    }
+}

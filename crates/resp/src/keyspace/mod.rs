@@ -1,0 +1,91 @@
+//! The keys of a store as Redis knows them: typed, with an expiry, changed under latches, watched.
+//!
+//! Nothing here knows a command or a client.
+
+mod clock;
+mod group;
+mod latches;
+pub mod layout;
+mod numbers;
+mod orphans;
+pub mod slot;
+mod watch;
+
+use std::sync::Arc;
+
+use ecotone_engine::{Durability, Error as StoreError, Store};
+
+pub use clock::{Clock, NOTED_EVERY};
+pub use group::{Committed, Entry, Group, Keys, MAX_KEY_BYTES, Mark, Seen, Waiting};
+pub use latches::Latches;
+pub use layout::{CollectionId, Tag, Type};
+pub use orphans::{Orphans, Reclaimed};
+pub use slot::Slot;
+pub use watch::{Touched, Watches};
+
+use numbers::Numbers;
+
+/// The keys of one store. Shared by all threads; the store is used by nobody else meanwhile.
+#[derive(Debug)]
+pub struct Keyspace {
+    store: Arc<Store>,
+    latches: Latches,
+    watches: Watches,
+    clock: Clock,
+    numbers: Numbers,
+    orphans: Orphans,
+    syncs_each_write: bool,
+}
+
+impl Keyspace {
+    /// The keys of `store`, which was opened for writing with `durability`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
+    pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
+        let clock = Clock::from(read_number(&store, "clock")?.unwrap_or(0));
+        Ok(Arc::new(Self {
+            latches: Latches::default(),
+            watches: Watches::default(),
+            numbers: Numbers::of(&store)?,
+            orphans: Orphans::default(),
+            syncs_each_write: durability == Durability::Always,
+            clock,
+            store,
+        }))
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The time by which keys expire.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Who watches which key.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// Writes down what time it is, so that it is not earlier in the next life of the store: call it every [`NOTED_EVERY`].
+    ///
+    /// # Errors
+    ///
+    /// Those of a write; nothing is lost by one.
+    pub fn note_time(&self) -> Result<(), StoreError> {
+        self.store.put(&layout::own("clock"), &self.clock.now_ms().to_be_bytes())
+    }
+}
+
+fn read_number(store: &Store, name: &str) -> Result<Option<u64>, StoreError> {
+    let Some(found) = store.get(&layout::own(name))? else { return Ok(None) };
+    let number = <[u8; 8]>::try_from(&found[..]).map_err(|_| StoreError::Corrupt {
+        location: Some(format!("the keyspace's own entry {name:?}")),
+        detail: format!("{} bytes instead of 8", found.len()),
+    })?;
+    Ok(Some(u64::from_be_bytes(number)))
+}
