@@ -58,8 +58,7 @@ pub mod texts {
     use super::Failure;
 
     /// A key holds another type than the command is for.
-    pub const WRONG_TYPE: Failure =
-        Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
+    pub const WRONG_TYPE: Failure = Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
     /// Something is not a whole number of 64 bits.
     pub const NOT_AN_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
     /// Something is not a number.

@@ -449,8 +449,7 @@ impl<'c> Keys<'c> {
         self.seen.is_uncommitted |= !self.state.pending.is_empty() || self.state.cleared;
         let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
         if !self.state.cleared {
-            let mut scan =
-                self.keyspace.store.scan(range.start.as_slice()..range.end.as_slice(), direction, None)?;
+            let mut scan = self.keyspace.store.scan(range.start.as_slice()..range.end.as_slice(), direction, None)?;
             while let Some(entry) = scan.next_entry()? {
                 while let Some((key, written)) = pending.next_before(entry.key) {
                     if let Some(written) = written

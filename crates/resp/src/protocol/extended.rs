@@ -172,7 +172,11 @@ impl Extended {
         let larger = if power < 0 { &mut divisor } else { &mut digits };
         larger.multiply_power(5, power.unsigned_abs());
         let shift = divisor.bits() + QUOTIENT_BITS - digits.bits();
-        if shift >= 0 { digits.shift_left(shift as u64) } else { divisor.shift_left(shift.unsigned_abs()) }
+        if shift >= 0 {
+            digits.shift_left(shift as u64)
+        } else {
+            divisor.shift_left(shift.unsigned_abs())
+        }
         // Long division in base two: the quotient is below 2^(QUOTIENT_BITS + 1).
         divisor.shift_left(QUOTIENT_BITS as u64);
         let mut quotient = 0u128;

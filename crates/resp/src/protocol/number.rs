@@ -39,11 +39,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     }
     // Rust takes the same decimal forms as strtod, and one more: a sign before what already has one is refused by both.
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    let is_exact = if value.is_infinite() {
-        is_infinity(unsigned)
-    } else {
-        value != 0.0 || !has_value(unsigned)
-    };
+    let is_exact = if value.is_infinite() { is_infinity(unsigned) } else { value != 0.0 || !has_value(unsigned) };
     (is_exact && !value.is_nan()).then_some(value)
 }
 
