@@ -215,8 +215,11 @@ mod tests {
 
     fn attributes() -> impl Strategy<Value = Attributes> {
         let field = || proptest::option::of(1..=u64::MAX);
-        (field(), field(), any::<Option<NonZeroU8>>())
-            .prop_map(|(expires_at_ms, version, type_tag)| Attributes { expires_at_ms, version, type_tag })
+        (field(), field(), any::<Option<NonZeroU8>>()).prop_map(|(expires_at_ms, version, type_tag)| Attributes {
+            expires_at_ms,
+            version,
+            type_tag,
+        })
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct Store {
     pub(crate) read_options: ReadOptions,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
+    /// As `write_unsynced`, and never waits.
+    pub(crate) write_at_once: RocksWriteOptions,
     pub(crate) durability: Durability,
     directory: PathBuf,
     mode: OpenMode,
@@ -170,6 +172,8 @@ impl Store {
         }
         let mut write_synced = RocksWriteOptions::default();
         write_synced.set_sync(true);
+        let mut write_at_once = RocksWriteOptions::default();
+        write_at_once.set_no_slowdown(true);
         Ok(Self {
             wal_sync,
             watch,
@@ -179,6 +183,7 @@ impl Store {
             read_options: ReadOptions::default(),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
+            write_at_once,
             durability: options.durability,
             directory,
             mode,

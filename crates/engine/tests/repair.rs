@@ -4,9 +4,9 @@
 
 mod common;
 
-use std::num::NonZeroU8;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 
 use common::value_of;

@@ -15,7 +15,16 @@ pub enum Failure {
     MustWait,
     /// The store could not do it.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::WouldWait => Self::MustWait,
+            error => Self::Store(error),
+        }
+    }
 }
 
 /// What a command comes to.

@@ -12,5 +12,6 @@ pub mod error;
 pub mod execute;
 pub mod keyspace;
 pub mod protocol;
+pub mod serve;
 pub mod service;
 pub mod slowlog;

@@ -88,16 +88,16 @@ impl Group {
         &self.keyspace
     }
 
-    /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: one is taken by somebody else, and none was
-    /// taken here. Who may wait waits, and must hold none before.
+    /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: somebody else has one, and none was taken
+    /// here. Only who may wait and holds none waits: else two could wait for each other.
     pub fn hold(&mut self, slots: &[Slot], waiting: Waiting) -> bool {
         let before = self.state.held.len();
-        debug_assert!(waiting == Waiting::Never || before == 0, "who waits for a latch holds no other");
+        let waits = waiting == Waiting::Allowed && before == 0;
         for slot in slots {
             if before > 0 && self.state.held[..before].contains(slot) {
                 continue;
             }
-            if waiting == Waiting::Allowed {
+            if waits {
                 self.keyspace.latches.take(*slot);
             } else if !self.keyspace.latches.try_take(*slot) {
                 self.release_from(before);
@@ -106,6 +106,11 @@ impl Group {
             self.state.held.push(*slot);
         }
         true
+    }
+
+    /// Whether it has any latch.
+    pub fn holds_any(&self) -> bool {
+        !self.state.held.is_empty()
     }
 
     fn release_from(&mut self, first: usize) {
@@ -158,9 +163,13 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::write`].
+    /// Those of [`Store::write`]. After [`StoreError::WouldWait`] everything is as it was: commit it where waiting is allowed. After any
+    /// other the group is empty.
     pub fn commit(&mut self, waiting: Waiting) -> Result<Committed, StoreError> {
         let written = if self.is_empty() { Ok(Committed { needs_sync: false }) } else { self.write(waiting) };
+        if written == Err(StoreError::WouldWait) {
+            return written;
+        }
         self.release_from(0);
         let orphans = std::mem::take(&mut self.state.orphans);
         if written.is_ok() {
@@ -190,7 +199,7 @@ impl Group {
         }
         let needs_sync = waiting == Waiting::Never && self.keyspace.syncs_each_write;
         let durability = needs_sync.then_some(Durability::None);
-        store.write(&batch, WriteOptions { durability, ..WriteOptions::default() })?;
+        store.write(&batch, WriteOptions { durability, no_wait: waiting == Waiting::Never })?;
         Ok(Committed { needs_sync })
     }
 }

@@ -73,6 +73,11 @@ impl Reply {
         self.out.clear();
     }
 
+    /// Answers that are whole already, of this version.
+    pub fn raw(&mut self, answers: &[u8]) {
+        self.out.extend_from_slice(answers);
+    }
+
     /// All bytes so far; none remain.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
