@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ecotone_engine::{Attributes, Direction, Durability, Error as StoreError, Store, Value, WriteOptions};
 
@@ -200,6 +201,7 @@ impl Group {
         let needs_sync = waiting == Waiting::Never && self.keyspace.syncs_each_write;
         let durability = needs_sync.then_some(Durability::None);
         store.write(&batch, WriteOptions { durability, no_wait: waiting == Waiting::Never })?;
+        self.keyspace.is_written.store(true, Ordering::Relaxed);
         Ok(Committed { needs_sync })
     }
 }

@@ -9,9 +9,11 @@ pub mod layout;
 mod numbers;
 mod orphans;
 pub mod slot;
+mod upkeep;
 mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_engine::{Durability, Error as StoreError, Store};
 
@@ -21,6 +23,7 @@ pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
+pub use upkeep::Upkeep;
 pub use watch::{Touched, Watches};
 
 use numbers::Numbers;
@@ -35,6 +38,8 @@ pub struct Keyspace {
     numbers: Numbers,
     orphans: Orphans,
     syncs_each_write: bool,
+    /// Whether a group was committed since the time was noted.
+    is_written: AtomicBool,
 }
 
 impl Keyspace {
@@ -51,6 +56,7 @@ impl Keyspace {
             numbers: Numbers::of(&store)?,
             orphans: Orphans::default(),
             syncs_each_write: durability == Durability::Always,
+            is_written: AtomicBool::new(false),
             clock,
             store,
         }))
@@ -71,13 +77,17 @@ impl Keyspace {
         &self.watches
     }
 
-    /// Writes down what time it is, so that it is not earlier in the next life of the store: call it every [`NOTED_EVERY`].
+    /// Writes down what time it is, if clients have written since the last time: so that it is not earlier in the next life of the store.
+    /// An idle store is left alone. Call it every [`NOTED_EVERY`].
     ///
     /// # Errors
     ///
     /// Those of a write; nothing is lost by one.
     pub fn note_time(&self) -> Result<(), StoreError> {
-        self.store.put(&layout::own("clock"), &self.clock.now_ms().to_be_bytes())
+        if self.is_written.swap(false, Ordering::Relaxed) {
+            self.store.put(&layout::own("clock"), &self.clock.now_ms().to_be_bytes())?;
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ecotone_engine::{Duty, DutyObserver};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use super::connection::{Connection, Ended};
 use super::lane::Lane;
 use crate::client::{Client, ClientInfo, Then};
+use crate::keyspace::Upkeep;
 use crate::service::Service;
 
 /// How long clients may take to get their last replies when the server stops.
@@ -41,6 +43,12 @@ pub struct Listen {
     pub lanes: usize,
     /// Threads of each lane that may wait for the device.
     pub waiting_threads: usize,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { addresses: Vec::new(), socket: None, lanes: 1, waiting_threads: 16 }
+    }
 }
 
 /// Why it does not serve.
@@ -65,6 +73,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     lanes: Vec<JoinHandle<()>>,
     listening: Listening,
+    _upkeep: Upkeep,
 }
 
 /// Where it listens.
@@ -93,12 +102,16 @@ struct LaneSeat {
 }
 
 impl Server {
-    /// Listens, and serves `service` on threads of its own.
+    /// Listens, and serves `service` on threads of its own. `duties` is told that they are [`Duty::Foreground`].
     ///
     /// # Errors
     ///
     /// An address that cannot be had; nothing is served then.
-    pub fn start(service: Arc<Service>, listen: &Listen) -> Result<Self, ServeError> {
+    pub fn start(
+        service: Arc<Service>,
+        listen: &Listen,
+        duties: Option<Arc<dyn DutyObserver>>,
+    ) -> Result<Self, ServeError> {
         let refused = |address: String| move |source| ServeError::Listen { address, source };
         let mut tcp = Vec::new();
         for address in &listen.addresses {
@@ -126,26 +139,37 @@ impl Server {
             inboxes.push((inbox, clients));
         }
         let seats = Arc::new(seats);
-        let mut server = Self { stop, lanes: Vec::new(), listening };
+        let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
+        let mut server = Self { stop, lanes: Vec::new(), listening, _upkeep: upkeep };
         let mut listeners = Some((tcp, unix));
         for (number, (inbox, clients)) in inboxes.into_iter().enumerate() {
-            let runtime = tokio::runtime::Builder::new_current_thread()
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime
                 .enable_all()
                 .max_blocking_threads(listen.waiting_threads.max(1))
-                .thread_name(format!("ecotone-wait-{number}"))
-                .build()
-                .map_err(ServeError::Thread)?;
+                .thread_name(format!("ecotone-wait-{number}"));
+            if let Some((begin, end)) = duties.clone().zip(duties.clone()) {
+                runtime.on_thread_start(move || begin.begin(Duty::Foreground)).on_thread_stop(move || end.end());
+            }
+            let runtime = runtime.build().map_err(ServeError::Thread)?;
+            let duties = duties.clone();
             let (service, stopping, seats) = (service.clone(), stopping.clone(), seats.clone());
             let listeners = listeners.take();
             let thread = std::thread::Builder::new()
                 .name(format!("ecotone-lane-{number}"))
                 .spawn(move || {
+                    if let Some(duties) = &duties {
+                        duties.begin(Duty::Foreground);
+                    }
                     LocalSet::new().block_on(&runtime, async move {
                         if let Some((tcp, unix)) = listeners {
                             accept_all(&service, &seats, tcp, unix, &stopping);
                         }
                         serve_lane(Lane::new(service, clients), inbox, stopping).await;
                     });
+                    if let Some(duties) = &duties {
+                        duties.end();
+                    }
                 })
                 .map_err(ServeError::Thread)?;
             server.lanes.push(thread);
