@@ -168,8 +168,8 @@ fn a_password_is_asked_for_and_what_comes_before_it_is_kept_short() {
 
 #[test]
 fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
-    let space = SpaceLimits { max_bytes: Some(48 << 20), ..SpaceLimits::default() };
-    let options = StoreOptions { space, ..StoreOptions::default() };
+    let space = SpaceLimits { max_bytes: Some(48 << 20), reserve_bytes: Some(8 << 20) };
+    let options = StoreOptions { space, memtable_bytes: 2 << 20, ..StoreOptions::default() };
     let served = served(Limits::default(), options, 1);
     let mut wire = Wire::to(served.address);
     assert_eq!(wire.ask("SET first 1"), "+OK\r\n");

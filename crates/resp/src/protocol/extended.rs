@@ -52,7 +52,7 @@ pub fn add_decimals(value: &[u8], increment: &[u8]) -> Result<String, DecimalErr
     if sum.top() > *EXPONENTS.end() { Err(DecimalError::InfiniteSum) } else { Ok(sum.to_fixed()) }
 }
 
-/// A double as C's `%.17f` without trailing zeros, as `GEOPOS` and Lua's callers see it: no exponent, at most 17 decimals.
+/// A double as C's `%.17f` without trailing zeros, as `GEOPOS` writes it: no exponent, at most 17 decimals.
 pub fn format_double_fixed(value: f64) -> String {
     if !value.is_finite() {
         return value.to_string().to_ascii_lowercase();
@@ -218,7 +218,7 @@ impl Extended {
         let magnitude = if self.exponent >= 0 {
             let mut whole = Natural::new(self.mantissa);
             whole.shift_left(self.exponent.unsigned_abs());
-            whole.to_decimal()
+            whole.into_decimal()
         } else {
             let units = shift_right_nearest(u128::from(self.mantissa) * UNIT, self.exponent.saturating_neg());
             let text = format!("{}.{:017}", units / UNIT, units % UNIT);

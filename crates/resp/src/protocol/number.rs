@@ -37,7 +37,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
         let value = hexadecimal?.to_double()?;
         return Some(if negative { -value } else { value });
     }
-    // Rust takes the same decimal forms as strtod, and one more: a sign before what already has one is refused by both.
+    // Rust takes the same decimal forms as strtod, but tells no overflow and no underflow.
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let is_exact = if value.is_infinite() { is_infinity(unsigned) } else { value != 0.0 || !has_value(unsigned) };
     (is_exact && !value.is_nan()).then_some(value)
@@ -217,7 +217,7 @@ pub(super) fn shift_right_nearest(value: u128, bits: i64) -> u128 {
             let (quotient, rest, half) = (value >> bits, value & ((1 << bits) - 1), 1 << (bits - 1));
             quotient + u128::from(rest > half || (rest == half && quotient & 1 == 1))
         }
-        // Less than half of one, or exactly half and then even; more than half only for one bit count.
+        // Exactly one half goes to 0, the even one.
         128 => u128::from(value > 1 << 127),
         _ => 0,
     }
