@@ -7,6 +7,7 @@ pub mod disk;
 pub mod offloads;
 pub mod random;
 pub mod tmpfs;
+pub mod warnings;
 pub mod writes;
 
 use std::sync::Arc;
