@@ -85,3 +85,23 @@ impl Drop for DirectoryLock {
         }
     }
 }
+
+/// Who has the store open for writing, as far as that can be found out. A store that is opened for writing at this very moment by another
+/// process may find the directory locked, so ask only where there is a reason to.
+pub(crate) fn writer(directory: &Path) -> Option<LockHolder> {
+    match DirectoryLock::against_writers(directory) {
+        Err(Error::Locked { holder, .. }) => Some(holder),
+        _ => None,
+    }
+}
+
+/// The error of a reader, or, where somebody has the store open for writing who may have removed what is missing, that.
+pub(crate) fn unless_in_use(directory: &Path, error: Error) -> Error {
+    match error {
+        Error::Corrupt { .. } | Error::Io { .. } | Error::Rocks { .. } => match writer(directory) {
+            Some(holder) => Error::in_use(directory, holder, &error),
+            None => error,
+        },
+        other => other,
+    }
+}
