@@ -106,7 +106,8 @@ impl Opening {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
-            .with_synced_writes(store_options.durability == Durability::Always);
+            .with_synced_writes(store_options.durability == Durability::Always)
+            .with_mapped_reads(store_options.mapped_read_bytes);
         let log = Arc::new(match store_options.max_open_files {
             Some(most) => log.with_most_open(most as usize),
             None => log,
