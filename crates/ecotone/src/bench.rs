@@ -77,6 +77,12 @@ pub(crate) struct Arguments {
     /// Draw the keys that updates updates by a Zipfian of this theta, 0.01 to 0.999 [default: uniformly]
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
+    /// Entries that seekrandom reads after each seek, the one it lands on included: one operation. 1 to 10000 [default: 1]
+    #[arg(long, value_name = "N")]
+    scan_entries: Option<u32>,
+    /// Update what was loaded before the measured part: puts of uniformly drawn keys, in per cent of --keys, 0 to 1000 [default: 0]
+    #[arg(long, value_name = "PERCENT")]
+    updates_before: Option<f64>,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -139,6 +145,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             rate_ops_per_s: arguments.rate,
             update_share_percent: arguments.update_share,
             zipf_theta: arguments.zipf,
+            scan_entries: arguments.scan_entries,
+            updates_before_percent: arguments.updates_before,
             seed: arguments.seed,
             ..WorkloadOptions::default()
         },
@@ -228,6 +236,7 @@ fn describe(progress: &BenchProgress) -> String {
         BenchProgress::SettlingAfter => "waiting for compactions to end".into(),
         BenchProgress::Running(snapshot) => match snapshot.phase {
             Phase::Loading => format!("loading: {} keys", snapshot.loaded),
+            Phase::Updating => "loaded; updating".into(),
             Phase::Settling => "loaded; waiting for compactions to end".into(),
             Phase::Measuring | Phase::Finished => {
                 let seconds = snapshot.elapsed.as_secs_f64();

@@ -1,6 +1,6 @@
 //! The data layer of a store that has one: the value log, and what keeps it in step with RocksDB.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use rust_rocksdb::{DB, Options, WriteBatch};
 
 use crate::batch_records::{Record, records};
 use crate::choices::Durability;
+use crate::directory_lock::DirectoryLock;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
 use crate::group_sync::GroupSync;
@@ -34,7 +35,7 @@ use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
 use crate::values::tail;
 use crate::values::upkeep::{Settings, Upkeep, Wake};
-use crate::{Error, LockHolder, Result, StoreOptions, ValueLogProperties, identity};
+use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
 const IDLE: Separation = Separation::from_bytes(u32::MAX);
@@ -52,7 +53,7 @@ pub(crate) struct DataLayer {
     group: GroupSync,
     upkeep: Option<Upkeep>,
     /// Held as long as anything may be appended.
-    _lock: Option<File>,
+    _lock: Option<DirectoryLock>,
 }
 
 /// The data layer of a store whose database is being opened.
@@ -65,7 +66,7 @@ pub(crate) struct Opening {
     settings: Settings,
     wake: Arc<Wake>,
     opening: Arc<AtomicBool>,
-    lock: Option<File>,
+    lock: Option<DirectoryLock>,
     tap: Tap,
 }
 
@@ -99,13 +100,14 @@ impl Opening {
             return Ok(None);
         }
         // Before the segments are listed: those of a process that is still alive would grow behind our back.
-        let lock = if writable { Some(lock(directory)?) } else { None };
+        let lock = if writable { Some(DirectoryLock::for_writing(directory)?) } else { None };
         let tap = Tap::of(hooks.as_ref());
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
-            .with_synced_writes(store_options.durability == Durability::Always);
+            .with_synced_writes(store_options.durability == Durability::Always)
+            .with_mapped_reads(store_options.mapped_read_bytes);
         let log = Arc::new(match store_options.max_open_files {
             Some(most) => log.with_most_open(most as usize),
             None => log,
@@ -326,21 +328,6 @@ impl DataLayer {
     /// Ends the background work. Manual compactions must have been disabled.
     pub(crate) fn stop(&mut self) {
         self.upkeep = None;
-    }
-}
-
-/// Locks the store's directory among those that have a value log. RocksDB's own lock comes too late.
-fn lock(directory: &Path) -> Result<File> {
-    let failed = |error| Error::io("lock", directory, &error);
-    let file = File::open(directory).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked {
-            directory: directory.to_path_buf(),
-            holder: LockHolder::AnotherProcess,
-            detail: "its directory is locked".into(),
-        }),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

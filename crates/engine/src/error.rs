@@ -23,6 +23,20 @@ pub enum Error {
         /// RocksDB's words.
         detail: String,
     },
+    /// What was read does not fit together, and somebody has the store open for writing, who removes files and makes others meanwhile.
+    /// Nothing is known to be wrong. Close the store there, or make a checkpoint and read that; then try again.
+    #[error(
+        "the store {directory:?} is in use by {holder}, which changes files while they are read here: close it there, or read \
+         a checkpoint, then try again ({detail})"
+    )]
+    InUse {
+        /// The store's directory.
+        directory: PathBuf,
+        /// Who has it open.
+        holder: LockHolder,
+        /// What did not fit.
+        detail: String,
+    },
     /// There is no store in the directory. Create one, or correct the path.
     #[error("no store in {directory:?}: {reason}")]
     NotFound {
@@ -142,6 +156,10 @@ impl std::fmt::Display for LockHolder {
 impl Error {
     pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         Self::InvalidArgument { field, reason: reason.into() }
+    }
+
+    pub(crate) fn in_use(directory: &Path, holder: LockHolder, found: &impl ToString) -> Self {
+        Self::InUse { directory: directory.to_path_buf(), holder, detail: found.to_string() }
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, error: &std::io::Error) -> Self {

@@ -29,6 +29,7 @@ pub mod header;
 mod batch_records;
 mod choices;
 mod data_layer;
+mod directory_lock;
 mod duties;
 mod error;
 mod events;

@@ -142,6 +142,9 @@ pub struct StoreOptions {
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 128 MiB, 0 is none.
     pub mapped_bytes: u64,
+    /// Bytes of segments that may be mapped into memory for users' reads, which take less than half the processor time there. Beyond it,
+    /// values are read by calls. These pages count as resident, though the kernel can take them back. Default 256 MiB, 0 is none.
+    pub mapped_read_bytes: u64,
     /// Hooks under RocksDB's file system.
     pub hooks: Option<FileSystemHooks>,
     /// Runs compactions elsewhere. `None`: all are local.
@@ -189,6 +192,7 @@ impl Default for StoreOptions {
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
             mapped_bytes: 128 * MIB,
+            mapped_read_bytes: 256 * MIB,
             hooks: None,
             offload: None,
             local_slots: None,

@@ -98,7 +98,7 @@ impl StoreOptions {
     /// - `max_open_files`: 256 tables and as many segments, half of what a process may usually open.
     /// - `compaction_readahead_bytes`: 256 KiB for each input of a compaction instead of 2 MiB.
     /// - `max_wal_bytes`: 32 MiB of write-ahead logs: what is to be replayed after a crash.
-    /// - `mapped_bytes`: 0, since mapped pages count as resident.
+    /// - `mapped_bytes`, `mapped_read_bytes`: 0, since mapped pages count as resident.
     pub fn small_device() -> Self {
         Self {
             memory: Some(MemoryLimit::new(32 * MIB)),
@@ -113,6 +113,7 @@ impl StoreOptions {
             compaction_readahead_bytes: 256 * KIB,
             max_wal_bytes: 32 * MIB,
             mapped_bytes: 0,
+            mapped_read_bytes: 0,
             ..Self::default()
         }
     }

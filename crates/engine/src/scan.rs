@@ -2,13 +2,19 @@
 
 use std::ops::RangeBounds;
 
-use rust_rocksdb::{DBRawIterator, ReadOptions};
+use rust_rocksdb::ReadOptions;
 
 use crate::data_layer::DataLayer;
 use crate::header::{Attributes, Header, HeaderError, Kind};
 use crate::values::readers::Reader;
 use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
+
+mod ahead;
+mod rows;
+
+use ahead::{Ahead, Row};
+use rows::Rows;
 
 /// Which end of a range a scan begins at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,20 +31,16 @@ pub enum Direction {
 /// an error it is at its end. It pins blocks and memtables while it lives, so do not keep one for long.
 pub struct Scan<'s> {
     store: &'s Store,
-    rows: DBRawIterator<'s>,
-    direction: Direction,
-    state: State,
+    rows: Rows<'s>,
+    ahead: Ahead,
+    /// The entry's, where it was taken ahead.
+    row: Option<Row>,
     /// The record of the last value that came from the value log.
     record: Vec<u8>,
+    /// Whether there is no entry any more.
+    has_ended: bool,
     // After `rows`: keeps the segments that they refer to.
     _reader: Option<Reader>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Begin,
-    Within,
-    End,
 }
 
 /// One entry of a scan, where RocksDB or the scan holds it.
@@ -78,49 +80,54 @@ impl Store {
         }
         // Before the iterator is made.
         let reader = self.values.as_ref().map(DataLayer::reader);
-        let rows = self.db.raw_iterator_cf_opt(&self.family, options);
-        let state = if empty { State::End } else { State::Begin };
-        Ok(Scan { store: self, rows, direction, state, record: Vec::new(), _reader: reader })
+        let rows = Rows::new(self.db.raw_iterator_cf_opt(&self.family, options), direction, empty);
+        let (ahead, record) = (Ahead::default(), Vec::new());
+        Ok(Scan { store: self, rows, ahead, row: None, record, has_ended: false, _reader: reader })
     }
 }
 
 impl Scan<'_> {
     /// The next entry, or `None` after the last. The entry is valid until the next call.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>> {
-        match (self.state, self.direction) {
-            (State::Begin, Direction::Forward) => self.rows.seek_to_first(),
-            (State::Begin, Direction::Reverse) => self.rows.seek_to_last(),
-            (State::Within, Direction::Forward) => self.rows.next(),
-            (State::Within, Direction::Reverse) => self.rows.prev(),
-            (State::End, _) => return Ok(None),
-        }
         // The end, unless there is an entry.
-        self.state = State::End;
-        if !self.rows.valid() {
-            self.rows.status().map_err(|e| Error::from_rocks(&e))?;
+        if std::mem::replace(&mut self.has_ended, true) {
             return Ok(None);
         }
-        let Some((key, stored)) = self.rows.item() else {
-            return Ok(None);
-        };
+        let values = self.store.values.as_ref().map(|values| &*values.log);
+        self.row = None;
+        match values {
+            Some(values) if self.ahead.is_on() => {
+                let Some(row) = self.ahead.next(&mut self.rows, values)? else { return Ok(None) };
+                self.row = Some(row);
+            }
+            _ if !self.rows.advance()? => return Ok(None),
+            _ => {}
+        }
+        let Some((key, stored)) = row(&self.row, &self.rows) else { return Ok(None) };
         let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
-        let value = match (header.kind, &self.store.values) {
+        let value = match (header.kind, values) {
             (Kind::Inline, _) => &stored[header.bytes..],
             (Kind::Separated(pointer), Some(values)) => {
-                let value = values.log.read(key, pointer, &mut self.record)?;
+                let value = self.ahead.watch(|| values.read(key, pointer, &mut self.record))?;
                 &self.record[value]
             }
             (Kind::Separated(_), None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
         };
-        self.state = State::Within;
+        self.has_ended = false;
         Ok(Some(Entry { key, value, attributes: header.attributes }))
+    }
+
+    /// After an error: the key whose value could not be read. `None` where the scan itself failed.
+    pub(crate) fn key_at_error(&self) -> Option<Vec<u8>> {
+        row(&self.row, &self.rows).map(|(key, _)| key.to_vec())
     }
 }
 
-impl Scan<'_> {
-    /// After an error: the key whose value could not be read. `None` where the scan itself failed.
-    pub(crate) fn key_at_error(&self) -> Option<Vec<u8>> {
-        self.rows.key().map(<[u8]>::to_vec)
+/// The row of the entry: the one that was taken ahead, else where the rows are.
+fn row<'r>(taken: &'r Option<Row>, rows: &'r Rows<'_>) -> Option<(&'r [u8], &'r [u8])> {
+    match taken {
+        Some(row) => Some((&row.key, &row.stored)),
+        None => rows.row(),
     }
 }
 
@@ -135,3 +142,6 @@ impl Iterator for Scan<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use rust_rocksdb::{
 };
 
 use crate::data_layer::{DataLayer, Opening};
+use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
 use crate::family::{DATA_FAMILY, DataFamily};
@@ -79,8 +80,15 @@ impl Store {
     ///
     /// [`Error::InvalidArgument`] names the option that is out of range; [`Error::NotFound`],
     /// [`Error::AlreadyExists`] and [`Error::WrongFormat`] say what the directory holds; [`Error::Locked`] that it is in
-    /// use; [`Error::Corrupt`] that files are damaged.
+    /// use; [`Error::InUse`] that it is, and cannot even be read; [`Error::Corrupt`] that files are damaged.
     pub fn open(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
+        Self::open_as_found(directory, mode, options).map_err(|error| match mode {
+            OpenMode::ReadOnly => unless_in_use(directory, error),
+            _ => error,
+        })
+    }
+
+    fn open_as_found(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
         options.validate()?;
         self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;

@@ -17,11 +17,9 @@ use std::time::{Duration, Instant};
 
 use common::disk::{Change, Image, Recorded, Recorder, contents_below};
 use common::random::{Random, with_seeds};
-use common::writes::{LONG_BYTES, Writes, read_all, recount};
+use common::writes::{Writes, read_all, recount};
 use common::{directory_in_memory, until};
-use ecotone_engine::{Durability, OpenMode, SYNC_INTERVAL, Separation, Store, StoreOptions, WriteOptions, verify};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_engine::{Durability, OpenMode, SYNC_INTERVAL, Store, StoreOptions, WriteOptions, verify};
 
 /// In a folder that the store makes as well.
 const STORE: &str = "new/store";
@@ -43,19 +41,7 @@ const COUNTED: usize = 8;
 const SECOND_LIVES: usize = 25;
 
 fn options(durability: Durability) -> StoreOptions {
-    StoreOptions {
-        durability,
-        separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes: 4096 }),
-        l0_compaction_trigger: 2,
-        relocation: RelocationParameters {
-            begin_ratio: 1.1,
-            end_ratio: 1.05,
-            min_garbage_bytes: Bytes(4096),
-            ..RelocationParameters::default()
-        },
-        memtable_bytes: 256 * 1024,
-        ..common::small()
-    }
+    StoreOptions { durability, memtable_bytes: 256 * 1024, ..common::relocating_early(4096) }
 }
 
 /// A store that is written on a recorded disk.

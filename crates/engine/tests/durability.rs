@@ -12,30 +12,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::value_of;
-use ecotone_engine::{
-    Direction, Durability, Error, LockHolder, OpenMode, Separation, Store, StoreOptions, WriteOptions,
-};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_engine::{Direction, Durability, Error, LockHolder, OpenMode, Store, StoreOptions, WriteOptions};
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
 const SEPARATED: &str = "ECOTONE_TEST_SEPARATED";
 
-/// Small segments, so that a round seals and removes some.
-const SEPARATION: Separation = Separation { min_bytes: 100, segment_bytes: 64 * 1024 };
-
 /// Writes of the child: batches of this many keys, which must be there together or not at all.
 const BATCH: u64 = 3;
-
-fn durability(name: &str) -> Durability {
-    match name {
-        "none" => Durability::None,
-        "everysec" => Durability::EverySecond,
-        "always" => Durability::Always,
-        other => panic!("{other}"),
-    }
-}
 
 fn key(thread: u64, number: u64, part: u64) -> Vec<u8> {
     format!("t{thread}-n{number:08}-p{part}").into_bytes()
@@ -47,19 +31,10 @@ fn child() {
     let (Ok(directory), Ok(name)) = (std::env::var(DIRECTORY), std::env::var(DURABILITY)) else {
         return;
     };
-    let options = StoreOptions {
-        durability: durability(&name),
-        l0_compaction_trigger: 2,
-        separation: std::env::var_os(SEPARATED).is_some().then_some(SEPARATION),
-        // Early and often, so that kills meet it.
-        relocation: RelocationParameters {
-            begin_ratio: 1.1,
-            end_ratio: 1.05,
-            min_garbage_bytes: Bytes(64 * 1024),
-            ..RelocationParameters::default()
-        },
-        ..common::small()
-    };
+    let mut options = StoreOptions { durability: name.parse().unwrap(), ..common::relocating_early(64 * 1024) };
+    if std::env::var_os(SEPARATED).is_none() {
+        options.separation = None;
+    }
     let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options).unwrap();
     let generation = store.properties().unwrap().last_sequence;
     println!("opened {generation}");
@@ -83,7 +58,7 @@ fn child() {
     });
 }
 
-fn start(directory: &Path, durability: &str, separated: bool) -> Child {
+fn start(directory: &Path, durability: Durability, separated: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if separated {
         command.env(SEPARATED, "yes");
@@ -91,7 +66,7 @@ fn start(directory: &Path, durability: &str, separated: bool) -> Child {
     command
         .args(["child", "--exact", "--nocapture", "--test-threads=1"])
         .env(DIRECTORY, directory)
-        .env(DURABILITY, durability)
+        .env(DURABILITY, durability.name())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -99,7 +74,7 @@ fn start(directory: &Path, durability: &str, separated: bool) -> Child {
 }
 
 /// Kills children in the middle of `writes` acknowledged writes, several times over, and checks the store after each.
-fn nothing_acknowledged_is_lost(durability: &str, separated: bool, rounds: usize, writes: usize) {
+fn nothing_acknowledged_is_lost(durability: Durability, separated: bool, rounds: usize, writes: usize) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     for round in 0..rounds {
@@ -145,32 +120,32 @@ fn parse(line: &str) -> Option<(u64, u64, u64)> {
 
 #[test]
 fn a_kill_takes_nothing_without_sync() {
-    nothing_acknowledged_is_lost("none", false, 3, 4_000);
+    nothing_acknowledged_is_lost(Durability::None, false, 3, 4_000);
 }
 
 #[test]
 fn a_kill_takes_nothing_with_a_sync_every_second() {
-    nothing_acknowledged_is_lost("everysec", false, 3, 4_000);
+    nothing_acknowledged_is_lost(Durability::EverySecond, false, 3, 4_000);
 }
 
 #[test]
 fn a_kill_takes_nothing_with_a_sync_always() {
-    nothing_acknowledged_is_lost("always", false, 3, 300);
+    nothing_acknowledged_is_lost(Durability::Always, false, 3, 300);
 }
 
 #[test]
 fn a_kill_takes_no_separated_value_without_sync() {
-    nothing_acknowledged_is_lost("none", true, 20, 2_000);
+    nothing_acknowledged_is_lost(Durability::None, true, 20, 2_000);
 }
 
 #[test]
 fn a_kill_takes_no_separated_value_with_a_sync_every_second() {
-    nothing_acknowledged_is_lost("everysec", true, 20, 2_000);
+    nothing_acknowledged_is_lost(Durability::EverySecond, true, 20, 2_000);
 }
 
 #[test]
 fn a_kill_takes_no_separated_value_with_a_sync_always() {
-    nothing_acknowledged_is_lost("always", true, 5, 200);
+    nothing_acknowledged_is_lost(Durability::Always, true, 5, 200);
 }
 
 #[test]

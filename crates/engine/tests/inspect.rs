@@ -5,10 +5,14 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use common::{Model, fill};
-use ecotone_engine::{OpenMode, Separation, Store, StoreOptions, verify};
+use ecotone_engine::{Error, LockHolder, OpenMode, Separation, Store, StoreOptions, verify};
+
+const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 
 fn separated() -> StoreOptions {
     StoreOptions { separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }), ..common::small() }
@@ -99,4 +103,70 @@ fn the_end_of_a_segment_that_a_crash_tore_is_no_damage() {
     let report = verify(&path, |_| ()).unwrap();
     assert!(report.is_sound(), "{report:?}");
     assert!(report.torn_ends[0].place.ends_with(&format!("at offset {sound}")), "{:?}", report.torn_ends);
+}
+
+#[test]
+fn what_is_missing_of_a_store_in_use_is_no_damage() {
+    let (directory, store) = common::store(separated());
+    let path = directory.path().join("store");
+    // So few that only the WAL names them; and they are durable.
+    fill(&store, &mut Model::new(), 1, 100, 100);
+    store.sync().unwrap();
+    fs::remove_file(path.join("values/000001.segment")).unwrap();
+    let by_this_process = |error: &Error| matches!(error, Error::InUse { holder: LockHolder::ThisProcess, .. });
+    let refused = Store::open(&path, OpenMode::ReadOnly, separated()).unwrap_err();
+    assert!(by_this_process(&refused) && refused.to_string().contains("000001"), "{refused}");
+    let refused = verify(&path, |_| ()).unwrap_err();
+    assert!(by_this_process(&refused), "{refused}");
+    // Once nobody else can have removed it, it is what it is.
+    store.close().unwrap();
+    let refused = Store::open(&path, OpenMode::ReadOnly, separated()).unwrap_err();
+    assert!(matches!(refused, Error::Corrupt { .. }), "{refused}");
+    assert!(!verify(&path, |_| ()).unwrap().is_sound());
+}
+
+/// Not a test of its own: the child that the test below starts. Without its variable it has nothing to do.
+#[test]
+fn child() {
+    let Ok(directory) = std::env::var(DIRECTORY) else { return };
+    let store = Store::open(Path::new(&directory), OpenMode::Create, common::relocating_early(64 * 1024)).unwrap();
+    for round in 0.. {
+        fill(&store, &mut Model::new(), round, 2_000, 1_000);
+        println!("removed {}", store.value_log().unwrap().removed_segments);
+    }
+}
+
+#[test]
+fn a_store_is_never_said_to_be_damaged_while_another_process_removes_segments() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(DIRECTORY, &path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut removed = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok).filter_map(|line| {
+        let number = line.strip_prefix("removed ")?.parse::<u64>().ok()?;
+        Some(number)
+    });
+    let (mut before, mut in_use) = (0, 0);
+    let mut expect = |outcome: Result<bool, Error>| match outcome {
+        Ok(is_sound) => assert!(is_sound),
+        Err(Error::InUse { holder: LockHolder::AnotherProcess, .. }) => in_use += 1,
+        Err(other) => panic!("{other}"),
+    };
+    for _ in 0..20 {
+        // Some go between two looks, and so probably during one.
+        before = removed.find(|removed| *removed > before).unwrap();
+        expect(verify(&path, |_| ()).map(|report| report.is_sound()));
+        let reader = Store::open(&path, OpenMode::ReadOnly, separated());
+        expect(reader.and_then(|reader| reader.space()).map(|space| space.segment_bytes() > 0));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(in_use > 0, "nothing was missing of a store in use, so this has tested nothing");
+    let report = verify(&path, |_| ()).unwrap();
+    assert!(report.is_sound(), "{report:?}");
 }

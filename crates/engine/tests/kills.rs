@@ -17,10 +17,8 @@ use std::time::Duration;
 
 use common::random::{Random, with_seeds};
 use common::value_of;
-use common::writes::{LONG_BYTES, live_bytes, recount};
-use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use common::writes::{live_bytes, recount};
+use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions, WriteOptions, verify};
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
@@ -45,28 +43,7 @@ const LONG_ROUNDS: u64 = 20;
 const COUNTED: u64 = 3;
 
 fn options(durability: Durability) -> StoreOptions {
-    StoreOptions {
-        durability,
-        separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes: 64 * 1024 }),
-        l0_compaction_trigger: 2,
-        // Early and often, so that kills meet it.
-        relocation: RelocationParameters {
-            begin_ratio: 1.1,
-            end_ratio: 1.05,
-            min_garbage_bytes: Bytes(64 * 1024),
-            ..RelocationParameters::default()
-        },
-        ..common::small()
-    }
-}
-
-fn durability(name: &str) -> Durability {
-    match name {
-        "none" => Durability::None,
-        "everysec" => Durability::EverySecond,
-        "always" => Durability::Always,
-        other => panic!("{other}"),
-    }
+    StoreOptions { durability, ..common::relocating_early(64 * 1024) }
 }
 
 /// Which group a write is to.
@@ -91,7 +68,7 @@ fn child() {
     let (Ok(directory), Ok(name), Ok(begin)) = (variable(DIRECTORY), variable(DURABILITY), variable(BEGIN)) else {
         return;
     };
-    let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options(durability(&name))).unwrap();
+    let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options(name.parse().unwrap())).unwrap();
     // One write to the pipe for a line: lines of several threads do not mix.
     let say = |line: String| std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
     say("opened\n".into());
@@ -121,11 +98,11 @@ fn child() {
     });
 }
 
-fn start(directory: &Path, durability: &str, begin: [u64; WRITERS]) -> Child {
+fn start(directory: &Path, durability: Durability, begin: [u64; WRITERS]) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["child", "--exact", "--nocapture", "--test-threads=1"])
         .env(DIRECTORY, directory)
-        .env(DURABILITY, durability)
+        .env(DURABILITY, durability.name())
         .env(BEGIN, begin.map(|number| number.to_string()).join(","))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -151,7 +128,7 @@ enum After {
 }
 
 /// Starts a child, kills it, and returns what it said.
-fn live_and_die(directory: &Path, durability: &str, begin: [u64; WRITERS], after: After) -> Said {
+fn live_and_die(directory: &Path, durability: Durability, begin: [u64; WRITERS], after: After) -> Said {
     let mut child = start(directory, durability, begin);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let after = match after {
@@ -224,7 +201,7 @@ impl Kept {
     }
 }
 
-fn nothing_acknowledged_is_lost(durability_name: &str, seed: u64) {
+fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let mut random = Random::new(seed);
@@ -237,11 +214,11 @@ fn nothing_acknowledged_is_lost(durability_name: &str, seed: u64) {
             2 | 7 | 12 => After::Start(up_to(&mut random, 60)),
             _ => After::Opening(Duration::from_millis(10) + up_to(&mut random, 120)),
         };
-        let said = live_and_die(&path, durability_name, kept.next, after);
+        let said = live_and_die(&path, durability, kept.next, after);
         relocated_bytes += said.relocated_bytes;
         removed_segments += said.removed_segments;
 
-        let options = options(durability(durability_name));
+        let options = options(durability);
         let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
         kept.check(&store, &said);
         let (mut entries, mut live) = (0, 0);
@@ -273,15 +250,15 @@ fn nothing_acknowledged_is_lost(durability_name: &str, seed: u64) {
 
 #[test]
 fn kills_take_nothing_without_sync() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost("none", seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::None, seed));
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_every_second() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost("everysec", seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, seed));
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_always() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost("always", seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::Always, seed));
 }

@@ -6,15 +6,21 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::offloads::InProcess;
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{
-    CompactionOffload, LocalSlots, OpenMode, RemoteJob, RemoteOutcome, Store, StoreOptions, VerifyError, WorkerError,
+    CompactionOffload, LocalSlots, OpenMode, RemoteJob, RemoteOutcome, Separation, Store, StoreOptions, VerifyError,
+    WorkerError, verify_outputs,
+};
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
 use ecotone_rocks_sys::verify::VerifyError as TableError;
+use rust_rocksdb::compaction_service::open_and_compact_with_options;
+use rust_rocksdb::{CompactionServiceOptionsOverride, OpenAndCompactOptions};
 
 fn offloading(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
     StoreOptions { offload: Some(offload), l0_compaction_trigger: 2, background_compactions: 4, ..common::small() }
@@ -328,6 +334,74 @@ fn records_that_one_part_lost_are_found_in_the_sum_of_all() {
 fn a_result_for_another_level_is_refused() {
     let errors = refused(|_, _, result| edit(result, "", "output_level", |level| level + 1));
     assert!(errors.iter().all(|error| matches!(error, VerifyError::Foreign(_))), "{errors:?}");
+}
+
+/// A worker that leaves in its tables what it likes of the properties by which the owner knows what they name. It writes where the owner
+/// would put what it has fetched.
+struct Forging {
+    collectors: Option<Arc<dyn TableCollectorFactory>>,
+    refused: Mutex<Vec<VerifyError>>,
+}
+
+impl CompactionOffload for Forging {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        let mut options = rust_rocksdb::Options::default();
+        let mut table = rust_rocksdb::BlockBasedOptions::default();
+        table.set_block_size(job.table_format.block_bytes as usize);
+        options.set_block_based_table_factory(&table);
+        options.set_file_checksum_gen_factory(&rust_rocksdb::FileChecksumGenFactory::crc32c());
+        if let Some(collectors) = &self.collectors {
+            add_table_collector(&mut options, collectors.clone());
+        }
+        let mut overrides = CompactionServiceOptionsOverride::from_options(&options);
+        overrides.set_option("use_session_tmp_dir_for_remote_compaction", "true").unwrap();
+        let directory = job.output_directory();
+        fs::create_dir_all(&directory).unwrap();
+        let run = OpenAndCompactOptions::default();
+        let result =
+            open_and_compact_with_options(&run, &job.store_directory, job.output_name(), &job.input, &overrides);
+        let outcome = verify_outputs(&job, &result.unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+        self.refused.lock().unwrap().push(outcome.unwrap_err());
+        RemoteOutcome::Fallback
+    }
+
+    fn cancel_all(&self) {}
+    fn installed(&self, _job: u64, _ok: bool) {
+        panic!("nothing was to be installed");
+    }
+}
+
+/// Says the same of every table: that it names nothing, or one byte.
+struct Says(&'static [u8]);
+
+impl TableCollectorFactory for Says {
+    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
+        Some(Box::new(Self(self.0)))
+    }
+}
+
+impl TableCollector for Says {
+    fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {}
+
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        vec![("ecotone.values".into(), self.0.to_vec()), ("ecotone.keys".into(), Vec::new())]
+    }
+}
+
+/// Segments are removed by what tables say that they name.
+#[test]
+fn tables_that_do_not_say_what_they_name_are_refused() {
+    let one_byte = &[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    for (says, refused_for) in [(None, "ecotone.values"), (Some(&[][..]), "ecotone.values"), (Some(one_byte), "amount")]
+    {
+        let collectors = says.map(|says| Arc::new(Says(says)) as Arc<dyn TableCollectorFactory>);
+        let forging = Arc::new(Forging { collectors, refused: Mutex::default() });
+        exercise(forging.clone(), |options| options.separation = Some(Separation::from_bytes(50)));
+        let refused = forging.refused.lock().unwrap();
+        assert!(!refused.is_empty());
+        assert!(refused.iter().all(|error| error.to_string().contains(refused_for)), "{refused:?}");
+    }
 }
 
 #[test]

@@ -43,6 +43,12 @@ fn a_store_in_use_says_where_and_by_whom() {
         matches!(&refused, Error::Locked { directory, holder: LockHolder::ThisProcess, .. } if *directory == path),
         "{refused}"
     );
+    // So does one with a value log, which has a lock of its own.
+    let (other, separated) = common::store(common::relocating_early(64 * 1024));
+    let refused = Store::open(&other.path().join("store"), OpenMode::Open, small()).unwrap_err();
+    assert!(matches!(&refused, Error::Locked { holder: LockHolder::ThisProcess, .. }), "{refused}");
+    separated.close().unwrap();
+    Store::open(&other.path().join("store"), OpenMode::Open, small()).unwrap().close().unwrap();
     // Reading does not need the lock.
     store.put(b"k", b"v").unwrap();
     let reader = Store::open(&path, OpenMode::ReadOnly, small()).unwrap();

@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ecotone_engine::{ReceivedTable, VerifyError};
+use ecotone_engine::{ReceivedTable, RemoteJob, TableFormat, VerifyError};
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::verify::VerifyError as TableError;
 use tracing::warn;
@@ -68,14 +68,15 @@ pub(crate) struct Received {
 }
 
 impl Outputs {
-    /// For the outputs of a job that reads `input_bytes`; they will lie in `directory`.
-    pub(crate) fn new(shared: &Arc<Shared>, directory: PathBuf, input_bytes: u64) -> Result<Outputs> {
-        let checker =
-            Checker::start(shared.clone()).map_err(|error| Error::io("start a thread for", &directory, error))?;
+    /// For the outputs of a job.
+    pub(crate) fn new(shared: &Arc<Shared>, job: &RemoteJob) -> Result<Outputs> {
+        let directory = job.output_directory();
+        let checker = Checker::start(shared.clone(), job.table_format)
+            .map_err(|error| Error::io("start a thread for", &directory, error))?;
         Ok(Outputs {
             directory,
             chunk_bytes: shared.options.limits.chunk_bytes,
-            bytes_allowed: most_output_bytes(input_bytes),
+            bytes_allowed: most_output_bytes(job.input_bytes),
             bytes: 0,
             names: HashSet::new(),
             checker,
@@ -179,11 +180,11 @@ struct Checker {
 }
 
 impl Checker {
-    fn start(shared: Arc<Shared>) -> std::io::Result<Checker> {
+    fn start(shared: Arc<Shared>, format: TableFormat) -> std::io::Result<Checker> {
         Checker::spawn(move |arrived, taken, give_up| {
             let duty = shared.duty(Duty::Compaction);
             let before = shared.thread_use();
-            let tables = check_all(&arrived, &taken, give_up);
+            let tables = check_all(&arrived, &taken, format, give_up);
             let joules = shared.thread_use().since(before).joules;
             drop(duty);
             tables.map(|tables| (tables, joules))
@@ -254,13 +255,15 @@ impl Drop for Checker {
 fn check_all(
     arrived: &Receiver<Arrived>,
     taken: &Sender<()>,
+    format: TableFormat,
     give_up: &AtomicBool,
 ) -> Result<HashMap<String, ReceivedTable>> {
     let mut tables = HashMap::new();
     for table in arrived {
         // Nobody hears it only once the job has been given up.
         let _ = taken.send(());
-        tables.insert(table.name, ReceivedTable::take(&table.path, table.crc32c, give_up).map_err(refused)?);
+        let received = ReceivedTable::take(&table.path, table.crc32c, format, give_up).map_err(refused)?;
+        tables.insert(table.name, received);
     }
     Ok(tables)
 }
@@ -322,7 +325,8 @@ mod tests {
     #[test]
     fn what_the_thread_found_is_told_to_whoever_hands_it_a_table() {
         let mut checker = Checker::spawn(|arrived, taken, give_up| {
-            let tables = check_all(&arrived, &taken, give_up)?;
+            let format = TableFormat { block_bytes: 4096, bloom_bits_per_key: 10, counts_references: true };
+            let tables = check_all(&arrived, &taken, format, give_up)?;
             Ok((tables, 0.0))
         })
         .unwrap();

@@ -350,7 +350,7 @@ impl Away<'_> {
         let mut client = WorkerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut events = self
             .bounded(async { Ok(client.run(offer).await.map_err(|status| self.failed_call(status))?.into_inner()) })?;
-        let mut outputs = Outputs::new(shared, self.job.output_directory(), self.job.input_bytes)?;
+        let mut outputs = Outputs::new(shared, self.job)?;
         let outcome = self.follow(&mut events, &mut outputs, token).and_then(|finished| {
             let (result, received) = self.accept(&finished, &mut outputs)?;
             let joules = finished.joules + received.joules;

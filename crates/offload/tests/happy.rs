@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Owner, Storeless, wait_until};
-use ecotone_engine::Direction;
+use ecotone_engine::{Direction, Separation};
 use ecotone_offload::JobOutcome;
 
 /// What the metadata of one job may add: CURRENT, MANIFEST, OPTIONS and IDENTITY.
@@ -13,7 +13,17 @@ const METADATA_BYTES: u64 = 128 << 10;
 
 #[test]
 fn a_store_under_load_is_compacted_elsewhere_and_holds_the_same_data() {
-    let mut owner = Owner::start(|_, _| ());
+    is_compacted_elsewhere(None);
+}
+
+/// The owner counts again what each table that comes back says of the segments it names.
+#[test]
+fn so_is_one_with_values_apart() {
+    is_compacted_elsewhere(Some(Separation::from_bytes(50)));
+}
+
+fn is_compacted_elsewhere(separation: Option<Separation>) {
+    let mut owner = Owner::start(|_, store| store.separation = separation);
     let address = owner.federation.address().to_owned();
     let worker = Storeless::start("worker", |options| options.join = Some(address));
     owner.write_until("three offloaded jobs", |owner| owner.offloaded() >= 3);

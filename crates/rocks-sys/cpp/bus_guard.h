@@ -13,7 +13,7 @@
 namespace ecotone {
 
 // So many pieces of memory are guarded at a time.
-constexpr size_t kMostGuarded = 256;
+constexpr size_t kMostGuarded = 512;
 constexpr size_t kNoGuard = kMostGuarded;
 
 // Installs the handler, once. False where that is refused.

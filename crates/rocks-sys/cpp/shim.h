@@ -179,9 +179,19 @@ ecotone_code ecotone_remote_result_with_output_path(ecotone_bytes result, ecoton
 
 // ---- verification ----
 
-// Reads every block and every entry; `out` gets what was found. ECOTONE_STOPPED soon after `*stop` has become true, which
-// another thread may make it, atomically.
-ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, ecotone_buffer* out);
+// Sees the entries of a table, in the order of the table, as a collector did when it was written.
+typedef struct {
+  void* collector;
+  // False: it has failed, and so does the reading.
+  bool (*add)(void* collector, ecotone_bytes key, ecotone_bytes value, int32_t kind, uint64_t sequence,
+              uint64_t file_bytes);
+} ecotone_recount;
+
+// Reads every block and every entry; `out` gets what was found, and with a `recount` behind it the properties that collectors left
+// in the table, as a list of names and values. ECOTONE_STOPPED soon after `*stop` has become true, which another thread may make
+// it, atomically.
+ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, const ecotone_recount* recount,
+                                ecotone_buffer* out);
 ecotone_code ecotone_file_checksum(ecotone_bytes path, uint32_t* crc, ecotone_buffer* out);
 
 // ---- salvage ----

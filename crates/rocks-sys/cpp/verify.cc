@@ -45,7 +45,8 @@ std::string Show(const Slice& key) { return "0x" + key.ToString(/*hex=*/true); }
 
 class Table {
  public:
-  Table(std::string path, const bool* stop) : file_(std::move(path)), stop_(stop) {}
+  Table(std::string path, const bool* stop, const ecotone_recount* recount)
+      : file_(std::move(path)), stop_(stop), recount_(recount) {}
 
   // Throws a Fault, or returns with all that was found.
   void Read() {
@@ -75,6 +76,13 @@ class Table {
         .Bytes(last_)
         .Bytes(range_begin_)
         .Bytes(range_end_);
+    if (recount_ != nullptr) {
+      const auto& collected = file_.properties().user_collected_properties;
+      record.Number(collected.size());
+      for (const auto& [name, value] : collected) {
+        record.Bytes(name).Bytes(value);
+      }
+    }
     return record;
   }
 
@@ -139,6 +147,9 @@ class Table {
                                        Show(last_));
       }
       Count(key);
+      if (recount_ != nullptr) {
+        Recount(key, entry->value());
+      }
       last_.assign(key.data(), key.size());
       key_bytes += key.size();
       value_bytes += entry->value().size();
@@ -165,6 +176,16 @@ class Table {
                                          std::to_string(packed & 0xff) + ", which no store of ours writes");
     }
     entries_++;
+  }
+
+  void Recount(const Slice& key, const Slice& value) const {
+    const uint64_t packed = PackedOf(key);
+    const EntryType kind = GetEntryType(static_cast<ValueType>(packed & 0xff));
+    // How long the file was then, nobody knows any more.
+    if (!recount_->add(recount_->collector, Borrow(UserKeyOf(key)), Borrow(value), static_cast<int32_t>(kind), packed >> 8,
+                       /*file_bytes=*/0)) {
+      Refuse(ECOTONE_COUNT_MISMATCH, "entry " + std::to_string(entries_) + " could not be counted");
+    }
   }
 
   void CountSequence(SequenceNumber sequence) {
@@ -216,6 +237,8 @@ class Table {
   TableFile file_;
   // Becomes true when nobody wants to know any more.
   const bool* const stop_;
+  // Null where nothing is recounted.
+  const ecotone_recount* const recount_;
   UniqueId64x2 unique_id_ = kNullUniqueId64x2;
 
   uint64_t entries_ = 0;
@@ -236,10 +259,11 @@ class Table {
 }  // namespace
 }  // namespace ecotone
 
-extern "C" ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, ecotone_buffer* out) {
+extern "C" ecotone_code ecotone_read_table(ecotone_bytes path, const bool* stop, const ecotone_recount* recount,
+                                           ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
     try {
-      ecotone::Table table(ecotone::String(path), stop);
+      ecotone::Table table(ecotone::String(path), stop, recount);
       table.Read();
       ecotone::Give(table.Summary().data(), out);
       return ecotone_code{ECOTONE_OK};

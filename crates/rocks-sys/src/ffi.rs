@@ -116,6 +116,12 @@ pub struct CollectorFactory {
     pub collector_drop: unsafe extern "C" fn(*mut c_void),
 }
 
+#[repr(C)]
+pub struct Recount {
+    pub collector: *mut c_void,
+    pub add: unsafe extern "C" fn(*mut c_void, Bytes, Bytes, i32, u64, u64) -> bool,
+}
+
 pub const FILTER_KEEP: i32 = 0;
 pub const FILTER_REMOVE: i32 = 1;
 pub const FILTER_CHANGE: i32 = 2;
@@ -161,7 +167,7 @@ unsafe extern "C" {
     pub fn ecotone_parse_remote_input(input: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_parse_remote_result(result: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_remote_result_with_output_path(result: Bytes, path: Bytes, out: *mut Buffer) -> Code;
-    pub fn ecotone_read_table(path: Bytes, stop: *const bool, out: *mut Buffer) -> Code;
+    pub fn ecotone_read_table(path: Bytes, stop: *const bool, recount: *const Recount, out: *mut Buffer) -> Code;
     pub fn ecotone_file_checksum(path: Bytes, crc: *mut u32, out: *mut Buffer) -> Code;
     pub fn ecotone_salvage_open(path: Bytes, table: *mut *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_salvage_next(table: *mut c_void, most_bytes: u64, out: *mut Buffer) -> Code;

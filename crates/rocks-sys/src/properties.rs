@@ -16,7 +16,7 @@
 //! A factory is shared by all threads that write tables; a collector belongs to one table and one thread at a time.
 
 #[allow(unsafe_code)] // the C functions that C++ calls: raw pointers in, panics contained
-mod trampolines;
+pub(crate) mod trampolines;
 
 use std::sync::Arc;
 

@@ -7,6 +7,8 @@
 //! - its entries are in strictly ascending internal order (user key ascending, then sequence number descending);
 //! - what was counted equals the table's own properties.
 //!
+//! [`recount_table`] does the same, and finds out whether what collectors left in the table is what its entries amount to.
+//!
 //! [`TableSummary::check`] compares what was found with a promise, which may come later than the table. It accepts only when:
 //!
 //! - each user key is inside `[begin, end)` and each sequence number inside the range that was promised;
@@ -22,6 +24,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use crate::properties::TableCollector;
 use crate::remote::RemoteOutput;
 
 /// What a table must be. What is `None` is not compared.
@@ -211,6 +214,21 @@ pub fn read_table(path: &Path, stop: &AtomicBool) -> Result<TableSummary, Verify
     read::read_table(path, stop)
 }
 
+/// The same, and shows each entry but range deletions to `collector` as if the table were being written. The properties that the collector would leave in
+/// it must be those that are in it: whoever relies on them need not trust who wrote the table. Takes a call for each entry.
+///
+/// # Errors
+///
+/// As [`read_table`]; [`VerifyError::Foreign`] for a table without such a property, [`VerifyError::CountMismatch`] where one says
+/// something else than the entries.
+pub fn recount_table(
+    path: &Path,
+    stop: &AtomicBool,
+    collector: Box<dyn TableCollector>,
+) -> Result<TableSummary, VerifyError> {
+    read::recount_table(path, stop, collector)
+}
+
 /// Reads the whole table at `path` and compares it with what was promised.
 ///
 /// # Errors
@@ -241,5 +259,5 @@ pub fn file_checksum(path: &Path) -> std::io::Result<[u8; 4]> {
 }
 
 mod compare;
-#[allow(unsafe_code)] // passes byte ranges to the shim
+#[allow(unsafe_code)] // passes byte ranges and a collector to the shim
 mod read;

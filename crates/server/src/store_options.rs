@@ -89,6 +89,14 @@ pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
         options.space.reserve_bytes = number_or(value, "auto")?;
         Ok(())
     }),
+    ("mapped_read_bytes", "bytes of values that may be mapped into memory for reads, 0 for none", |options, value| {
+        number(value).map(|number| options.mapped_read_bytes = number)
+    }),
+    (
+        "mapped_bytes",
+        "bytes of values that may be mapped into memory while they are relocated, 0 for none",
+        |options, value| number(value).map(|number| options.mapped_bytes = number),
+    ),
     ("max_open_files", "tables held open, and as many segments at most", |options, value| {
         number(value).map(|number| options.max_open_files = Some(number))
     }),

@@ -68,6 +68,9 @@ impl BenchOptions {
             let (least, most) = (CoreLimit::LEAST, CoreLimit::MOST);
             return Err(Error::options(format!("cores is {cores}; it must be between {least} and {most}")));
         }
+        if self.use_existing && self.workload.updates_before_percent.is_some() {
+            return Err(Error::options("updates-before updates what was loaded, and with use-existing nothing is"));
+        }
         if self.use_existing && self.dir.is_none() {
             return Err(Error::options("use-existing needs dir: where is the store?"));
         }

@@ -20,6 +20,8 @@ pub struct BenchReport {
     pub options: BenchOptions,
     /// Operations of the measured part; a read-modify-write is one.
     pub ops: u64,
+    /// Entries that were read after each seek of `seekrandom`, fewer only at the end of the keys; null of other workloads.
+    pub scan_entries: Option<u32>,
     /// How long the measured part took.
     pub seconds: f64,
     /// Their quotient.

@@ -11,7 +11,7 @@ use super::{BenchOptions, BenchReport};
 use crate::driver::{Driver, Outcome, Phase, RunSnapshot};
 use crate::measure::{Measured, ProcessUsage, directory_bytes};
 use crate::target::{self, RelocationWork};
-use crate::workload::{OperationKind, Preload};
+use crate::workload::{OperationKind, Preload, Workload};
 use crate::{Error, Result};
 
 /// How often a run tells how far it is.
@@ -136,11 +136,13 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         }
     }
     let by_kind = || OperationKind::ALL.into_iter().filter(|&kind| outcome.counts.of(kind) > 0);
+    let seeks = options.workload.workload == Workload::SeekRandom;
     BenchReport {
         workload: options.workload.workload,
         target: options.target,
         options: options.clone(),
         ops,
+        scan_entries: seeks.then(|| options.workload.entries_per_seek()),
         seconds: outcome.seconds,
         ops_per_s: ops as f64 / outcome.seconds,
         ops_by_kind: by_kind().map(|kind| (kind.name().to_owned(), outcome.counts.of(kind))).collect(),

@@ -16,6 +16,9 @@ pub fn report_table(report: &BenchReport) -> String {
     line("workload", format!("{} on {}", report.workload, report.target));
     line("store", layout(&report.options.store));
     line("operations", format!("{} in {:.2} s", grouped(report.ops), report.seconds));
+    if let Some(entries) = report.scan_entries {
+        line("entries per seek", grouped(u64::from(entries)));
+    }
     line("throughput", format!("{} op/s", grouped(report.ops_per_s.round() as u64)));
     for (kind, ops) in &report.ops_by_kind {
         let per_s = grouped((*ops as f64 / report.seconds).round() as u64);

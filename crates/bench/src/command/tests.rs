@@ -91,6 +91,36 @@ fn all_targets_run_the_same_operations() {
 }
 
 #[test]
+fn a_report_says_how_many_entries_a_seek_read() {
+    for target in TargetKind::ALL {
+        let mut options = tiny(Workload::SeekRandom, target);
+        assert_eq!(run(&options).unwrap().scan_entries, Some(1), "{target}");
+        options.workload.scan_entries = Some(50);
+        options.workload.updates_before_percent = Some(100.0);
+        let report = run(&options).unwrap();
+        assert_eq!((report.scan_entries, report.ops), (Some(50), 3_000), "{target}");
+        assert_eq!(
+            (report.bytes_user, report.missed),
+            (0, 0),
+            "{target}: what is before the measured part is not in it"
+        );
+        assert_eq!(serde_json::to_value(&report).unwrap()["scan_entries"], 50);
+        assert!(report_table(&report).contains("entries per seek      50"), "{target}");
+    }
+    assert_eq!(run(&tiny(Workload::YcsbE, TargetKind::Engine)).unwrap().scan_entries, None);
+}
+
+#[test]
+fn updates_before_are_refused_where_nothing_is_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = tiny(Workload::SeekRandom, TargetKind::Engine);
+    options.workload.updates_before_percent = Some(100.0);
+    options.dir = Some(directory.path().to_path_buf());
+    options.use_existing = true;
+    assert!(refusal(&options).contains("with use-existing nothing is"));
+}
+
+#[test]
 fn space_is_measured_against_what_is_live() {
     // Random values that do not shrink, in tables after settling: the directory holds at least the live data.
     for target in TargetKind::ALL {

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// How long a store may take to settle after its load.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
 
-const PHASES: [Phase; 4] = [Phase::Loading, Phase::Settling, Phase::Measuring, Phase::Finished];
+const PHASES: [Phase; 5] = [Phase::Loading, Phase::Updating, Phase::Settling, Phase::Measuring, Phase::Finished];
 
 pub(super) struct Conductor {
     target: Arc<dyn Target>,
@@ -124,7 +124,12 @@ impl Conductor {
     }
 
     fn fill_with(&self, values: &ValuePool) -> Result<(Sum, bool)> {
-        let load = self.load(values)?;
+        let load = self.before(values, Self::load_share)?;
+        if self.options.updates_before() > 0 {
+            self.enter(Phase::Updating);
+            // What is there is the load's keys, whatever is updated.
+            self.before(values, Self::update_share)?;
+        }
         self.enter(Phase::Settling);
         let settled = self.stopped() || self.target.settle(SETTLE_LIMIT)?;
         if !settled {
@@ -140,14 +145,15 @@ impl Conductor {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn load(&self, values: &ValuePool) -> Result<Sum> {
+    /// Lets all threads do what comes before the measured part.
+    fn before(&self, values: &ValuePool, share: fn(&Self, &Shared<'_>, u32) -> Result<ThreadOutcome>) -> Result<Sum> {
         let leaders_done = AtomicBool::new(false);
         let shared = self.shared(values, &leaders_done, None);
         let threads = self.options.threads;
         let mut sum = Sum::default();
         std::thread::scope(|scope| {
             let handles = (0..threads)
-                .map(|thread| self.spawn(scope, threads, move |conductor| conductor.load_share(&shared, thread)))
+                .map(|thread| self.spawn(scope, threads, move |conductor| share(conductor, &shared, thread)))
                 .collect::<Result<Vec<_>>>();
             for outcome in join_all(handles?)? {
                 sum.add(outcome);
@@ -165,6 +171,18 @@ impl Conductor {
             }
             executor.execute(&operation, &mut outcome)?;
             self.loaded.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(outcome)
+    }
+
+    fn update_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
+        let mut outcome = ThreadOutcome::default();
+        let mut executor = Executor::new(shared);
+        for operation in Generator::updates_before(&self.options, thread, self.options.threads) {
+            if self.stopped() {
+                break;
+            }
+            executor.execute(&operation, &mut outcome)?;
         }
         Ok(outcome)
     }

@@ -1,7 +1,7 @@
 //! Runs a workload against a target with threads, and times every operation.
 //!
-//! A run has three phases: the store is filled if the workload reads what it has not written, it settles (so that the load's
-//! compactions are not measured), and then the measured part runs until its seconds, its operations or a stop.
+//! A run has three phases: the store is filled if the workload reads what it has not written, and updated if that is asked for; it
+//! settles (so that the load's compactions are not measured); and then the measured part runs until its seconds, its operations or a stop.
 //!
 //! Latency is the time of the call, or, in a paced run, the time since the operation was due: see the `pacing` module on why.
 //!
@@ -43,6 +43,8 @@ use conductor::Conductor;
 pub enum Phase {
     /// The store is being filled; not measured.
     Loading,
+    /// What was loaded is updated; not measured.
+    Updating,
     /// The store pays the load's debt of flushes and compactions; not measured.
     Settling,
     /// The workload runs.

@@ -20,6 +20,8 @@ struct Memory {
     puts: AtomicU64,
     gets: AtomicU64,
     scans: AtomicU64,
+    /// Entries that were scanned.
+    scanned: AtomicU64,
     settles: AtomicU64,
     questions: AtomicU64,
     /// The put after which all fail; none if zero.
@@ -52,7 +54,9 @@ impl Target for Memory {
     fn seek_scan(&self, key: &[u8], entries: u32) -> Result<u32> {
         self.scans.fetch_add(1, Ordering::Relaxed);
         let pairs = self.pairs.lock().unwrap();
-        Ok(pairs.range(key.to_vec()..).take(entries as usize).count() as u32)
+        let scanned = pairs.range(key.to_vec()..).take(entries as usize).count() as u32;
+        self.scanned.fetch_add(u64::from(scanned), Ordering::Relaxed);
+        Ok(scanned)
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
@@ -123,6 +127,36 @@ fn the_live_data_is_what_the_store_holds() {
     let existing = WorkloadOptions { preload: Preload::Existing, ..options(Workload::Overwrite) };
     assert_eq!(finish(&target, existing).unwrap().live, None);
     assert_eq!(target.puts.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn a_seek_reads_as_many_entries_as_are_asked_for_and_is_one_operation() {
+    for entries in [None, Some(1), Some(50)] {
+        let target = Arc::new(Memory::default());
+        // Of 500 keys the last ones have fewer behind them.
+        let seeks = WorkloadOptions { scan_entries: entries, ..options(Workload::SeekRandom) };
+        let outcome = finish(&target, seeks).unwrap();
+        assert_eq!((outcome.counts.total(), target.scans.load(Ordering::Relaxed)), (1000, 1000));
+        let mean = target.scanned.load(Ordering::Relaxed) as f64 / 1000.0;
+        match entries {
+            Some(50) => assert!((45.0..50.0).contains(&mean), "{mean}"),
+            _ => assert_eq!(mean, 1.0),
+        }
+    }
+}
+
+#[test]
+fn updates_before_the_measured_part_are_made_and_not_measured() {
+    for workload in [Workload::SeekRandom, Workload::Overwrite] {
+        let target = Arc::new(Memory::default());
+        let updated = WorkloadOptions { updates_before_percent: Some(130.0), ..options(workload) };
+        let outcome = finish(&target, updated).unwrap();
+        let puts = target.puts.load(Ordering::Relaxed);
+        assert_eq!(puts, 500 + 650 + outcome.counts.writes(), "{workload}");
+        assert_eq!(outcome.bytes_user, outcome.counts.writes() * 116, "{workload}");
+        assert_eq!(outcome.live.unwrap().keys, 500, "{workload}");
+        assert_eq!(target.settles.load(Ordering::Relaxed), 1);
+    }
 }
 
 #[test]

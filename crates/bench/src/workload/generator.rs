@@ -30,7 +30,7 @@ enum Pattern {
     Sequence { next: u64, from: u64, to: u64 },
     Puts,
     Gets,
-    Seeks,
+    Seeks { entries: u32 },
     MixGraph { sizes: GeneralizedPareto, longest_value_bytes: u32, lengths: GeneralizedPareto },
     Updates { keys: ScrambledZipfian, reads_percent: u64 },
     ReadModifyWrites { keys: ScrambledZipfian, reads_percent: u64 },
@@ -57,7 +57,7 @@ impl Generator {
             Workload::FillRandom | Workload::Overwrite => Pattern::Puts,
             Workload::ReadWhileWriting if thread == 0 => Pattern::Puts,
             Workload::ReadRandom | Workload::ReadWhileWriting => Pattern::Gets,
-            Workload::SeekRandom => Pattern::Seeks,
+            Workload::SeekRandom => Pattern::Seeks { entries: options.entries_per_seek() },
             Workload::MixGraph => Pattern::MixGraph {
                 sizes: GeneralizedPareto::value_bytes(options.value_bytes),
                 longest_value_bytes: options.longest_value_bytes(),
@@ -91,16 +91,22 @@ impl Generator {
         let (from, to) = share(options.keys, u64::from(thread), u64::from(threads));
         // A stream of its own: the measured operations are the same with and without loading.
         let mut random = Random::new(options.seed, u64::from(thread) | 1 << 32);
-        let sizes = (options.workload == Workload::MixGraph)
-            .then(|| (GeneralizedPareto::value_bytes(options.value_bytes), options.longest_value_bytes()));
-        let value_bytes = options.value_bytes;
-        (from..to).map(move |key| {
-            let value_bytes = match &sizes {
-                Some((sizes, longest)) => mixgraph_value_bytes(sizes, *longest, &mut random),
-                None => value_bytes,
-            };
-            Operation::Put { key, value_bytes }
-        })
+        let sizes = ValueSizes::of(options);
+        (from..to).map(move |key| Operation::Put { key, value_bytes: sizes.draw(&mut random) })
+    }
+
+    /// The puts of uniformly drawn loaded keys between the load and the measured part: thread `thread` of `threads` makes its share.
+    pub fn updates_before(
+        options: &WorkloadOptions,
+        thread: u32,
+        threads: u32,
+    ) -> impl Iterator<Item = Operation> + use<> {
+        let (from, to) = share(options.updates_before(), u64::from(thread), u64::from(threads));
+        // A stream of its own, as that of the load.
+        let mut random = Random::new(options.seed, u64::from(thread) | 1 << 33);
+        let sizes = ValueSizes::of(options);
+        let keys = options.keys;
+        (from..to).map(move |_| Operation::Put { key: random.below(keys), value_bytes: sizes.draw(&mut random) })
     }
 
     /// The next operation.
@@ -115,7 +121,7 @@ impl Generator {
             }
             Pattern::Puts => Operation::Put { key: random.below(keys), value_bytes },
             Pattern::Gets => Operation::Get { key: random.below(keys) },
-            Pattern::Seeks => Operation::Seek { key: random.below(keys), entries: 1 },
+            Pattern::Seeks { entries } => Operation::Seek { key: random.below(keys), entries: *entries },
             Pattern::MixGraph { sizes, longest_value_bytes, lengths } => {
                 let key = random.below(keys);
                 match random.below(4) {
@@ -181,6 +187,31 @@ impl Generator {
                 };
                 Operation::Put { key, value_bytes }
             }
+        }
+    }
+}
+
+/// The lengths of the values that are put before the measured part.
+enum ValueSizes {
+    All(u32),
+    MixGraph { sizes: GeneralizedPareto, longest_bytes: u32 },
+}
+
+impl ValueSizes {
+    fn of(options: &WorkloadOptions) -> Self {
+        match options.workload {
+            Workload::MixGraph => Self::MixGraph {
+                sizes: GeneralizedPareto::value_bytes(options.value_bytes),
+                longest_bytes: options.longest_value_bytes(),
+            },
+            _ => Self::All(options.value_bytes),
+        }
+    }
+
+    fn draw(&self, random: &mut Random) -> u32 {
+        match self {
+            Self::All(bytes) => *bytes,
+            Self::MixGraph { sizes, longest_bytes } => mixgraph_value_bytes(sizes, *longest_bytes, random),
         }
     }
 }

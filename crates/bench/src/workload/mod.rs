@@ -42,7 +42,7 @@ pub enum Workload {
     /// db_bench: 25 % puts, 50 % gets, 25 % seeks with scans; Generalized Pareto value sizes and scan lengths.
     #[serde(rename = "mixgraph")]
     MixGraph,
-    /// db_bench: seeks to uniformly drawn keys, each reading the pair it lands on.
+    /// db_bench: seeks to uniformly drawn keys, each reading the pair it lands on, or as many as are asked for.
     #[serde(rename = "seekrandom")]
     SeekRandom,
     /// YCSB core A: 50 % reads, 50 % updates, scrambled Zipfian.

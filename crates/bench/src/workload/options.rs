@@ -46,6 +46,12 @@ pub struct WorkloadOptions {
     /// Of `updates`: the skew (theta) of a Zipfian by which the keys to update are drawn. Default none: uniformly. Range 0.01 to
     /// 0.999.
     pub zipf_theta: Option<f64>,
+    /// Of `seekrandom`: how many entries are read after each seek, the one it lands on included; together they are one operation.
+    /// Default 1, as db_bench's `--seek_nexts=0`; range 1 to 10 000.
+    pub scan_entries: Option<u32>,
+    /// Puts of uniformly drawn keys between the load and the measured part, in per cent of the keys: what is read then is no longer
+    /// in the order in which it was loaded. Default none, range 0 to 1000.
+    pub updates_before_percent: Option<f64>,
     /// Sets every random choice. Default 1.
     pub seed: u64,
     /// Whether the store is filled first.
@@ -66,6 +72,8 @@ impl Default for WorkloadOptions {
             write_rate_ops_per_s: None,
             update_share_percent: None,
             zipf_theta: None,
+            scan_entries: None,
+            updates_before_percent: None,
             seed: 1,
             preload: Preload::Automatic,
         }
@@ -81,6 +89,10 @@ impl WorkloadOptions {
     pub const MAX_VALUE_BYTES: u32 = 4 << 20;
     /// The most threads: beyond, the driver would measure the scheduler.
     pub const MAX_THREADS: u32 = 1024;
+    /// The most entries that a seek reads: the most of `mixgraph`, too.
+    pub const MAX_SCAN_ENTRIES: u32 = 10_000;
+    /// The most updates before the measured part, in per cent of the keys: by then every key was updated ten times.
+    pub const MAX_UPDATES_BEFORE_PERCENT: f64 = 1000.0;
     /// `mixgraph` cuts value sizes at this multiple of their mean: one draw in 200 000 is longer, and the cut takes 0.02 % from the
     /// mean; never beyond [`WorkloadOptions::MAX_VALUE_BYTES`]. (db_bench wraps at `mix_max_value_size`, 1024 bytes, which would give another mean than the asked one.)
     pub const MIXGRAPH_LONGEST_VALUES: u32 = 64;
@@ -106,6 +118,24 @@ impl WorkloadOptions {
             };
             in_range("write-rate", write_rate, 0.001, rate - 0.001)?;
         }
+        if let Some(entries) = self.scan_entries {
+            if self.workload != Workload::SeekRandom {
+                return Err(Error::options(format!("scan-entries is for seekrandom only, not for {}", self.workload)));
+            }
+            in_range("scan-entries", entries, 1, Self::MAX_SCAN_ENTRIES)?;
+        }
+        if let Some(percent) = self.updates_before_percent {
+            if self.workload.fills() {
+                return Err(Error::options(format!(
+                    "updates-before updates what was loaded, and {} starts from an empty store",
+                    self.workload
+                )));
+            }
+            if self.preload == Preload::Existing {
+                return Err(Error::options("updates-before updates what was loaded, and with use-existing nothing is"));
+            }
+            in_range("updates-before", percent, 0.0, Self::MAX_UPDATES_BEFORE_PERCENT)?;
+        }
         self.of_updates("update-share", self.update_share_percent, 0.0, 100.0)?;
         self.of_updates("zipf", self.zipf_theta, 0.01, 0.999)
     }
@@ -121,6 +151,16 @@ impl WorkloadOptions {
     /// How many per cent of the puts of `updates` update a key.
     pub fn update_share(&self) -> f64 {
         self.update_share_percent.unwrap_or(100.0)
+    }
+
+    /// How many entries a seek of `seekrandom` reads.
+    pub fn entries_per_seek(&self) -> u32 {
+        self.scan_entries.unwrap_or(1)
+    }
+
+    /// How many puts of all threads together update what was loaded, before the measured part.
+    pub fn updates_before(&self) -> u64 {
+        (self.keys as f64 * self.updates_before_percent.unwrap_or(0.0) / 100.0).round() as u64
     }
 
     /// Whether the driver fills the store before the measured part.
@@ -213,6 +253,23 @@ mod tests {
         assert!(updates(|o| o.zipf_theta = Some(1.0)).contains("between 0.01 and 0.999"));
         assert!(refusal(|o| o.update_share_percent = Some(50.0)).contains("for updates only, not for fillrandom"));
         assert!(refusal(|o| o.zipf_theta = Some(0.9)).contains("for updates only"));
+        let seeks = |change: fn(&mut WorkloadOptions)| {
+            refusal(|o| {
+                o.workload = Workload::SeekRandom;
+                change(o);
+            })
+        };
+        assert!(seeks(|o| o.scan_entries = Some(0)).starts_with("scan-entries is 0"));
+        assert!(seeks(|o| o.scan_entries = Some(10_001)).contains("between 1 and 10000"));
+        assert!(refusal(|o| o.scan_entries = Some(1)).contains("for seekrandom only, not for fillrandom"));
+        assert!(seeks(|o| o.updates_before_percent = Some(-1.0)).starts_with("updates-before is -1"));
+        assert!(seeks(|o| o.updates_before_percent = Some(f64::NAN)).contains("between 0 and 1000"));
+        assert!(refusal(|o| o.updates_before_percent = Some(100.0)).contains("fillrandom starts from an empty store"));
+        let existing = seeks(|o| {
+            o.updates_before_percent = Some(100.0);
+            o.preload = Preload::Existing;
+        });
+        assert!(existing.contains("use-existing"), "{existing}");
     }
 
     #[test]

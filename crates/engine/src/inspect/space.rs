@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::directory_lock::unless_in_use;
 use crate::values::references::References;
 use crate::{Error, LevelProperties, Result, Store, identity};
 
@@ -67,8 +68,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What a table or the directory says when it cannot be read.
+    /// What a table or the directory says when it cannot be read. [`Error::InUse`] where this store is open read-only, and somebody
+    /// else writes it, who may have removed what is missing.
     pub fn space(&self) -> Result<Space> {
+        let is_reader = self.gate.is_none();
+        self.space_now().map_err(|error| if is_reader { unless_in_use(self.directory(), error) } else { error })
+    }
+
+    fn space_now(&self) -> Result<Space> {
         let properties = self.properties()?;
         let mut space = Space {
             levels: properties.levels,

@@ -5,13 +5,15 @@
 //! itself from going on is an error.
 //!
 //! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
-//! process removes would be reported as missing.
+//! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
+//! whatever is found while somebody has the store open for writing is [`Error::InUse`].
 
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
 use serde::Serialize;
 
+use crate::directory_lock::writer;
 use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
 use crate::values::references::References;
 use crate::values::segment::{SEGMENT_HEADER_BYTES, Segment};
@@ -98,8 +100,28 @@ impl VerifyReport {
 ///
 /// # Errors
 ///
-/// What keeps the store from being opened, or its files from being listed.
-pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is not as it should be and
+/// the store is open for writing.
+pub fn verify(directory: &Path, progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+    // It may be closed by the time something is found.
+    let writer_before = writer(directory);
+    let in_use = |found: &dyn Fn() -> String| {
+        let writer = writer_before.or_else(|| writer(directory))?;
+        Some(Error::in_use(directory, writer, &found()))
+    };
+    match check(directory, progress) {
+        Err(error @ (Error::Corrupt { .. } | Error::Io { .. } | Error::Rocks { .. })) => {
+            Err(in_use(&|| error.to_string()).unwrap_or(error))
+        }
+        Ok(report) => match report.damaged.first() {
+            Some(first) => in_use(&|| format!("{}: {}", first.place, first.detail)).map_or(Ok(report), Err),
+            None => Ok(report),
+        },
+        other => other,
+    }
+}
+
+fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let store = match Store::open(directory, OpenMode::ReadOnly, StoreOptions::default()) {
         Err(Error::Corrupt { location, detail }) => {

@@ -7,6 +7,8 @@
 //! - it parses, says success, and is for the level of the job;
 //! - each output is a file of its own in the job's output directory, carries the promised crc32c, and holds what was
 //!   promised: every block, every entry, order, range, counts, size, identity ([`ecotone_rocks_sys::verify`]);
+//! - where the store has a value log, each output says which segments its entries name, by how many bytes, as they do: what a table
+//!   does not name is removed;
 //! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
 //! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
 //! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
@@ -25,9 +27,11 @@ use std::sync::atomic::AtomicBool;
 use ecotone_rocks_sys::remote::{RemoteOutput, RemoteResult};
 use ecotone_rocks_sys::verify::{
     ExpectedTable, FILE_CHECKSUM_FUNCTION, TableSummary, VerifyError as TableError, file_checksum, read_table,
+    recount_table,
 };
 
-use super::RemoteJob;
+use super::{RemoteJob, TableFormat};
+use crate::values::references;
 
 /// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a local one.
 #[derive(Debug, thiserror::Error)]
@@ -97,16 +101,27 @@ impl VerifiedResult {
 pub struct ReceivedTable {
     crc32c: u32,
     summary: TableSummary,
+    counts_references: bool,
 }
 
 impl ReceivedTable {
-    /// Reads the whole table at `path` and syncs it. `crc32c` is that of the whole file as it was received; what was written is
-    /// still checked: every block carries a checksum of its own. Reading ends soon, with an error, when another thread sets
-    /// `stop`; syncing does not.
-    pub fn take(path: &Path, crc32c: u32, stop: &AtomicBool) -> Result<ReceivedTable, VerifyError> {
-        let summary = read_table(path, stop)?;
+    /// Reads the whole table at `path`, which was written in `format`, and syncs it. `crc32c` is that of the whole file as it was
+    /// received; what was written is still checked: every block carries a checksum of its own. Reading ends soon, with an error, when
+    /// another thread sets `stop`; syncing does not.
+    pub fn take(
+        path: &Path,
+        crc32c: u32,
+        format: TableFormat,
+        stop: &AtomicBool,
+    ) -> Result<ReceivedTable, VerifyError> {
+        let counts_references = format.counts_references;
+        let summary = if counts_references {
+            recount_table(path, stop, references::collector())?
+        } else {
+            read_table(path, stop)?
+        };
         sync(path)?;
-        Ok(ReceivedTable { crc32c, summary })
+        Ok(ReceivedTable { crc32c, summary, counts_references })
     }
 
     /// Whether nothing is in it. A compaction may finish such a table and then drop it.
@@ -130,7 +145,8 @@ pub fn verify_outputs(job: &RemoteJob, result: &[u8]) -> Result<VerifiedResult, 
         let path = directory.join(&output.file_name);
         let crc32c =
             file_checksum(&path).map_err(|error| TableError::Io { file: path.clone(), what: error.to_string() })?;
-        tables.insert(output.file_name.clone(), ReceivedTable::take(&path, u32::from_be_bytes(crc32c), &stop)?);
+        let table = ReceivedTable::take(&path, u32::from_be_bytes(crc32c), job.table_format, &stop)?;
+        tables.insert(output.file_name.clone(), table);
     }
     verify_received_outputs(job, result, &tables)
 }
@@ -153,6 +169,9 @@ pub fn verify_received_outputs(
         if table.crc32c.to_be_bytes() != output.file_checksum[..] {
             let what = "it has another checksum than was promised".to_owned();
             return Err(TableError::Foreign { file: directory.join(name), what }.into());
+        }
+        if job.table_format.counts_references && !table.counts_references {
+            return Err(VerifyError::Foreign(format!("{name} was taken for a table of a store without a value log")));
         }
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());
         table.summary.check(&directory.join(name), &expected)?;

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
+use super::mappings::Mappings;
 use super::pointer::{Pointer, SegmentMap, SegmentNumber};
 use super::record::{self, RECORD_HEADER_BYTES};
 use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
@@ -69,6 +70,7 @@ pub struct ValueLog {
     most_open: usize,
     syncs_each_write: bool,
     segments: RwLock<SegmentMap<Arc<Segment>>>,
+    mappings: Mappings,
     next_number: Mutex<u32>,
     written: Stream,
     relocated: [Stream; LEVELS],
@@ -118,6 +120,7 @@ impl ValueLog {
             written: Stream::after(unsynced),
             relocated: Default::default(),
             segments: RwLock::new(segments),
+            mappings: Mappings::new(0),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
             is_open: AtomicBool::new(false),
@@ -132,6 +135,11 @@ impl ValueLog {
     /// The same, with at most `most_open` sealed segments held open, where that is fewer.
     pub fn with_most_open(self, most_open: usize) -> Self {
         Self { most_open: most_open.min(MOST_OPEN_SEGMENTS), ..self }
+    }
+
+    /// The same, with at most `bytes` bytes of segments mapped into memory for users' reads.
+    pub fn with_mapped_reads(self, bytes: u64) -> Self {
+        Self { mappings: Mappings::new(bytes), ..self }
     }
 
     /// The same, of a store that syncs each write.
@@ -297,7 +305,32 @@ impl ValueLog {
     ///
     /// [`Error::Corrupt`] names file and offset.
     pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
-        self.read_by(key, pointer, into, |segment, offset, into| segment.read(offset, into))
+        self.read_by(key, pointer, into, |segment, offset, into| {
+            if let Some(mapped) = segment.in_memory() {
+                if segment.read_mapped(mapped.reads(), offset, into).is_ok() {
+                    return Ok(());
+                }
+                segment.never_map();
+            }
+            self.read_by_call(segment, offset, into)
+        })
+    }
+
+    fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {
+        segment.read(offset, into)?;
+        self.mappings.was_called(segment);
+        Ok(())
+    }
+
+    /// Asks the kernel to begin reading the record that `pointer` leads to, where it is not in memory, and does not wait for it. A
+    /// pointer that leads nowhere is left to the [`read`](Self::read) that follows.
+    pub fn will_need(&self, key: &[u8], pointer: Pointer) {
+        if let Some(segment) = self.segment(pointer.segment)
+            && pointer.end(key.len()) <= segment.bytes()
+        {
+            self.will_open(&segment);
+            segment.will_need(u64::from(pointer.offset), pointer.record_bytes(key.len()) as u64);
+        }
     }
 
     /// The same, by another way of reading than the segment's own.
@@ -310,7 +343,7 @@ impl ValueLog {
         key: &[u8],
         pointer: Pointer,
         into: &mut Vec<u8>,
-        read: impl FnOnce(&Segment, u64, &mut [u8]) -> Result<()>,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
     ) -> Result<std::ops::Range<usize>> {
         let offset = u64::from(pointer.offset);
         let Some(segment) = self.segment(pointer.segment) else {
@@ -322,10 +355,10 @@ impl ValueLog {
         if pointer.end(key.len()) > segment.bytes() || pointer.offset < SEGMENT_HEADER_BYTES as u32 {
             return Err(segment.corrupt(offset, "the pointer leads outside of the segment"));
         }
-        if !segment.is_open() {
-            self.close_some();
+        if segment.in_memory().is_none() {
+            self.will_open(&segment);
         }
-        into.clear();
+        // What it held is overwritten, or means nothing.
         into.resize(pointer.record_bytes(key.len()), 0);
         read(&segment, offset, into)?;
         record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
@@ -372,6 +405,12 @@ impl ValueLog {
     fn failed(&self) -> Error {
         let detail = self.failure.get().cloned().unwrap_or_default();
         Error::Background { detail: format!("the value log could not be synced: {detail}") }
+    }
+
+    fn will_open(&self, segment: &Segment) {
+        if !segment.is_open() {
+            self.close_some();
+        }
     }
 
     /// Closes all sealed segments where too many are open. Those in use are opened again: less than one in

@@ -1,7 +1,7 @@
 //! The data layer: values apart from their keys, each written once.
 //!
 //! - [`record`], [`pointer`], [`segment`]: the formats.
-//! - [`stream`], [`log`]: appends, reads and syncs. [`watermark`]: up to where it is durable.
+//! - [`stream`], [`log`]: appends, reads and syncs. [`mappings`]: reads through memory. [`watermark`]: up to where it is durable.
 //! - [`replay`], [`tail`]: what a crash left. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go. [`key_samples`]: what hides from the references.
 //! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage. [`pacing`]: no
@@ -10,6 +10,7 @@
 pub(crate) mod barrier;
 pub(crate) mod key_samples;
 pub(crate) mod log;
+pub(crate) mod mappings;
 pub(crate) mod pacing;
 pub(crate) mod pointer;
 pub(crate) mod readers;

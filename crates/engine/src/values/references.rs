@@ -43,6 +43,11 @@ const MOST_KEPT: usize = 1 << 22;
 #[derive(Debug)]
 pub(crate) struct ReferenceCollectors;
 
+/// The collector of one table, for whoever counts again what another one wrote.
+pub(crate) fn collector() -> Box<dyn TableCollector> {
+    Box::<ReferenceCollector>::default()
+}
+
 /// A factory, to be shared.
 pub(crate) fn collectors() -> Arc<dyn TableCollectorFactory> {
     Arc::new(ReferenceCollectors)
@@ -50,7 +55,7 @@ pub(crate) fn collectors() -> Arc<dyn TableCollectorFactory> {
 
 impl TableCollectorFactory for ReferenceCollectors {
     fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
-        Some(Box::<ReferenceCollector>::default())
+        Some(collector())
     }
 }
 

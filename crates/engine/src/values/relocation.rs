@@ -22,6 +22,7 @@
 //! the listener, so nothing but the choice of a stream rests on what the listener has said.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -108,6 +109,11 @@ impl Relocation {
             most_mapped_bytes,
             mapped_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Where the segments are.
+    pub(crate) fn directory(&self) -> &Path {
+        self.log.directory()
     }
 
     /// Sets the segments whose values are relocated by compactions that begin from now on.
@@ -346,5 +352,69 @@ impl CompactionFilter for Relocator {
                 Verdict::Keep
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::tap::Tap;
+
+    const SEGMENT_BYTES: u64 = 64 * 1024;
+
+    /// Bytes of the files in `directory` that this process has mapped for reading, as the kernel counts them.
+    fn mapped_below(directory: &Path) -> u64 {
+        let directory = directory.to_str().unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let bytes = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            Some(u64::from_str_radix(to, 16).ok()? - u64::from_str_radix(from, 16).ok()?)
+        };
+        maps.lines().filter(|line| line.contains(" r--s ") && line.contains(directory)).filter_map(bytes).sum()
+    }
+
+    #[test]
+    fn no_more_is_mapped_than_allowed_and_the_rest_is_read_by_calls() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
+        let value = |number: u32| vec![number as u8; 1000];
+        let append = |number: u32| log.append(Place::Written, &number.to_le_bytes(), &value(number)).unwrap().0;
+        let pointers: Vec<_> = (0..600).map(append).collect();
+        log.seal_active();
+        assert!(log.segments().len() >= 9);
+
+        let most = SEGMENT_BYTES * 5 / 2;
+        let relocation = Relocation::new(log.clone(), None, false, most, ThreadDuties::new(None));
+        let relocation = Arc::new(relocation);
+        let threads = 3;
+        // All that they have mapped is there at once, in the second turn as in the first.
+        let all_have_read = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    for _ in 0..2 {
+                        let mut sources = Sources { relocation: relocation.clone(), mapped: SegmentMap::default() };
+                        let mut record = Vec::new();
+                        for (number, pointer) in (0..).zip(&pointers) {
+                            let key = u32::to_le_bytes(number);
+                            let read = |segment: &Segment, offset, into: &mut [u8]| sources.read(segment, offset, into);
+                            let found = log.read_by(&key, *pointer, &mut record, read).unwrap();
+                            assert_eq!(record[found], value(number));
+                        }
+                        all_have_read.wait();
+                        let mapped = mapped_below(directory.path());
+                        assert!(mapped > SEGMENT_BYTES && mapped <= most, "{mapped} bytes are mapped");
+                        all_have_read.wait();
+                        drop(sources);
+                        all_have_read.wait();
+                        assert_eq!(mapped_below(directory.path()), 0);
+                        assert_eq!(relocation.mapped_bytes.load(Ordering::Relaxed), 0);
+                        all_have_read.wait();
+                    }
+                });
+            }
+        });
     }
 }

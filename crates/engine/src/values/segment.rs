@@ -20,6 +20,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,8 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::mapped_file::MappedFile;
 use ecotone_rocks_sys::mapped_reads::MappedReads;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
+use super::mappings::Mapped;
 use super::pointer::SegmentNumber;
 use super::tail;
 use crate::tap::Tap;
@@ -50,6 +52,8 @@ pub struct Segment {
     /// Whether a WAL can name its values.
     written_by_users: bool,
     file: Mutex<Option<Arc<File>>>,
+    /// For users' reads.
+    mapping: RwLock<Mapping>,
     /// Until it is sealed.
     appends: Mutex<Option<MappedFile>>,
     /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
@@ -61,6 +65,16 @@ pub struct Segment {
     sealed: AtomicBool,
     removed: AtomicBool,
     tap: Tap,
+}
+
+/// Whether a segment is in memory.
+#[derive(Debug, Default)]
+enum Mapping {
+    #[default]
+    Without,
+    In(Arc<Mapped>),
+    /// A page of it could not be had, or it was removed.
+    Never,
 }
 
 /// Says, while it lives, that a value is in its segment and its key not in RocksDB yet.
@@ -118,6 +132,7 @@ impl Segment {
             written_by_users: resting_level.is_none(),
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(file)),
+            mapping: RwLock::default(),
             written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -135,6 +150,7 @@ impl Segment {
             written_by_users: true,
             appends: Mutex::new(None),
             file: Mutex::new(None),
+            mapping: RwLock::default(),
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -236,6 +252,50 @@ impl Segment {
         self.is_sealed().then(|| self.file().ok()).flatten().and_then(|file| MappedReads::new(&file, self.bytes()))
     }
 
+    /// It in memory, where it was left there by [`keep_mapped`](Self::keep_mapped).
+    #[inline]
+    pub fn in_memory(&self) -> Option<Arc<Mapped>> {
+        match &*self.mapping.read() {
+            Mapping::In(mapped) => Some(mapped.clone()),
+            Mapping::Without | Mapping::Never => None,
+        }
+    }
+
+    /// Whether [`keep_mapped`](Self::keep_mapped) would keep it.
+    pub fn may_be_mapped(&self) -> bool {
+        matches!(*self.mapping.read(), Mapping::Without)
+    }
+
+    /// Leaves it in memory for users' reads, unless it is to be in none any more.
+    pub fn keep_mapped(&self, mapped: Mapped) {
+        let mut mapping = self.mapping.write();
+        if !matches!(*mapping, Mapping::Never) {
+            *mapping = Mapping::In(Arc::new(mapped));
+        }
+    }
+
+    /// Takes it out of memory; reads under way end in peace.
+    pub fn unmap(&self) {
+        let mut mapping = self.mapping.write();
+        if let Mapping::In(_) = *mapping {
+            *mapping = Mapping::Without;
+        }
+    }
+
+    /// Takes it out of memory for good.
+    #[cold]
+    pub fn never_map(&self) {
+        *self.mapping.write() = Mapping::Never;
+    }
+
+    /// Asks the kernel to begin reading `bytes` bytes at `offset`, where they are not in memory. It need not.
+    pub fn will_need(&self, offset: u64, bytes: u64) {
+        if let (Ok(file), Some(bytes)) = (self.file(), NonZeroU64::new(bytes)) {
+            // Whatever is wrong, the read that follows meets it.
+            let _ = rustix::fs::fadvise(&file, offset, Some(bytes), rustix::fs::Advice::WillNeed);
+        }
+    }
+
     /// Whether nothing but zeros stands behind `offset`.
     ///
     /// # Errors
@@ -284,6 +344,8 @@ impl Segment {
     /// Removes the file's name. Readers that have it open can go on.
     pub fn remove(&self) -> Result<()> {
         self.removed.store(true, Ordering::Release);
+        // What is mapped keeps its space on the device.
+        self.never_map();
         let removed =
             std::fs::remove_file(&self.path).and_then(|()| self.tap.tell(TapEvent::Deleted { path: &self.path }));
         match removed {

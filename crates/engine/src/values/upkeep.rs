@@ -37,6 +37,7 @@ use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
+use super::segment;
 use crate::family::DataFamily;
 use crate::limits::pledges::ON_PURPOSE;
 use crate::{Error, Result};
@@ -446,8 +447,12 @@ impl Thread {
         };
         let left = pass.steps_left.get_or_insert(round.naming_cohort.len() * STEPS_PER_TABLE);
         let Some(fewer) = left.checked_sub(1) else {
+            let mut segments: Vec<_> = pass.cohort.iter().map(|number| segment::file_name(*number)).collect();
+            segments.sort_unstable();
             tracing::warn!(
-                "relocation does not come to its end: a snapshot may hold old values, or a table cannot be compacted"
+                directory = ?self.relocation.directory(), ?segments,
+                "relocation does not come to its end, so these segments are left alone for {AFTER_FAILED_PASS:?}: \
+                 a snapshot may hold old values, or a table cannot be compacted, or values cannot be read"
             );
             let until = Instant::now() + AFTER_FAILED_PASS;
             if std::mem::replace(&mut self.has_failed, true) {

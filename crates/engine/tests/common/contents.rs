@@ -1,10 +1,20 @@
-//! A store's contents and the model beside it. The tests of the federation use this file, too.
+//! A small store, its contents and the model beside it. The tests of the federation use this file, too.
 
 use std::collections::BTreeMap;
 
-use ecotone_engine::{Direction, Store};
+use ecotone_engine::{Direction, Store, StoreOptions};
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Options under which a few thousand small writes fill many memtables, tables and levels.
+pub fn small() -> StoreOptions {
+    StoreOptions {
+        memtable_bytes: 64 * 1024,
+        level_base_bytes: 1024 * 1024,
+        target_file_bytes: 64 * 1024,
+        ..StoreOptions::default()
+    }
+}
 
 pub fn contents(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap).collect()

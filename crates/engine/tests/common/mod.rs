@@ -7,23 +7,32 @@ pub mod disk;
 pub mod offloads;
 pub mod random;
 pub mod tmpfs;
+pub mod warnings;
 pub mod writes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{OpenMode, Store, StoreOptions, ValueLogProperties};
+use ecotone_engine::{OpenMode, Separation, Store, StoreOptions, ValueLogProperties};
+use ecotone_policy::relocation::RelocationParameters;
+use ecotone_policy::units::Bytes;
 use tempfile::TempDir;
+use writes::LONG_BYTES;
 
 pub use contents::*;
 
-/// Options under which a few thousand small writes fill many memtables, tables and levels.
-pub fn small() -> StoreOptions {
+/// Short segments, and relocation that begins early and often, so that whatever is done to a store meets it.
+pub fn relocating_early(segment_bytes: u64) -> StoreOptions {
     StoreOptions {
-        memtable_bytes: 64 * 1024,
-        level_base_bytes: 1024 * 1024,
-        target_file_bytes: 64 * 1024,
-        ..StoreOptions::default()
+        separation: Some(Separation { min_bytes: LONG_BYTES, segment_bytes }),
+        l0_compaction_trigger: 2,
+        relocation: RelocationParameters {
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            min_garbage_bytes: Bytes(segment_bytes),
+            ..RelocationParameters::default()
+        },
+        ..small()
     }
 }
 

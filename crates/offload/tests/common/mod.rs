@@ -217,16 +217,9 @@ impl StoreEvents for Events {
     }
 }
 
-/// Options under which a few thousand small writes fill many memtables, tables and levels.
+/// A small store whose compactions are many, and several at a time.
 pub fn small() -> StoreOptions {
-    StoreOptions {
-        memtable_bytes: 64 << 10,
-        level_base_bytes: 1 << 20,
-        target_file_bytes: 64 << 10,
-        l0_compaction_trigger: 2,
-        background_compactions: 4,
-        ..StoreOptions::default()
-    }
+    StoreOptions { l0_compaction_trigger: 2, background_compactions: 4, ..contents::small() }
 }
 
 /// A store at `path`, offloading through a federation of `options`. `told` hears of each job that it asks about.

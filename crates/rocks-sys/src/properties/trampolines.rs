@@ -10,7 +10,8 @@ use crate::callback::{collect, release};
 use crate::{buffer, ffi};
 
 type Factory = Arc<dyn TableCollectorFactory>;
-type Collector = Box<dyn TableCollector>;
+/// What a collector is to C++: a pointer to one of these.
+pub type Collector = Box<dyn TableCollector>;
 
 /// Puts the factory into the options; RocksDB drops it with the last options and store that use it.
 pub fn add(options: &mut rust_rocksdb::Options, factory: Factory) {
@@ -44,7 +45,10 @@ unsafe extern "C" fn collector(state: *mut c_void, column_family_id: u32, level:
     }
 }
 
-unsafe extern "C" fn entry(
+/// # Safety
+///
+/// `collector` must be a [`Collector`] that nobody else uses meanwhile, and the bytes must live through the call.
+pub unsafe extern "C" fn entry(
     collector: *mut c_void,
     key: ffi::Bytes,
     value: ffi::Bytes,

@@ -215,6 +215,24 @@ fn a_zipfian_updates_few_keys_often_and_without_one_all_are_alike() {
     assert!(skewed.abs_diff(12_900) < 700, "{skewed}");
 }
 
+#[test]
+fn updates_before_are_uniform_draws_of_loaded_keys_shared_by_the_threads() {
+    let options = WorkloadOptions { updates_before_percent: Some(250.0), ..options(Workload::SeekRandom, 1000) };
+    let mut counts = [0; 1000];
+    for thread in 0..3 {
+        for operation in Generator::updates_before(&options, thread, 3) {
+            assert_eq!(operation, Operation::Put { key: operation.key(), value_bytes: options.value_bytes });
+            counts[operation.key() as usize] += 1;
+        }
+    }
+    assert_eq!(counts.iter().sum::<u32>(), 2500);
+    // Each key is drawn e^-2.5 of the times not at all.
+    let untouched = counts.iter().filter(|&&count| count == 0).count();
+    assert!((50..120).contains(&untouched), "{untouched}");
+    let without = WorkloadOptions { updates_before_percent: None, ..options };
+    assert_eq!(Generator::updates_before(&without, 0, 1).count(), 0);
+}
+
 fn any_workload() -> impl Strategy<Value = Workload> {
     proptest::sample::select(Workload::ALL.to_vec())
 }

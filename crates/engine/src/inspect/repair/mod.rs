@@ -29,7 +29,7 @@ mod tables;
 mod tombstones;
 mod wal;
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::version::self_test;
@@ -39,11 +39,12 @@ use self::runs::{RUN_BYTES, Runs};
 use self::survey::{Survey, survey};
 use self::tables::{Tables, look_at_tables};
 use self::wal::{WalEntries, read_wals};
+use crate::directory_lock::DirectoryLock;
 use crate::inspect::verify;
 use crate::options::Separation;
 use crate::tap::Tap;
 use crate::values::{ValueLog, log, segment};
-use crate::{Error, IDENTITY_FILE, LockHolder, Result, identity};
+use crate::{Error, IDENTITY_FILE, Result, identity};
 
 pub use self::report::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing};
 
@@ -67,7 +68,8 @@ pub fn repair(directory: &Path, into: &Path, mut progress: impl FnMut(Repairing)
     let directory = fs::canonicalize(directory).map_err(|e| Error::io("resolve", directory, &e))?;
     let into = place_of(into, &directory)?;
     let working = WorkingFolder::beside(&into)?;
-    let _lock = lock(&directory)?;
+    // RocksDB's own lock is a file that would have to be written.
+    let _lock = DirectoryLock::against_writers(&directory)?;
 
     let mut report = RepairReport::default();
     let survey = survey(&directory)?;
@@ -116,21 +118,6 @@ fn place_of(into: &Path, directory: &Path) -> Result<PathBuf> {
         return Err(Error::invalid("into", "it lies in the damaged store, which is not written: choose another place"));
     }
     Ok(parent.join(name))
-}
-
-/// Keeps a store with a value log from being opened for writing meanwhile: such a store locks its folder. RocksDB's own lock
-/// is a file that would have to be written.
-fn lock(directory: &Path) -> Result<File> {
-    let folder = File::open(directory).map_err(|e| Error::io("open", directory, &e))?;
-    match folder.try_lock_shared() {
-        // Not every file system has locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked {
-            directory: directory.to_path_buf(),
-            holder: LockHolder::AnotherProcess,
-            detail: "its directory is locked".into(),
-        }),
-    }
 }
 
 /// Where the new store is made.
