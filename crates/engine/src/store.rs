@@ -11,7 +11,7 @@ use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
     ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, Env, FlushOptions, Options, ReadOptions,
-    WriteOptions as RocksWriteOptions,
+    ReadTier, WriteOptions as RocksWriteOptions,
 };
 
 use crate::data_layer::{DataLayer, Opening};
@@ -55,6 +55,8 @@ pub struct Store {
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
     pub(crate) read_options: ReadOptions,
+    /// Only from memtables and the block cache.
+    pub(crate) read_at_once: ReadOptions,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
     /// As `write_unsynced`, and never waits.
@@ -189,6 +191,7 @@ impl Store {
             db,
             family,
             read_options: ReadOptions::default(),
+            read_at_once: read_at_once(),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
             write_at_once,
@@ -397,6 +400,13 @@ impl Store {
             (sorted, None) => sorted,
         }
     }
+}
+
+/// Reads that never wait for the device.
+pub(crate) fn read_at_once() -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.set_read_tier(ReadTier::BlockCache);
+    options
 }
 
 impl Drop for Store {

@@ -29,6 +29,9 @@ use crate::error::{Failure, Outcome, texts};
 /// The longest key that a client may use, in bytes: what the store takes, without what stands before it there.
 pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
 
+/// Entries that are visited on behalf of one client while others wait for the thread.
+const MOST_VISITED_AT_ONCE: usize = 1000;
+
 /// Whether the thread may wait for the device or for another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
@@ -239,6 +242,16 @@ pub struct Seen {
     pub is_uncommitted: bool,
 }
 
+impl Seen {
+    fn note(&mut self, is_there: bool) {
+        if is_there {
+            self.hits += 1;
+        } else {
+            self.misses += 1;
+        }
+    }
+}
+
 /// What a key holds: its expiry, its type, and its bytes.
 #[derive(Debug)]
 pub struct Entry<'c> {
@@ -293,10 +306,7 @@ impl<'c> Keys<'c> {
         check_key(key)?;
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         let entry = self.read()?.filter(|entry| entry.expires_at_ms.is_none_or(|at| at > self.now_ms));
-        match entry {
-            Some(_) => self.seen.hits += 1,
-            None => self.seen.misses += 1,
-        }
+        self.seen.note(entry.is_some());
         Ok(entry)
     }
 
@@ -323,7 +333,15 @@ impl<'c> Keys<'c> {
 
     /// Type and expiry of `key`, without its bytes.
     pub fn peek(&mut self, key: &[u8]) -> Outcome<Option<(Tag, Option<u64>)>> {
-        Ok(self.entry(key)?.map(|entry| (entry.tag, entry.expires_at_ms)))
+        check_key(key)?;
+        layout::key_into(Slot::of(key), key, &mut self.stored_key);
+        let attributes = match self.pending() {
+            Some(pending) => pending.map(|pending| pending.attributes),
+            None => self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+        };
+        let found = attributes.filter(|attributes| attributes.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        self.seen.note(found.is_some());
+        found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
     }
 
     /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
@@ -412,9 +430,12 @@ impl<'c> Keys<'c> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        self.visit(layout::element(id, range.start)..layout::element(id, range.end), direction, |key, _, value| {
-            visit(layout::sub_key(key), value)
-        })
+        self.visit(
+            layout::element(id, range.start)..layout::element(id, range.end),
+            direction,
+            true,
+            |key, _, value| visit(layout::sub_key(key), value),
+        )
     }
 
     /// The same for all elements of the collection.
@@ -424,7 +445,7 @@ impl<'c> Keys<'c> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        self.visit(layout::elements(id), direction, |key, _, value| visit(layout::sub_key(key), value))
+        self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
@@ -435,7 +456,7 @@ impl<'c> Keys<'c> {
     ) -> Outcome {
         let now_ms = self.now_ms;
         let range = layout::from_place(from_place)..layout::all_keys().end;
-        self.visit(range, Direction::Forward, |stored, attributes, _| {
+        self.visit(range, Direction::Forward, false, |stored, attributes, _| {
             match (layout::place_of(stored), Tag::of(attributes)) {
                 (Some(place), Some(tag)) if attributes.expires_at_ms.is_none_or(|at| at > now_ms) => {
                     visit(place, layout::user_key(stored), tag)
@@ -445,31 +466,47 @@ impl<'c> Keys<'c> {
         })
     }
 
+    /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
+    /// it does not read values.
     fn visit(
         &mut self,
         range: Range<Vec<u8>>,
         direction: Direction,
+        reads_values: bool,
         mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        if self.waiting == Waiting::Never {
-            return Err(Failure::MustWait);
-        }
         if range.start >= range.end {
             return Ok(());
         }
         self.seen.is_uncommitted |= !self.state.pending.is_empty() || self.state.cleared;
         let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
         if !self.state.cleared {
-            let mut scan = self.keyspace.store.scan(range.start.as_slice()..range.end.as_slice(), direction, None)?;
-            while let Some(entry) = scan.next_entry()? {
-                while let Some((key, written)) = pending.next_before(entry.key) {
+            let range = range.start.as_slice()..range.end.as_slice();
+            let mut scan = match self.waiting {
+                Waiting::Never => self.keyspace.store.scan_at_once(range, direction),
+                Waiting::Allowed => self.keyspace.store.scan(range, direction, None)?,
+            };
+            let mut visited = 0;
+            loop {
+                let (key, attributes, value) = if reads_values {
+                    let Some(entry) = scan.next_entry()? else { break };
+                    (entry.key, entry.attributes, entry.value)
+                } else {
+                    let Some((key, attributes)) = scan.next_key()? else { break };
+                    (key, attributes, &[][..])
+                };
+                visited += 1;
+                if visited > MOST_VISITED_AT_ONCE && self.waiting == Waiting::Never {
+                    return Err(Failure::MustWait);
+                }
+                while let Some((key, written)) = pending.next_before(key) {
                     if let Some(written) = written
                         && visit(key, &written.attributes, &written.payload).is_break()
                     {
                         return Ok(());
                     }
                 }
-                if !pending.hides(entry.key) && visit(entry.key, &entry.attributes, entry.value).is_break() {
+                if !pending.hides(key) && visit(key, &attributes, value).is_break() {
                     return Ok(());
                 }
             }
@@ -498,28 +535,43 @@ impl<'c> Keys<'c> {
         }
     }
 
+    /// What the group has written under `stored_key`; `None`: nothing, and what is in the store counts.
+    fn pending(&mut self) -> Option<Option<&Pending>> {
+        if self.state.pending.is_empty() && !self.state.cleared {
+            return None;
+        }
+        let pending = self.state.pending.get(&self.stored_key).map(Option::as_ref);
+        let pending = if self.state.cleared { Some(pending.flatten()) } else { pending };
+        self.seen.is_uncommitted |= pending.is_some();
+        pending
+    }
+
     /// What stands under `stored_key`, whatever its time.
     fn read(&mut self) -> Outcome<Option<Entry<'c>>> {
-        let pending = if self.state.pending.is_empty() { None } else { self.state.pending.get(&self.stored_key) };
-        self.seen.is_uncommitted |= pending.is_some() || self.state.cleared;
-        let (attributes, payload) = match pending {
+        let (attributes, payload) = match self.pending() {
             Some(None) => return Ok(None),
             Some(Some(Pending { attributes, payload })) => (*attributes, Payload::Pending(payload.clone())),
-            None if self.state.cleared => return Ok(None),
             None => match lookup(&self.keyspace.store, &self.stored_key, self.waiting)? {
                 Some(value) => (*value.attributes(), Payload::Stored(value)),
                 None => return Ok(None),
             },
         };
-        let tag = Tag::of(&attributes).ok_or_else(|| {
-            Failure::with("ERR the key is of a type that this version does not know: it was written by a later one")
-        })?;
+        let tag = tag(&attributes)?;
         Ok(Some(Entry { tag, expires_at_ms: attributes.expires_at_ms, payload }))
     }
 }
 
-fn lookup<'s>(store: &'s Store, key: &[u8], _waiting: Waiting) -> Outcome<Option<Value<'s>>> {
-    Ok(store.get(key)?)
+fn tag(attributes: &Attributes) -> Outcome<Tag> {
+    Tag::of(attributes).ok_or_else(|| {
+        Failure::with("ERR the key is of a type that this version does not know: it was written by a later one")
+    })
+}
+
+fn lookup<'s>(store: &'s Store, key: &[u8], waiting: Waiting) -> Outcome<Option<Value<'s>>> {
+    Ok(match waiting {
+        Waiting::Never => store.get_at_once(key)?,
+        Waiting::Allowed => store.get(key)?,
+    })
 }
 
 fn check_key(key: &[u8]) -> Outcome {
