@@ -10,6 +10,7 @@ mod numbers;
 mod orphans;
 pub mod slot;
 mod watch;
+mod whole;
 
 use std::sync::Arc;
 
