@@ -1,5 +1,8 @@
 //! The commands: one file for each family, and the table of them all.
 
+pub mod expiry;
+pub mod keys;
+pub mod scan;
 pub mod strings;
 pub mod table;
 pub mod transactions;

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{Command, strings, transactions};
+use super::{Command, expiry, keys, scan, strings, transactions};
 
 /// A longer word is no command.
 const MOST_NAME_BYTES: usize = 32;
 
-const FAMILIES: &[&[Command]] = &[strings::COMMANDS, transactions::COMMANDS];
+const FAMILIES: &[&[Command]] =
+    &[strings::COMMANDS, keys::COMMANDS, expiry::COMMANDS, scan::COMMANDS, transactions::COMMANDS];
 
 /// All commands, in the order of the table.
 pub fn all() -> impl Iterator<Item = &'static Command> {

@@ -296,6 +296,11 @@ impl<'c> Keys<'c> {
         self.seen
     }
 
+    /// Bytes of keys and values that the group has written so far, about.
+    pub fn written_bytes(&self) -> usize {
+        self.state.bytes
+    }
+
     /// The keyspace.
     pub fn keyspace(&self) -> &'c Keyspace {
         self.keyspace

