@@ -80,7 +80,7 @@ impl Natural {
         true
     }
 
-    /// The decimal digits.
+    /// The decimal digits, in a time that grows with the square of their count.
     pub(super) fn into_decimal(mut self) -> String {
         /// The largest power of ten in a limb, and its zeros.
         const PART: (u64, usize) = (10_000_000_000_000_000_000, 19);
