@@ -162,7 +162,8 @@ fn a_scan_returns_each_key_that_stays_once() {
         let found = scan(&mut client, &format!("COUNT {count}"), |_| steps += 1);
         assert_eq!(found.len(), expected.len());
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected);
-        assert!((3999 / count..=4000 / count + 1).contains(&steps), "{steps} steps of {count}");
+        // Some keys share a place.
+        assert!((3900 / count..=4000 / count + 1).contains(&steps), "{steps} steps of {count}");
     }
     assert_eq!(scan(&mut client, "MATCH {t}1?", |_| ()).len(), 10);
     // Others come and go meanwhile.

@@ -35,6 +35,8 @@ pub const COMMANDS: &[Command] = &[
     command("multi", 1, 0, "Starts a transaction.", multi),
     Command { since: "2.0.0", ..command("discard", 1, 0, "Discards a transaction.", discard) },
     Command {
+        // Not fast.
+        flags: BASE & !flag::FAST,
         complexity: "Depends on commands in the transaction",
         ..command("exec", 1, 0, "Executes all commands in a transaction.", exec_alone)
     },
