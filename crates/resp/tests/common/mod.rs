@@ -2,8 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-pub mod wire;
 pub mod redis;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

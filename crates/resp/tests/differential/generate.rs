@@ -198,8 +198,9 @@ impl Random {
             // each was given.
             "<seconds>" => self.time(10_000, 2_000_000_000),
             "<milliseconds>" => self.time(10_000_000, 2_000_000_000_000),
-            "<at-seconds>" => self.time(4_000_000_000, 4_000_001_000),
-            "<at-milliseconds>" => self.time(4_000_000_000_000, 4_000_000_001_000),
+            // Since 1970, in the year 2096. Some are the same.
+            "<at-seconds>" => self.time(4_000_000_000, 4_000_000_004),
+            "<at-milliseconds>" => self.time(3_999_999_999_998, 4_000_000_000_002),
             "<pattern>" => {
                 self.pick(&["*", "?", "a*", "[a-c]", "[^a]", "{t}*", "*e", "\\a", "", "x", "{t}[de]"]).into()
             }

@@ -21,6 +21,9 @@ const PLANTS: &[(&str, Type, &str, &[&str])] = &[
 
 /// One of the two.
 pub trait Side {
+    /// Removes all keys. What follows goes as it did after the last time.
+    fn restart(&mut self);
+
     /// The bytes of the reply to one request.
     fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8>;
 
@@ -32,6 +35,7 @@ pub trait Side {
 pub struct Here<'f> {
     client: TestClient<'f>,
     group: Group,
+    seed: u64,
     random: Random,
     most: u64,
 }
@@ -40,7 +44,7 @@ impl<'f> Here<'f> {
     pub fn new(fixture: &'f Fixture, version: Version, seed: u64, most: u64) -> Self {
         let mut client = fixture.client();
         client.speak(version);
-        Self { client, group: Group::new(fixture.service.keyspace.clone()), random: Random::new(seed), most }
+        Self { client, group: Group::new(fixture.service.keyspace.clone()), seed, random: Random::new(seed), most }
     }
 
     fn commit_now_and_then(&mut self) {
@@ -51,6 +55,12 @@ impl<'f> Here<'f> {
 }
 
 impl Side for Here<'_> {
+    fn restart(&mut self) {
+        self.client.send_in(&mut self.group, &[b"FLUSHALL"]);
+        self.group.commit(Waiting::Allowed).unwrap();
+        self.random = Random::new(self.seed);
+    }
+
     fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         let reply = self.client.send_in(&mut self.group, arguments);
         self.commit_now_and_then();
@@ -80,6 +90,10 @@ impl There {
 }
 
 impl Side for There {
+    fn restart(&mut self) {
+        self.send(&[b"FLUSHALL"]);
+    }
+
     fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         self.0.send(arguments)
     }
@@ -102,10 +116,10 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Sends `requests` to both, which begin without keys.
+/// Restarts both and sends them `requests`.
 pub fn first_difference(requests: &[Request], ours: &mut dyn Side, other: &mut dyn Side) -> Option<Difference> {
-    ours.send(&[b"FLUSHALL"]);
-    other.send(&[b"FLUSHALL"]);
+    ours.restart();
+    other.restart();
     requests.iter().enumerate().find_map(|(at, request)| {
         let arguments: Vec<&[u8]> = request.arguments.iter().map(Vec::as_slice).collect();
         let (ours, others) = match request.compare {
