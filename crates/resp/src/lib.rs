@@ -12,5 +12,7 @@ pub mod error;
 pub mod execute;
 pub mod keyspace;
 pub mod protocol;
+pub mod saves;
 pub mod service;
 pub mod slowlog;
+pub mod usage;
