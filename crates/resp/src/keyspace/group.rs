@@ -190,7 +190,7 @@ impl Group {
         }
         let needs_sync = waiting == Waiting::Never && self.keyspace.syncs_each_write;
         let durability = needs_sync.then_some(Durability::None);
-        store.write(&batch, WriteOptions { durability, ..WriteOptions::default() })?;
+        store.write(&batch, WriteOptions { durability })?;
         Ok(Committed { needs_sync })
     }
 }

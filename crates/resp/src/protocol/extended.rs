@@ -218,7 +218,7 @@ impl Extended {
         let magnitude = if self.exponent >= 0 {
             let mut whole = Natural::new(self.mantissa);
             whole.shift_left(self.exponent.unsigned_abs());
-            whole.to_decimal()
+            whole.into_decimal()
         } else {
             let units = shift_right_nearest(u128::from(self.mantissa) * UNIT, self.exponent.saturating_neg());
             let text = format!("{}.{:017}", units / UNIT, units % UNIT);

@@ -81,7 +81,7 @@ impl Natural {
     }
 
     /// The decimal digits.
-    pub(super) fn to_decimal(mut self) -> String {
+    pub(super) fn into_decimal(mut self) -> String {
         /// The largest power of ten in a limb, and its zeros.
         const PART: (u64, usize) = (10_000_000_000_000_000_000, 19);
         let mut parts = Vec::new();
