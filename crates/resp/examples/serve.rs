@@ -1,5 +1,6 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
+static WAITS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 fn main() {
     use std::sync::Arc;
     let port: u16 = std::env::args().nth(1).unwrap().parse().unwrap();
@@ -8,6 +9,7 @@ fn main() {
         ecotone_engine::StoreOptions { durability: ecotone_engine::Durability::EverySecond, ..Default::default() }
             .with_separation(128);
     let fixture = common::Fixture::with(options);
+    let store = fixture.service.keyspace.store().clone();
     let listen = ecotone_resp::serve::Listen {
         addresses: vec![([127, 0, 0, 1], port).into()],
         socket: None,
@@ -16,5 +18,17 @@ fn main() {
     };
     let server = ecotone_resp::serve::Server::start(Arc::new(fixture.service), &listen, None).unwrap();
     println!("{:?}", server.listening());
-    std::thread::park();
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let c = store.counters();
+        let p = store.properties().unwrap();
+        println!(
+            "hits {} misses {} cache {} levels {:?} waits {}",
+            c.block_cache_hits,
+            c.block_cache_misses,
+            p.block_cache_bytes,
+            p.levels.iter().map(|l| l.tables).collect::<Vec<_>>(),
+            WAITS.load(std::sync::atomic::Ordering::Relaxed)
+        );
+    }
 }

@@ -26,7 +26,7 @@ pub struct Client {
     pub watched: Vec<Watched>,
     /// Set when one of them is written.
     pub touched: Touched,
-    /// What its connection does after the command.
+    /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
     pub then: Then,
 }
 
@@ -56,7 +56,7 @@ pub enum Then {
     /// Goes on.
     #[default]
     Go,
-    /// Sends what was replied and goes on after a while.
+    /// Sends what the commands before it replied; its own reply, and what follows, only after a while.
     Rest(Duration),
     /// Sends what was replied and closes.
     Close,
@@ -134,6 +134,11 @@ impl ClientInfo {
     /// It has just sent something.
     pub fn is_active(&self) {
         self.active_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is carried out.
+    pub fn is_in_transaction(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) >= 0
     }
 
     /// How long it has sent nothing.

@@ -3,7 +3,7 @@
 //! Threads: any; what a request changes is in the group, and its client must not be told before that is committed.
 
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::Client;
 use crate::command::{Call, Command, flag, table, transactions};
@@ -38,28 +38,34 @@ pub fn execute(
     reply: &mut Reply,
     waiting: Waiting,
 ) -> Step {
-    let command = match resolve(arguments) {
+    let command = match find(arguments) {
         Ok(command) => command,
         Err(failure) => return refuse(service, client, reply, &failure),
     };
-    if !client.is_authenticated && !command.has(flag::NO_AUTH) {
-        return refuse(service, client, reply, &Failure::text("NOAUTH Authentication required."));
+    *client.info.last_command.lock() = command.name;
+    if let Err(failure) = may_be_tried(client, command, arguments) {
+        service.statistics.usage.refused(command);
+        return refuse(service, client, reply, &failure);
     }
     if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {
         return queue(service, client, command, arguments, reply);
     }
-    let step = if command.name == "exec" && client.transaction.is_some() {
+    if command.name == "exec" && client.transaction.is_some() {
         match transactions::exec(service, client, group, reply, waiting) {
             Ok(step) => step,
-            Err(failure) => return refuse(service, client, reply, &failure),
+            Err(failure) => refuse(service, client, reply, &failure),
         }
     } else {
         run(service, client, group, command, arguments, reply, waiting)
-    };
-    if let Step::Done { .. } = step {
-        *client.info.last_command.lock() = command.name;
     }
-    step
+}
+
+fn may_be_tried(client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+    check_number(command, arguments)?;
+    if !client.is_authenticated && !command.has(flag::NO_AUTH) {
+        return Err(Failure::text("NOAUTH Authentication required."));
+    }
+    Ok(())
 }
 
 /// The command, or the subcommand, that `arguments` begin with.
@@ -68,6 +74,13 @@ pub fn execute(
 ///
 /// Redis' refusals.
 pub fn resolve(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
+    let command = find(arguments)?;
+    check_number(command, arguments)?;
+    Ok(command)
+}
+
+/// The same, whether or not it takes so many arguments.
+pub(crate) fn find(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
     let name = arguments[0];
     let mut command = table::find(name).ok_or_else(|| unknown(arguments))?;
     if let (false, [_, sub, ..]) = (command.subcommands.is_empty(), arguments) {
@@ -79,10 +92,14 @@ pub fn resolve(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
             ))
         })?;
     }
-    if !command.takes(arguments.len()) {
-        return Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", command.name)));
-    }
     Ok(command)
+}
+
+fn check_number(command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+    if command.takes(arguments.len()) {
+        return Ok(());
+    }
+    Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", command.name)))
 }
 
 fn unknown(arguments: &[&[u8]]) -> Failure {
@@ -128,6 +145,7 @@ fn queue(
     reply: &mut Reply,
 ) -> Step {
     if command.has(flag::NO_MULTI) {
+        service.statistics.usage.refused(command);
         return refuse(service, client, reply, &Failure::text("ERR Command not allowed inside a transaction"));
     }
     let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
@@ -182,6 +200,7 @@ pub(crate) fn run_latched(
     let outcome = (command.run)(&mut call);
     let seen = call.keys.seen();
     drop(call);
+    let has_failed = outcome.is_err();
     match outcome {
         Ok(()) => {}
         Err(failure) => {
@@ -199,12 +218,13 @@ pub(crate) fn run_latched(
         statistics.hits.fetch_add(seen.hits.into(), Ordering::Relaxed);
         statistics.misses.fetch_add(seen.misses.into(), Ordering::Relaxed);
     }
-    note_if_slow(service, client, arguments, began);
+    let took = began.elapsed();
+    statistics.usage.carried_out(command, took, has_failed);
+    note_if_slow(service, client, command, arguments, took);
     Step::Done { depends: command.has(flag::WRITE) || seen.is_uncommitted }
 }
 
-fn note_if_slow(service: &Service, client: &Client, arguments: &[&[u8]], began: Instant) {
-    let took = began.elapsed();
+fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]], took: Duration) {
     // Nothing that is slow is shorter than this, whatever the limit.
     if took.as_micros() == 0 {
         return;
@@ -213,7 +233,11 @@ fn note_if_slow(service: &Service, client: &Client, arguments: &[&[u8]], began: 
     if limits.slow_after.is_some_and(|after| took >= after) {
         let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let name = client.info.name.lock();
-        service.slowlog.add(arguments, at_s, took, &client.info.address, &name, limits.slowlog_entries);
+        let mut arguments = arguments.to_vec();
+        if command.has(flag::SECRET) {
+            arguments[1..].fill(b"(redacted)");
+        }
+        service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, limits.slowlog_entries);
     }
 }
 

@@ -13,6 +13,8 @@ pub mod error;
 pub mod execute;
 pub mod keyspace;
 pub mod protocol;
+pub mod saves;
 pub mod serve;
 pub mod service;
 pub mod slowlog;
+pub mod usage;

@@ -1,6 +1,7 @@
 //! What all threads that serve clients share, and what the server around them gives.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,12 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::client::Clients;
 use crate::keyspace::Keyspace;
+use crate::saves::Saves;
 use crate::slowlog::Slowlog;
+use crate::usage::{Rates, Usage};
+
+/// The version of Redis that clients may take this server for.
+pub const COMPATIBLE_VERSION: &str = "7.0.15";
 
 /// What is served, by which rules, and what has happened so far.
 pub struct Service {
@@ -25,13 +31,42 @@ pub struct Service {
     pub slowlog: Slowlog,
     /// The server around it.
     pub host: Arc<dyn Host>,
+    /// Saves that clients ask for.
+    pub saves: Arc<Saves>,
+    /// 40 hexadecimal digits that no other run of a server has.
+    pub run_id: String,
     /// When it began.
     pub since: Instant,
 }
 
+impl Service {
+    /// Serves `keyspace` from now on.
+    pub fn new(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>) -> Self {
+        Self {
+            keyspace,
+            clients: Clients::default(),
+            limits: RwLock::new(Arc::new(limits)),
+            statistics: Statistics::default(),
+            slowlog: Slowlog::default(),
+            host,
+            saves: Arc::default(),
+            run_id: run_id(),
+            since: Instant::now(),
+        }
+    }
+}
+
+/// From the system's random numbers, with which the standard library keys its hashes.
+fn run_id() -> String {
+    let mut digits: String = (0..3).map(|part| format!("{:016x}", RandomState::new().hash_one(part))).collect();
+    digits.truncate(40);
+    digits
+}
+
 /// The server around the protocol: what its commands need and a store does not know.
 pub trait Host: Send + Sync {
-    /// Sections of `INFO` besides those of the protocol: name, and lines of key and value. `name` is what was asked for, in lower case.
+    /// Sections of `INFO`: name, and lines of key and value. `name` is what was asked for, in lower case: a section, `default`, `all` or
+    /// `everything`. Lines of a section that the protocol has itself (`server`, `memory`) are added to it.
     fn info(&self, name: &str) -> Vec<InfoSection>;
 
     /// The settings whose names match one of the lower-case glob patterns, by name.
@@ -51,7 +86,7 @@ pub trait Host: Send + Sync {
     /// Why not.
     fn rewrite(&self) -> Result<(), String>;
 
-    /// A client asks the server to stop. What was acknowledged is made durable unless `is_abrupt`.
+    /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable unless `is_abrupt`.
     fn shut_down(&self, is_abrupt: bool);
 }
 
@@ -132,6 +167,10 @@ pub struct Statistics {
     pub waiting: AtomicUsize,
     /// By the error's code word.
     pub errors_by_word: Mutex<BTreeMap<String, u64>>,
+    /// By command.
+    pub usage: Usage,
+    /// Of commands, bytes received and bytes sent.
+    pub rates: Rates,
 }
 
 impl Statistics {
@@ -150,5 +189,6 @@ impl Statistics {
             count.store(0, Ordering::Relaxed);
         }
         self.errors_by_word.lock().clear();
+        self.usage.reset();
     }
 }

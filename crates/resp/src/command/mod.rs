@@ -1,7 +1,18 @@
 //! The commands: one file for each family, and the table of them all.
 
+pub mod acl;
+pub mod categories;
+pub mod clients;
+pub mod cluster;
+pub mod config;
+pub mod connection;
+pub mod diagnostics;
+mod entry;
 pub mod expiry;
+pub mod info;
+pub mod introspection;
 pub mod keys;
+pub mod saving;
 pub mod scan;
 pub mod strings;
 pub mod table;
@@ -92,6 +103,8 @@ pub mod flag {
     pub const LATCHES: u32 = 1 << 19;
     /// It is carried out between `MULTI` and `EXEC`, not queued. Not told.
     pub const NOT_QUEUED: u32 = 1 << 18;
+    /// Its arguments may be passwords: they are written down nowhere. Not told.
+    pub const SECRET: u32 = 1 << 20;
 }
 
 /// Where the keys of a command are among its arguments.

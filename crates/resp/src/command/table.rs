@@ -3,17 +3,48 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{Command, expiry, keys, scan, strings, transactions};
+use super::{
+    Command, acl, clients, cluster, config, connection, diagnostics, expiry, info, introspection, keys, saving, scan,
+    strings, transactions,
+};
 
 /// A longer word is no command.
 const MOST_NAME_BYTES: usize = 32;
 
-const FAMILIES: &[&[Command]] =
-    &[strings::COMMANDS, keys::COMMANDS, expiry::COMMANDS, scan::COMMANDS, transactions::COMMANDS];
+// Not a constant: there is one of it, so a command is known by its address.
+static FAMILIES: &[&[Command]] = &[
+    strings::COMMANDS,
+    keys::COMMANDS,
+    expiry::COMMANDS,
+    scan::COMMANDS,
+    transactions::COMMANDS,
+    connection::COMMANDS,
+    clients::COMMANDS,
+    introspection::COMMANDS,
+    info::COMMANDS,
+    config::COMMANDS,
+    diagnostics::COMMANDS,
+    saving::COMMANDS,
+    cluster::COMMANDS,
+    acl::COMMANDS,
+];
 
 /// All commands, in the order of the table.
 pub fn all() -> impl Iterator<Item = &'static Command> {
     FAMILIES.iter().copied().flatten()
+}
+
+/// All commands, each with its subcommands behind it.
+pub fn all_with_subcommands() -> impl Iterator<Item = &'static Command> {
+    all().flat_map(|command| std::iter::once(command).chain(command.subcommands))
+}
+
+/// The command of this name, or the subcommand of a name such as `client|list`, in any case.
+pub fn find_full(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|byte| *byte == b'|') {
+        Some(bar) => find(&name[..bar])?.subcommand(&name[bar + 1..]),
+        None => find(name),
+    }
 }
 
 /// The command of this name, in any case.

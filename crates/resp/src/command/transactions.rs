@@ -13,7 +13,8 @@ use crate::keyspace::{Group, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
-const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::FAST | flag::NOT_QUEUED;
+const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUED;
+const FAST: u32 = flag::FAST;
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
     Command {
@@ -32,8 +33,8 @@ const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static s
 
 /// The family.
 pub const COMMANDS: &[Command] = &[
-    command("multi", 1, 0, "Starts a transaction.", multi),
-    Command { since: "2.0.0", ..command("discard", 1, 0, "Discards a transaction.", discard) },
+    command("multi", 1, FAST, "Starts a transaction.", multi),
+    Command { since: "2.0.0", ..command("discard", 1, FAST, "Discards a transaction.", discard) },
     Command {
         // Not fast.
         flags: BASE & !flag::FAST,
@@ -47,12 +48,12 @@ pub const COMMANDS: &[Command] = &[
         ..command(
             "watch",
             -2,
-            flag::LATCHES,
+            FAST | flag::LATCHES,
             "Monitors changes to keys to determine the execution of a transaction.",
             watch,
         )
     },
-    Command { since: "2.2.0", ..command("unwatch", 1, 0, "Forgets about watched keys of a transaction.", unwatch) },
+    Command { since: "2.2.0", ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch) },
 ];
 
 fn multi(call: &mut Call<'_>) -> Outcome {

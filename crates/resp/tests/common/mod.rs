@@ -8,17 +8,15 @@ pub mod wire;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
-use ecotone_resp::client::{Client, Clients};
+use ecotone_resp::client::Client;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
-use ecotone_resp::service::{Host, InfoSection, Limits, Service, Statistics};
-use ecotone_resp::slowlog::Slowlog;
-use parking_lot::{Mutex, RwLock};
+use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+use parking_lot::Mutex;
 
 /// A host with settings that are kept and nothing behind them.
 #[derive(Default)]
@@ -78,15 +76,8 @@ impl Fixture {
         let durability = options.durability;
         let store = Arc::new(Store::open(directory.path(), OpenMode::CreateOrOpen, options).unwrap());
         let host = Arc::new(TestHost::default());
-        let service = Service {
-            keyspace: Keyspace::open(store, durability).unwrap(),
-            clients: Clients::default(),
-            limits: RwLock::new(Arc::new(Limits::default())),
-            statistics: Statistics::default(),
-            slowlog: Slowlog::default(),
-            host: host.clone(),
-            since: Instant::now(),
-        };
+        let keyspace = Keyspace::open(store, durability).unwrap();
+        let service = Service::new(keyspace, Limits::default(), host.clone());
         Self { service, host, directory }
     }
 
