@@ -15,7 +15,7 @@ use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
-use ecotone_server::config::{Config, FILE_VARIABLE, Place, commented_file, keys};
+use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums};
 
@@ -154,9 +154,13 @@ fn start(options: ServeOptions, config: &Config, sink: Option<RecordSink>) -> Re
 fn help_of(path: &str) -> String {
     let Some(key) = keys().iter().find(|key| key.path == path) else { return String::new() };
     let about = key.about.trim_end_matches('.');
+    let values = match &key.kind {
+        Kind::OneOf(_) => format!(": {}", key.kind.range()),
+        _ => String::new(),
+    };
     match key.default.as_str() {
-        "" => about.to_owned(),
-        default => format!("{about} [default: {default}]"),
+        "" => format!("{about}{values}"),
+        default => format!("{about}{values} [default: {default}]"),
     }
 }
 
@@ -236,7 +240,8 @@ impl Arguments {
 
     /// What was said of the settings: by the file, the environment and the command line, of which the last wins.
     pub(crate) fn config(&self) -> Result<Config> {
-        let file = self.config.clone().or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
+        let named = || std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
+        let file = self.config.clone().or_else(|| named().map(PathBuf::from));
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         let mut config = Config::load(file.as_deref(), environment)?;

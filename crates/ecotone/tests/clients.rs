@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 /// How long anything may take on a busy machine.
@@ -106,9 +106,18 @@ impl<S: Read + Write> Connection<S> {
 
 /// Runs a server that must not come up: what it said.
 fn refused(mut command: Command) -> String {
-    let Output { status, stderr, .. } = command.output().unwrap();
-    assert!(!status.success(), "it came up and ended well");
-    String::from_utf8(stderr).unwrap()
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    while log.read_line(&mut said).unwrap() > 0 {
+        if said.contains("clients are served") {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it came up: {said}");
+        }
+    }
+    assert!(!child.wait().unwrap().success(), "it ended well: {said}");
+    said
 }
 
 const SET: &str = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n";
@@ -208,10 +217,12 @@ fn clients_do_not_get_a_store_that_a_workload_wrote() {
     let mut workload = serve(&["--dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--workload", "fillrandom"]);
     workload.args(["--keys", "100", "--seconds", "0.2", "--wait-for-start", "--records", "-"]);
     let mut child = workload.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"start\n").unwrap();
-    let mut records = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut records).unwrap();
-    assert!(child.wait().unwrap().success(), "{records}");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"start\n").unwrap();
+    let mut records = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let sums = records.find(|record| record.contains("\"final\"")).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success(), "{sums}");
     let said = refused(serve(&["--config", file.to_str().unwrap()]));
     assert!(said.contains("from another folder") && said.contains("--clients off"), "{said}");
 }

@@ -19,7 +19,8 @@ const HEAD: &str = "# Configuration
 
 The file is TOML: sections in brackets, and keys below them. `ecotone serve --print-config` prints one with every key, its default and
 what it is for. A key that there is not, and a value that cannot be, are refused with file, line and reason; so is a variable that
-begins like those of a section and names no key. In the environment and by CONFIG SET a list is written with commas.
+begins like those of a section and names no key. In the environment and by CONFIG SET a list is written with commas. Relative paths
+count from the folder that the server is started in.
 
 Keys marked *live* can be changed by CONFIG SET while the server runs, under their own name (`clients.max_clients`) or Redis'
 (`maxclients`). CONFIG REWRITE writes what was changed into the file and leaves everything else in it as it is. Connections that are
@@ -35,7 +36,7 @@ pub fn reference() -> String {
     let mut page = HEAD.to_owned();
     for (section, about) in SECTIONS {
         let _ = write!(page, "\n## [{section}]\n\n{about}\n\n");
-        page.push_str("| key | default | unit | values | |\n|---|---|---|---|---|\n");
+        page.push_str("| key | default | unit | values | meaning |\n|---|---|---|---|---|\n");
         for key in of_section(section) {
             let live = if key.is_live { " *Live.*" } else { "" };
             let values = key.kind.range();
@@ -74,11 +75,11 @@ pub fn commented_file() -> String {
         "# Configuration of a server: ecotone serve --config FILE\n# What stands behind # is the default; take the # away to change it.\n",
     );
     for (section, about) in SECTIONS {
-        let _ = write!(file, "\n");
+        file.push('\n');
         comment(&mut file, about);
         let _ = writeln!(file, "[{section}]");
         for key in of_section(section) {
-            let unit = if key.unit.is_empty() { String::new() } else { format!(" In {}.", key.unit) };
+            let unit = if key.unit.is_empty() { String::new() } else { format!(" Unit: {}.", key.unit) };
             let live = if key.is_live { " Live." } else { "" };
             file.push('\n');
             comment(&mut file, &format!("{}{unit} Values: {}.{live}", key.about, key.kind.range()));
