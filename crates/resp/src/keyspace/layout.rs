@@ -236,3 +236,48 @@ pub fn own(name: &str) -> Vec<u8> {
     stored.extend_from_slice(name.as_bytes());
     stored
 }
+
+/// Whether a keyspace may have written this key of the store. What a workload or the library wrote is told apart by it.
+pub fn is_known(stored: &[u8]) -> bool {
+    match stored.first() {
+        Some(&KEY) => {
+            stored.get(..KEY_PREFIX_BYTES).is_some() && {
+                let user = user_key(stored);
+                key(Slot::of(user), user) == stored
+            }
+        }
+        Some(&ELEMENT) => CollectionId::decode(&stored[1..]).is_some(),
+        Some(&LEDGER) => ledger_id(stored).is_some(),
+        // It has few names, and later versions may have more.
+        Some(&OWN) => stored.len() > 1 && stored[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'-'),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_keyspace_writes_is_known_and_nothing_else() {
+        let id = CollectionId { slot: Slot::of(b"k"), number: 7 };
+        for own in
+            [key(Slot::of(b""), b""), key(Slot::of(b"{a}b"), b"{a}b"), element(id, b""), ledger(id), own("clock")]
+        {
+            assert!(is_known(&own), "{}", own.escape_ascii());
+        }
+        for foreign in [
+            &b""[..],
+            b"0000000000000001",
+            b"user6284781860667377211",
+            b"k",
+            b"key",
+            b"key00000000001",
+            b"e",
+            b"m",
+            b"m0",
+        ] {
+            assert!(!is_known(foreign), "{}", foreign.escape_ascii());
+        }
+    }
+}

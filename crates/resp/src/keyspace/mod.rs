@@ -16,7 +16,7 @@ mod whole;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_engine::{Durability, Error as StoreError, Store};
+use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
 
 pub use clock::{Clock, NOTED_EVERY};
 pub use group::{Committed, Entry, Group, Keys, MAX_KEY_BYTES, Mark, Seen, Waiting};
@@ -28,6 +28,9 @@ pub use upkeep::Upkeep;
 pub use watch::{Touched, Watches};
 
 use numbers::Numbers;
+
+/// How much of a foreign key an error shows.
+const SHOWN_KEY_BYTES: usize = 64;
 
 /// The keys of one store. Shared by all threads; the store is used by nobody else meanwhile.
 #[derive(Debug)]
@@ -50,6 +53,7 @@ impl Keyspace {
     ///
     /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
     pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
+        refuse_foreign_keys(&store)?;
         let clock = Clock::from(read_number(&store, "clock")?.unwrap_or(0));
         Ok(Arc::new(Self {
             latches: Latches::default(),
@@ -90,6 +94,31 @@ impl Keyspace {
         }
         Ok(())
     }
+}
+
+/// Looks at the first and the last key: the keyspace's own stand together, so what others wrote is at one end or the other.
+fn refuse_foreign_keys(store: &Store) -> Result<(), StoreError> {
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut scan = store.scan(.., direction, None)?;
+        let entry = match scan.next_entry() {
+            // One damaged value keeps nobody from the others: who reads it is told.
+            Err(StoreError::Corrupt { .. }) => continue,
+            entry => entry?,
+        };
+        let Some(entry) = entry else { return Ok(()) };
+        if !layout::is_known(entry.key) {
+            let shown = &entry.key[..entry.key.len().min(SHOWN_KEY_BYTES)];
+            return Err(StoreError::WrongFormat {
+                directory: store.directory().to_path_buf(),
+                reason: format!(
+                    "it holds the key \"{}\", which was not written for clients but by a workload or a program of its own; serve \
+                     clients from another folder, or this one without clients (`ecotone serve --clients off`)",
+                    shown.escape_ascii()
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn read_number(store: &Store, name: &str) -> Result<Option<u64>, StoreError> {

@@ -42,6 +42,8 @@ pub(super) struct Connection {
     ranges: Vec<Range<usize>>,
     /// Where the replies lie that depend on the commit.
     dependents: Vec<Range<usize>>,
+    /// Where the reply begins that comes after a rest.
+    rests_from: usize,
     limits: Arc<Limits>,
 }
 
@@ -70,6 +72,7 @@ impl Connection {
             parser: Parser::new(),
             ranges: Vec::new(),
             dependents: Vec::new(),
+            rests_from: 0,
             limits,
         }
     }
@@ -154,7 +157,10 @@ impl Connection {
             }
             match self.client.then {
                 Then::Go => {}
-                Then::Rest(_) => return Ended::Full,
+                Then::Rest(_) => {
+                    self.rests_from = began;
+                    return Ended::Full;
+                }
                 Then::Close => return Ended::Closes,
             }
         }
@@ -172,6 +178,19 @@ impl Connection {
     fn note_dependent(&mut self, began: usize) {
         let replied = began..self.reply.len();
         self.dependents.push(replied);
+    }
+
+    /// What is replied before the command after which the client rests, if it does: its own reply comes after the rest.
+    pub(super) fn before_rest(&self) -> &[u8] {
+        &self.reply.bytes()[..self.rests_from]
+    }
+
+    /// The rest is over: that part of the replies was sent.
+    pub(super) fn has_rested(&mut self) {
+        let rest = self.reply.bytes()[self.rests_from..].to_vec();
+        self.reply.clear();
+        self.reply.raw(&rest);
+        self.rests_from = 0;
     }
 
     /// The replies are sent.
@@ -198,6 +217,8 @@ impl Connection {
         let failure = Failure::Store(error.clone());
         let replied = self.reply.take();
         let version = self.reply.version();
+        // Where it is now is not known; all of it comes after the rest.
+        self.rests_from = 0;
         let mut told = Vec::with_capacity(replied.len());
         let mut from = 0;
         for dependent in dependents {

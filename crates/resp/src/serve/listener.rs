@@ -356,7 +356,14 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             (connection, ended) = lane.round(connection).await;
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
-                tokio::time::sleep(rest).await;
+                // A rest may be long, and an error here is met again below.
+                let _ = timeout(limits.send, stream.write_all(connection.before_rest())).await;
+                connection.has_rested();
+                tokio::select! {
+                    () = tokio::time::sleep(rest) => {}
+                    () = info.killed.notified() => closes = true,
+                    _ = stopping.wait_for(|stop| *stop) => closes = true,
+                }
             }
             if !connection.reply.is_empty() {
                 let bytes = connection.reply.bytes();
