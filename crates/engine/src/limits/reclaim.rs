@@ -8,6 +8,9 @@
 //!   levels above the last at a tenth of it.
 //! - With a value log all, as soon as space is tight. They are small, and what they overwrite is large.
 //!
+//! Invariant: nothing is flushed where the device may not have room for it. RocksDB recovers by itself from a write that met the end of
+//! the device, but not if the log that a flush begins does too: then only opening the store again helps.
+//!
 //! Bounds: [`MOST_TABLES`] at a time and [`MOST_ROUNDS`] times between two rests; the rests take most of the time, or half of it
 //! while writes are refused. Where nothing is written there is nothing to do in the end.
 //!
@@ -20,7 +23,7 @@ use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
 
 use crate::family::DataFamily;
-use crate::{Error, Result};
+use crate::{Error, Result, Room};
 
 /// While writes are taken it works for at most this part of the time (one in so many).
 const TIME_SHARE: u32 = 5;
@@ -30,6 +33,9 @@ const LEAST_REST: Duration = Duration::from_secs(1);
 
 /// Compactions are asked for so often between two rests: once for each level, and once for what was written meanwhile.
 const MOST_ROUNDS: u32 = 8;
+
+/// Beside the memtable itself a flush writes a new log, which grows by blocks, and a record of the table.
+const FLUSH_ALSO_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Tables that are asked for at a time: RocksDB goes through all tables for each.
 const MOST_TABLES: usize = 64;
@@ -50,13 +56,14 @@ impl Reclaim {
     }
 
     /// Asks for the next step where the last is done. To be called again and again while space is tight.
-    pub(crate) fn step(&mut self, db: &DB, family: DataFamily, refuses_writes: bool) -> Result<()> {
+    pub(crate) fn step(&mut self, db: &DB, family: DataFamily, room: &Room) -> Result<()> {
+        let refuses_writes = room.writes_refused;
         let rests = self.again.is_some_and(|again| Instant::now() < again);
         if rests || !(refuses_writes || self.has_value_log) || is_busy(db, family)? {
             return Ok(());
         }
         let (began, rounds) = self.began.unwrap_or_else(|| (Instant::now(), 0));
-        if rounds < MOST_ROUNDS && self.ask(db, family)? {
+        if rounds < MOST_ROUNDS && self.ask(db, family, room.free_bytes)? {
             self.began = Some((began, rounds + 1));
         } else if self.began.take().is_some() {
             let took = began.elapsed();
@@ -67,8 +74,12 @@ impl Reclaim {
     }
 
     /// Asks RocksDB for whatever comes next. False where there is nothing.
-    fn ask(&self, db: &DB, family: DataFamily) -> Result<bool> {
+    fn ask(&self, db: &DB, family: DataFamily, free_bytes: u64) -> Result<bool> {
         if number(db, family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE)? > 0 {
+            let memtables = number(db, family, properties::CUR_SIZE_ALL_MEM_TABLES)?;
+            if free_bytes < memtables + FLUSH_ALSO_BYTES {
+                return Ok(false);
+            }
             let mut options = FlushOptions::default();
             options.set_wait(false);
             // Otherwise it would wait, without limit, until compactions have caught up.

@@ -72,7 +72,7 @@ impl Watch {
                 told_share = free_share.max(told_share);
                 if of_thread.is_tight()
                     && let Some((db, family)) = of_thread.database()
-                    && let Err(error) = reclaim.step(&db, family, of_thread.room().writes_refused)
+                    && let Err(error) = reclaim.step(&db, family, &of_thread.room())
                 {
                     tracing::debug!(%error, "nothing could be done to find out what is garbage; trying again");
                 }

@@ -399,7 +399,8 @@ mod tests {
                         let mut record = Vec::new();
                         for (number, pointer) in (0..).zip(&pointers) {
                             let key = u32::to_le_bytes(number);
-                            let read = |segment: &Segment, offset, into: &mut [u8]| sources.read(segment, offset, into);
+                            let read =
+                                |segment: &Arc<Segment>, offset, into: &mut [u8]| sources.read(segment, offset, into);
                             let found = log.read_by(&key, *pointer, &mut record, read).unwrap();
                             assert_eq!(record[found], value(number));
                         }
