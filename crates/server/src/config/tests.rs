@@ -61,6 +61,8 @@ const WRONG: &[(&str, &str)] = &[
     ("store.separation_min_bytes", "0"),
     ("store.max_open_files", "15"),
     ("store.max_wal_bytes", "\"off\""),
+    ("store.mapped_bytes", "-1"),
+    ("store.mapped_read_bytes", "\"off\""),
     ("store.compaction_readahead_bytes", "1073741825"),
     ("space.max_bytes", "1"),
     ("space.reserve_bytes", "\"off\""),
