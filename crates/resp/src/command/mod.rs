@@ -1,6 +1,7 @@
 //! The commands: one file for each family, and the table of them all.
 
 pub mod expiry;
+pub mod hashes;
 pub mod keys;
 pub mod scan;
 pub mod strings;

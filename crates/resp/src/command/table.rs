@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{Command, expiry, keys, scan, strings, transactions};
+use super::{Command, expiry, hashes, keys, scan, strings, transactions};
 
 /// A longer word is no command.
 const MOST_NAME_BYTES: usize = 32;
 
 const FAMILIES: &[&[Command]] =
-    &[strings::COMMANDS, keys::COMMANDS, expiry::COMMANDS, scan::COMMANDS, transactions::COMMANDS];
+    &[strings::COMMANDS, keys::COMMANDS, expiry::COMMANDS, scan::COMMANDS, hashes::COMMANDS, transactions::COMMANDS];
 
 /// All commands, in the order of the table.
 pub fn all() -> impl Iterator<Item = &'static Command> {
