@@ -9,6 +9,7 @@ pub mod connection;
 pub mod diagnostics;
 mod entry;
 pub mod expiry;
+pub mod hashes;
 pub mod info;
 pub mod introspection;
 pub mod keys;

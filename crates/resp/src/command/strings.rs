@@ -50,7 +50,7 @@ pub const COMMANDS: &[Command] = &[
         keys: KeyPositions::ALL,
         summary: "Returns the string values of keys.",
         complexity: "O(N) where N is the number of keys.",
-        ..command("mget", -2, flag::READONLY | flag::FAST, "1.0.0", get_many)
+        ..command("mget", -2, flag::READONLY | flag::FAST | flag::LATCHES, "1.0.0", get_many)
     },
     Command {
         keys: PAIRS,

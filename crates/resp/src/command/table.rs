@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{
-    Command, acl, clients, cluster, config, connection, diagnostics, expiry, info, introspection, keys, saving, scan,
-    strings, transactions,
+    Command, acl, clients, cluster, config, connection, diagnostics, expiry, hashes, info, introspection, keys, saving,
+    scan, strings, transactions,
 };
 
 /// A longer word is no command.
@@ -17,6 +17,7 @@ static FAMILIES: &[&[Command]] = &[
     keys::COMMANDS,
     expiry::COMMANDS,
     scan::COMMANDS,
+    hashes::COMMANDS,
     transactions::COMMANDS,
     connection::COMMANDS,
     clients::COMMANDS,

@@ -414,6 +414,20 @@ impl<'c> Keys<'c> {
         self.read()
     }
 
+    /// Whether a large collection has an element. Its value is not read.
+    pub fn has_element(&mut self, id: CollectionId, sub_key: &[u8]) -> Outcome<bool> {
+        self.stored_key = layout::element(id, sub_key);
+        if let Some(pending) = self.pending() {
+            return Ok(pending.is_some());
+        }
+        Ok(self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?.is_some())
+    }
+
+    /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
+    pub fn changed_within(&mut self, key: &[u8]) {
+        self.begin_write(key);
+    }
+
     /// Sets an element of a large collection whose key's slot is held.
     pub fn set_element(&mut self, id: CollectionId, sub_key: &[u8], value: &[u8]) -> Outcome {
         check_key(sub_key)?;
@@ -451,6 +465,17 @@ impl<'c> Keys<'c> {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
+    }
+
+    /// The same, in their order, for those with sub-keys from `from` on.
+    pub fn visit_elements_from(
+        &mut self,
+        id: CollectionId,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let range = layout::element(id, from)..layout::elements(id).end;
+        self.visit(range, Direction::Forward, true, |key, _, value| visit(layout::sub_key(key), value))
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.

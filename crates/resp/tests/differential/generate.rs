@@ -15,10 +15,17 @@ pub enum Compare {
     Within(i64),
     /// Arrays or sets with the same elements in any order.
     AnyOrder,
+    /// Arrays or maps with the same pairs in any order.
+    PairsInAnyOrder,
     /// Both nothing, or both of the same kind.
     Kind,
     /// The request is one step of a scan: all steps are made, from the cursor 0 on, and what they return is compared as a set.
     WholeScan {
+        /// The index of the cursor among the arguments.
+        cursor: usize,
+    },
+    /// The same of a scan that returns pairs.
+    WholeScanOfPairs {
         /// The index of the cursor among the arguments.
         cursor: usize,
     },
@@ -111,8 +118,9 @@ impl Random {
         let mut compare = *compare;
         if compare != Compare::Plant && self.percent(6) {
             self.spoil(&mut arguments);
-            // A scan whose cursor was lost is none.
-            if let Compare::WholeScan { .. } = compare {
+            // A scan whose cursor was lost is none, and draws of a number that was lost are of any.
+            let is_scan = matches!(compare, Compare::WholeScan { .. } | Compare::WholeScanOfPairs { .. });
+            if is_scan || arguments[0].to_ascii_uppercase().windows(4).any(|part| part == b"RAND") {
                 compare = Compare::Kind;
             }
         }
@@ -161,6 +169,12 @@ impl Random {
                 7 => vec![b'v'; self.below(600) as usize],
                 _ => self.pick(&["hello", "Hello World", "10", "nan", " 1"]).into(),
             },
+            "<field>" => match self.below(12) {
+                0 => self.argument("<value>"),
+                _ => format!("field{}", self.below(40)).into_bytes(),
+            },
+            // A few of them are more than a small collection holds.
+            "<long>" => vec![b'l'; self.below(2000) as usize],
             "<integer>" => match self.below(8) {
                 0 => self
                     .pick(&[
@@ -249,6 +263,7 @@ pub fn closing_requests() -> Vec<Request> {
     for key in KEYS.iter().map(|key| key.as_bytes()) {
         requests.push(Request::new(&[b"TYPE", key], Compare::Exact));
         requests.push(Request::new(&[b"GET", key], Compare::Exact));
+        requests.push(Request::new(&[b"HGETALL", key], Compare::PairsInAnyOrder));
         requests.push(Request::new(&[b"PEXPIRETIME", key], Compare::Within(10_000)));
     }
     requests

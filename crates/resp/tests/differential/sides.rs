@@ -129,7 +129,10 @@ pub fn first_difference(requests: &[Request], ours: &mut dyn Side, other: &mut d
                 return None;
             }
             Compare::WholeScan { cursor } => {
-                (whole_scan(&arguments, cursor, ours), whole_scan(&arguments, cursor, other))
+                (whole_scan(&arguments, cursor, 1, ours), whole_scan(&arguments, cursor, 1, other))
+            }
+            Compare::WholeScanOfPairs { cursor } => {
+                (whole_scan(&arguments, cursor, 2, ours), whole_scan(&arguments, cursor, 2, other))
             }
             _ => (ours.send(&arguments), other.send(&arguments)),
         };
@@ -147,8 +150,9 @@ fn plant(arguments: &[&[u8]], side: &mut dyn Side) {
     side.plant(*of, key, &words);
 }
 
-/// All that a scan returns, sorted and each once, as if it were one reply; or the first reply that is no step of a scan.
-fn whole_scan(arguments: &[&[u8]], cursor: usize, side: &mut dyn Side) -> Vec<u8> {
+/// All that a scan returns by `together` elements, sorted and each once, as if it were one reply; or the first reply that is no step of a
+/// scan.
+fn whole_scan(arguments: &[&[u8]], cursor: usize, together: usize, side: &mut dyn Side) -> Vec<u8> {
     let mut found = BTreeSet::new();
     let mut at = b"0".to_vec();
     loop {
@@ -158,7 +162,7 @@ fn whole_scan(arguments: &[&[u8]], cursor: usize, side: &mut dyn Side) -> Vec<u8
         let Some([next, names]) = elements(&reply).and_then(|answers| <[&[u8]; 2]>::try_from(answers).ok()) else {
             return reply;
         };
-        found.extend(elements(names).unwrap().into_iter().map(<[u8]>::to_vec));
+        found.extend(elements(names).unwrap().chunks(together).map(<[&[u8]]>::concat));
         let next = text(next).to_vec();
         if next == b"0" {
             return found.into_iter().collect::<Vec<_>>().concat();
@@ -179,6 +183,15 @@ fn is_same(compare: Compare, ours: &[u8], others: &[u8]) -> bool {
                 ours.sort_unstable();
                 others.sort_unstable();
                 ours == others
+            }
+            _ => ours == others,
+        },
+        Compare::PairsInAnyOrder => match (elements(ours), elements(others)) {
+            (Some(ours_now), Some(others_now)) => {
+                let sorted = |elements: &[&[u8]]| elements.chunks(2).map(<[&[u8]]>::concat).collect::<BTreeSet<_>>();
+                ours.first() == others.first()
+                    && ours_now.len() == others_now.len()
+                    && sorted(&ours_now) == sorted(&others_now)
             }
             _ => ours == others,
         },
