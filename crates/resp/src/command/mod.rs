@@ -3,6 +3,9 @@
 pub mod expiry;
 pub mod keys;
 pub mod scan;
+pub mod sorted_set_random;
+pub mod sorted_set_ranges;
+pub mod sorted_sets;
 pub mod strings;
 pub mod table;
 pub mod transactions;

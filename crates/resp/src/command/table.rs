@@ -3,13 +3,21 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::{Command, expiry, keys, scan, strings, transactions};
+use super::{Command, expiry, keys, scan, sorted_set_random, sorted_set_ranges, sorted_sets, strings, transactions};
 
 /// A longer word is no command.
 const MOST_NAME_BYTES: usize = 32;
 
-const FAMILIES: &[&[Command]] =
-    &[strings::COMMANDS, keys::COMMANDS, expiry::COMMANDS, scan::COMMANDS, transactions::COMMANDS];
+const FAMILIES: &[&[Command]] = &[
+    strings::COMMANDS,
+    keys::COMMANDS,
+    expiry::COMMANDS,
+    scan::COMMANDS,
+    sorted_sets::COMMANDS,
+    sorted_set_ranges::COMMANDS,
+    sorted_set_random::COMMANDS,
+    transactions::COMMANDS,
+];
 
 /// All commands, in the order of the table.
 pub fn all() -> impl Iterator<Item = &'static Command> {

@@ -13,6 +13,7 @@ mod common;
 mod generate;
 mod keys;
 mod sides;
+mod sorted_sets;
 mod strings;
 mod table;
 
@@ -23,7 +24,7 @@ use ecotone_resp::protocol::reply::Version;
 use generate::{Family, Random, Request};
 use sides::{Here, Side, There, first_difference};
 
-const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY];
+const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY, sorted_sets::FAMILY];
 
 /// Commands for each seed.
 const COMMANDS: usize = 3000;
