@@ -6,6 +6,7 @@
 
 pub mod hash;
 pub mod packed;
+pub mod sorted_set;
 
 use ecotone_engine::Error as StoreError;
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::{
     Command, acl, clients, cluster, config, connection, diagnostics, expiry, hashes, info, introspection, keys, saving,
-    scan, strings, transactions,
+    scan, sorted_set_random, sorted_set_ranges, sorted_sets, strings, transactions,
 };
 
 /// A longer word is no command.
@@ -18,6 +18,9 @@ static FAMILIES: &[&[Command]] = &[
     expiry::COMMANDS,
     scan::COMMANDS,
     hashes::COMMANDS,
+    sorted_sets::COMMANDS,
+    sorted_set_ranges::COMMANDS,
+    sorted_set_random::COMMANDS,
     transactions::COMMANDS,
     connection::COMMANDS,
     clients::COMMANDS,

@@ -43,6 +43,25 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     (is_exact && !value.is_nan()).then_some(value)
 }
 
+/// All of `text` as C's `strtod` reads it, which bounds of scores go by (`zslParseRange`, `t_zset.c`): laxer than [`parse_double`]. It ends
+/// before a zero byte; nothing at all is 0; space may stand before it; what is beyond the range is infinite, and what is too small is 0.
+pub fn parse_double_leniently(text: &[u8]) -> Option<f64> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    if text.is_empty() {
+        return Some(0.0);
+    }
+    let space = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let (negative, unsigned) = split_sign(&text[space..]);
+    if let Some(hexadecimal) = Hexadecimal::parse(unsigned) {
+        let hexadecimal = hexadecimal?;
+        let beyond = if hexadecimal.top() > 0 { f64::INFINITY } else { 0.0 };
+        let value = hexadecimal.to_double().unwrap_or(beyond);
+        return Some(if negative { -value } else { value });
+    }
+    let value: f64 = std::str::from_utf8(&text[space..]).ok()?.parse().ok()?;
+    (!value.is_nan()).then_some(value)
+}
+
 /// As C's `%.17g`: 17 significant digits, the nearest ones, without trailing zeros; an exponent below 10⁻⁴ and from 10¹⁷. `0.1` is
 /// `0.10000000000000001`. Infinities are `inf` and `-inf`. Every number but NaN is parsed again as itself.
 pub fn format_double(value: f64) -> Text {
@@ -176,12 +195,17 @@ impl Hexadecimal {
         any.then_some(Self { mantissa: mantissa | u128::from(left_out), exponent })
     }
 
+    /// The exponent of two of the highest bit.
+    fn top(self) -> i64 {
+        self.exponent.saturating_add(127 - i64::from(self.mantissa.leading_zeros()))
+    }
+
     /// The nearest double. None: beyond the range, or so small that it would become 0.
     fn to_double(self) -> Option<f64> {
         if self.mantissa == 0 {
             return Some(0.0);
         }
-        let top = self.exponent.saturating_add(127 - i64::from(self.mantissa.leading_zeros()));
+        let top = self.top();
         if !(-1080..=1023).contains(&top) {
             return None;
         }

@@ -119,7 +119,8 @@ impl Random {
         if compare != Compare::Plant && self.percent(6) {
             self.spoil(&mut arguments);
             // A scan whose cursor was lost is none, and draws of a number that was lost are of any.
-            let is_scan = matches!(compare, Compare::WholeScan { .. } | Compare::WholeScanOfPairs { .. });
+            let is_scan =
+                matches!(compare, Compare::WholeScan { .. } | Compare::WholeScanOfPairs { .. } | Compare::AnyOrder);
             if is_scan || arguments[0].to_ascii_uppercase().windows(4).any(|part| part == b"RAND") {
                 compare = Compare::Kind;
             }
@@ -215,6 +216,52 @@ impl Random {
             // Since 1970, in the year 2096. Some are the same.
             "<at-seconds>" => self.time(4_000_000_000, 4_000_000_004),
             "<at-milliseconds>" => self.time(3_999_999_999_998, 4_000_000_000_002),
+            "<member>" => match self.below(12) {
+                0 => self.pick(&["", "10", "-1", "01", "member that is longer", "\u{e9}"]).into(),
+                _ => vec![b'a' + self.below(12) as u8],
+            },
+            "<score>" => match self.below(10) {
+                0 => self
+                    .pick(&[
+                        "inf", "-inf", "+inf", "nan", "-0", "0", "1e400", "5e-324", "x", "", " 1", "0x1p3", "1.23E9",
+                        "1e17",
+                    ])
+                    .into(),
+                1 => format!("{}.{}", self.below(6) as i64 - 3, self.below(100)).into_bytes(),
+                2 => self.argument("<float>"),
+                _ => (self.below(9) as i64 - 4).to_string().into_bytes(),
+            },
+            "<bound>" => match self.below(10) {
+                0 => self
+                    .pick(&[
+                        "",
+                        "(",
+                        " 1",
+                        "1 ",
+                        "( 1",
+                        "((1",
+                        "nan",
+                        "(nan",
+                        "1e400",
+                        "-0x1p9999",
+                        "(-1e400",
+                        "1e-400",
+                        "x",
+                        "0x",
+                        "(+2",
+                        "-0",
+                    ])
+                    .into(),
+                1..3 => self.pick(&["-inf", "(-inf", "-INFINITY"]).into(),
+                3..5 => self.pick(&["+inf", "inf", "(inf", "(+Inf"]).into(),
+                _ => [self.pick(&["", "("]).as_bytes(), &self.argument("<score>")].concat(),
+            },
+            "<name>" => match self.below(10) {
+                0 => self.pick(&["", "a", "(", "[", "++", "-x", "+\0x", "*"]).into(),
+                1..3 => "-".into(),
+                3..5 => "+".into(),
+                _ => [self.pick(&["[", "("]).as_bytes(), &self.argument("<member>")].concat(),
+            },
             "<pattern>" => {
                 self.pick(&["*", "?", "a*", "[a-c]", "[^a]", "{t}*", "*e", "\\a", "", "x", "{t}[de]"]).into()
             }
@@ -264,6 +311,7 @@ pub fn closing_requests() -> Vec<Request> {
         requests.push(Request::new(&[b"TYPE", key], Compare::Exact));
         requests.push(Request::new(&[b"GET", key], Compare::Exact));
         requests.push(Request::new(&[b"HGETALL", key], Compare::PairsInAnyOrder));
+        requests.push(Request::new(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"], Compare::Exact));
         requests.push(Request::new(&[b"PEXPIRETIME", key], Compare::Within(10_000)));
     }
     requests

@@ -14,6 +14,7 @@ mod generate;
 mod hashes;
 mod keys;
 mod sides;
+mod sorted_sets;
 mod strings;
 mod table;
 
@@ -24,10 +25,10 @@ use ecotone_resp::protocol::reply::Version;
 use generate::{Family, Random, Request};
 use sides::{Here, Side, There, first_difference};
 
-const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY, hashes::FAMILY];
+const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, sorted_sets::FAMILY];
 
 /// Collections by themselves: among all commands few live long enough to become large.
-const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY]];
+const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[sorted_sets::FAMILY]];
 
 /// Commands for each seed.
 const COMMANDS: usize = 3000;

@@ -2,7 +2,7 @@
 //! `ZADD` and the answer of `ZSCORE`.
 
 use ecotone_resp::protocol::extended::{DecimalError, add_decimals, format_double_fixed};
-use ecotone_resp::protocol::number::{format_double, parse_double, parse_integer};
+use ecotone_resp::protocol::number::{format_double, parse_double, parse_double_leniently, parse_integer};
 use proptest::prelude::*;
 
 #[test]
@@ -151,5 +151,34 @@ proptest! {
         if double.is_some_and(f64::is_finite) {
             prop_assert!(sum.is_ok());
         }
+    }
+}
+
+#[test]
+fn bounds_are_read_as_by_strtod() {
+    for (text, value) in [
+        ("", Some(0.0)),
+        ("\0x", Some(0.0)),
+        ("1\0x", Some(1.0)),
+        (" \t\n\u{b}\u{c}\r-1.5", Some(-1.5)),
+        (" ", None),
+        (" \0", None),
+        ("1 ", None),
+        ("x", None),
+        ("1e", None),
+        ("nan", None),
+        ("-NaN", None),
+        ("+infinity", Some(f64::INFINITY)),
+        ("-INF", Some(f64::NEG_INFINITY)),
+        ("1e400", Some(f64::INFINITY)),
+        ("-1e400", Some(f64::NEG_INFINITY)),
+        ("1e-400", Some(0.0)),
+        ("0x1.8p1", Some(3.0)),
+        ("0x", None),
+        ("-0x1p5000", Some(f64::NEG_INFINITY)),
+        ("0x1p-5000", Some(0.0)),
+        ("0x0p5000", Some(0.0)),
+    ] {
+        assert_eq!(parse_double_leniently(text.as_bytes()), value, "{text:?}");
     }
 }
