@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sees to it that the tools of the build are here: Rust, a C++20 compiler for RocksDB and our shim, clang with libclang
-# for bindgen. Where all are found it returns at once, without network. On Debian and Ubuntu it installs what is missing:
-# as root without asking, else through sudo. Elsewhere it names what is missing and stops.
+# for bindgen, and a Redis server that tests compare with. Where all are found it returns at once, without network. On
+# Debian and Ubuntu it installs what is missing: as root without asking, else through sudo. Elsewhere it names what is
+# missing and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,11 +44,12 @@ packages=()
 has_cxx || packages+=(g++)
 has_clang || packages+=(clang)
 has_libclang || packages+=(libclang-dev)
+command -v redis-server >/dev/null || packages+=(redis-server)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
-  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang and libclang with this system's package manager"
-  say '(for example: dnf install gcc-c++ clang clang-devel, or pacman -S gcc clang), and run this again.'
+  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang, libclang and Redis with this system's package manager"
+  say '(for example: dnf install gcc-c++ clang clang-devel redis, or pacman -S gcc clang redis), and run this again.'
   exit 1
 fi
 
@@ -57,7 +59,7 @@ if [ "$(id -u)" -ne 0 ]; then
     say "missing: ${packages[*]}, and there is no sudo. As root, run: apt-get install ${packages[*]}"
     exit 1
   fi
-  say "RocksDB and its bindings cannot be compiled without: ${packages[*]}. sudo may ask for your password to install them."
+  say "The build and its tests cannot do without: ${packages[*]}. sudo may ask for your password to install them."
   as_root=(sudo)
 fi
 say "installing ${packages[*]}"

@@ -10,6 +10,8 @@ mod serve;
 mod space;
 mod verify;
 
+use std::io::IsTerminal;
+
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -21,8 +23,8 @@ use tracing_subscriber::EnvFilter;
     long_about = "An energy-aware key-value store for edge federations: servers that compact for one another where it is \
                   cheapest in time and joules.\n\nBegin with `ecotone lab fillrandom --profile three-tier`: it plays three unequal servers on this \
                   machine and shows what each policy does.",
-    after_help = "The level of the log on standard error is set with RUST_LOG (error, warn, info, debug); the default is info for \
-                  `serve` and warn otherwise."
+    after_help = "The level of the log on standard error is set with RUST_LOG (error, warn, info, debug); the default is warn, and \
+                  for `serve` what its configuration says (info)."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -47,13 +49,15 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
-    let level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "warn" };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level)))
-        .with_writer(std::io::stderr)
-        .init();
+    if !matches!(arguments.command, Command::Serve(_)) {
+        log("warn", "text");
+    }
     let outcome = match arguments.command {
-        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Serve(arguments) if arguments.prints() => Ok(()),
+        Command::Serve(arguments) => arguments.config().and_then(|config| {
+            log(config.text("server.log_level"), config.text("server.log_format"));
+            serve::run(&arguments, config)
+        }),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Verify(arguments) => verify::run(&arguments),
@@ -66,5 +70,17 @@ fn main() -> std::process::ExitCode {
             eprintln!("ecotone: {error:#}");
             std::process::ExitCode::FAILURE
         }
+    }
+}
+
+/// Logs on standard error from now on, what RUST_LOG says or else `level`; as `text` or `json`.
+fn log(level: &str, format: &str) {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level)))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    match format {
+        "json" => log.json().flatten_event(true).init(),
+        _ => log.init(),
     }
 }

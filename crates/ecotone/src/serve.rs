@@ -1,27 +1,23 @@
-//! `ecotone serve`: one server, with a workload inside it where one is asked for.
+//! `ecotone serve`: one server, for clients or with a workload inside it.
 //!
-//! There is no client protocol yet: as `db_bench` in the papers, the driver runs in the server's process. Under the lab the
-//! server speaks [records](ecotone_server::record) on standard output and listens for `start`, `colocated N` and `stop` on standard input.
+//! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
+//! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
+//! `colocated N` and `stop` on standard input.
 
 use std::io::{BufRead, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
 use ecotone_bench::measure::ProcessUsage;
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
-use ecotone_engine::DEFAULT_SEPARATION_BYTES;
-use ecotone_policy::ids::ServerId;
-use ecotone_policy::policy::PolicyName;
+use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
-use ecotone_server::{
-    Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, set_store_option, store_options,
-};
+use ecotone_server::{ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums};
 
 use crate::allocator;
 
@@ -30,45 +26,40 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Folder of the store, made if it is not there
+    /// Configuration file; what is given here wins over it [default: the one that ECOTONE_CONFIG names, or none]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print a configuration file with every key, its default and what it is for, and end
     #[arg(long)]
-    dir: PathBuf,
-    /// Address to listen on for other servers; port 0 takes any free one
-    #[arg(long, default_value = "127.0.0.1:7411")]
-    listen: SocketAddr,
-    /// Address under which other servers reach this one, if not the one it listens on
-    #[arg(long)]
+    print_config: bool,
+    #[arg(long, help = help_of("server.dir"))]
+    dir: Option<String>,
+    #[arg(long, value_name = "ADDRESS,...", help = help_of("clients.listen"))]
+    clients: Option<String>,
+    #[arg(long, help = help_of("federation.listen"))]
+    listen: Option<String>,
+    #[arg(long, help = help_of("federation.advertise"))]
     advertise: Option<String>,
-    /// Coordinator to join (host:port); without it this server coordinates
-    #[arg(long)]
+    #[arg(long, help = help_of("federation.join"))]
     join: Option<String>,
-    /// Name of this server, unique in its federation [default: the address that others reach it under]
-    #[arg(long)]
+    #[arg(long, help = help_of("server.name"))]
     name: Option<String>,
-    /// Where compactions run: local, local-split, edgepilot, eco, eco-gate or eco-target
-    #[arg(long, default_value = "eco")]
-    policy: String,
-    /// Cores that this server may use [default: all of this machine]
-    #[arg(long)]
-    cores: Option<u32>,
-    /// Jobs of other servers at a time [default: a quarter of the cores, at least one]
-    #[arg(long)]
-    worker_slots: Option<u32>,
-    /// Watts of one busy core above idle, for the energy model
-    #[arg(long, default_value_t = 10.0)]
-    active_watts: f64,
-    /// Watts of the idle server, for the energy model
-    #[arg(long, default_value_t = 5.0)]
-    idle_watts: f64,
-    /// Bandwidth to other servers each way, in bytes per second
-    #[arg(long, default_value_t = 1.25e9)]
-    network_bytes_per_s: f64,
-    /// When a write is acknowledged: none, everysec or always [default: everysec]
-    #[arg(long)]
+    #[arg(long, help = help_of("federation.policy"))]
+    policy: Option<String>,
+    #[arg(long, help = help_of("server.cores"))]
+    cores: Option<String>,
+    #[arg(long, help = help_of("federation.worker_slots"))]
+    worker_slots: Option<String>,
+    #[arg(long, help = help_of("energy.active_watts"))]
+    active_watts: Option<String>,
+    #[arg(long, help = help_of("energy.idle_watts"))]
+    idle_watts: Option<String>,
+    #[arg(long, help = help_of("federation.network_bytes_per_s"))]
+    network_bytes_per_s: Option<String>,
+    #[arg(long, help = help_of("store.durability"))]
     durability: Option<String>,
-    /// Memory for block cache and memtables of this process, in bytes
-    #[arg(long)]
-    memory_limit: Option<u64>,
+    #[arg(long, help = help_of("store.memory_limit_bytes"))]
+    memory_limit: Option<String>,
     #[arg(long = "store-option", value_name = "NAME=VALUE", help = store_option_help())]
     store_options: Vec<String>,
 
@@ -111,7 +102,7 @@ pub(crate) struct Arguments {
     wait_for_start: bool,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let workload = arguments.workload()?;
     let sink = arguments.record_sink()?;
     let tell = |record: Record| {
@@ -119,11 +110,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             sink(record);
         }
     };
-    let options = arguments.serve_options()?;
+    let (mut options, profile) = config.serve_options()?;
+    allocator::suit(profile);
+    options.emulated = arguments.emulated();
     let name = options.name.as_str().to_owned();
     let lines = arguments.wait_for_start.then(read_lines);
-    let stop_signal = stop_signal()?;
-    let daemon = Daemon::start(options, sink.clone())?;
+    let (stop, stop_signal) = stop_signal()?;
+    options.clients = arguments.clients(&config, stop)?;
+    let daemon = start(options, &config, sink.clone())?;
     if let Some(workload) = &workload {
         load(&daemon, workload)?;
     }
@@ -148,15 +142,33 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let _ = stop_signal.recv();
         }
     }
+    tracing::info!("the server stops");
     daemon.stop().context("stopping")
+}
+
+fn start(options: ServeOptions, config: &Config, sink: Option<RecordSink>) -> Result<Daemon> {
+    Ok(Daemon::start(options, sink).map_err(|error| config.explain(error))?)
+}
+
+/// What the reference says of a key, for `--help`.
+fn help_of(path: &str) -> String {
+    let Some(key) = keys().iter().find(|key| key.path == path) else { return String::new() };
+    let about = key.about.trim_end_matches('.');
+    let values = match &key.kind {
+        Kind::OneOf(_) => format!(": {}", key.kind.range()),
+        _ => String::new(),
+    };
+    match key.default.as_str() {
+        "" => format!("{about}{values}"),
+        default => format!("{about}{values} [default: {default}]"),
+    }
 }
 
 fn store_option_help() -> String {
     format!(
-        "Further options of the store, as name=value; a wrong name lists all. profile=small-device keeps the process below 128 MiB; \
-         separation_min_bytes: values of at least so many bytes are kept apart from their keys, in the value log \
-         (default {DEFAULT_SEPARATION_BYTES}; off: none)"
-    )
+        "Further options of the store: {}",
+        keys().iter().filter(|key| key.section() == "store").map(|key| key.name()).collect::<Vec<_>>().join(", ")
+    ) + ", space_max_bytes and space_reserve_bytes; --print-config tells what each is for"
 }
 
 impl Arguments {
@@ -195,44 +207,76 @@ impl Arguments {
         })))
     }
 
-    fn serve_options(&self) -> Result<ServeOptions> {
-        let (mut store, profile) = store_options(&self.store_options)?;
-        allocator::suit(profile);
-        let asked = |name: &str| self.store_options.iter().any(|one| one.split('=').next() == Some(name));
-        // What was asked for wins over the policy, also where it is RocksDB's default.
-        let max_subcompactions = asked("max_subcompactions").then_some(store.max_subcompactions);
-        if let Some(durability) = &self.durability {
-            set_store_option(&mut store, &format!("durability={durability}"))?;
+    fn emulated(&self) -> Option<EmulatedCores> {
+        let (cgroup, speed) = (self.cgroup.clone()?, self.core_speed?);
+        Some(EmulatedCores { cgroup, speed })
+    }
+
+    /// The clients that are served; `stop` ends the server.
+    fn clients(&self, config: &Config, stop: Sender<()>) -> Result<Option<ClientOptions>> {
+        if self.workload.is_some() && !config.is_said("clients.listen") && !config.is_said("clients.unix_socket") {
+            return Ok(None);
         }
-        if let Some(bytes) = self.memory_limit {
-            set_store_option(&mut store, &format!("memory_limit_bytes={bytes}"))?;
+        let Some(listen) = config.listen()? else { return Ok(None) };
+        if self.workload.is_some() {
+            bail!(
+                "a workload writes keys of its own beside which clients cannot be served: leave --workload out, or give --clients off"
+            );
         }
-        let cores = match self.cores {
-            Some(cores) => cores,
-            None => ecotone_power::host_cores()?.floor().max(1.0) as u32,
-        };
-        let emulated = match (&self.cgroup, self.core_speed) {
-            (Some(cgroup), Some(speed)) => Some(EmulatedCores { cgroup: cgroup.clone(), speed }),
-            _ => None,
-        };
-        let address = self.advertise.clone().unwrap_or_else(|| self.listen.to_string());
-        let name = self.name.clone().unwrap_or(address);
-        Ok(ServeOptions {
-            directory: self.dir.clone(),
-            listen: self.listen,
-            advertise: self.advertise.clone(),
-            join: self.join.clone(),
-            name: ServerId::new(name).context("--name")?,
-            policy: self.policy.parse::<PolicyName>().context("--policy")?,
-            cores,
-            emulated,
-            active_watts: self.active_watts,
-            idle_watts: self.idle_watts,
-            worker_slots: self.worker_slots,
-            network_bytes_per_s: self.network_bytes_per_s,
-            max_subcompactions,
-            store,
-        })
+        let shut_down = Arc::new(move |_is_abrupt| {
+            // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
+            let _ = stop.send(());
+        });
+        Ok(Some(ClientOptions { listen, config: config.clone(), shut_down }))
+    }
+
+    /// Prints what was asked for instead of serving; whether anything was.
+    pub(crate) fn prints(&self) -> bool {
+        if self.print_config {
+            print!("{}", commented_file());
+        }
+        self.print_config
+    }
+
+    /// What was said of the settings: by the file, the environment and the command line, of which the last wins.
+    pub(crate) fn config(&self) -> Result<Config> {
+        let named = || std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
+        let file = self.config.clone().or_else(|| named().map(PathBuf::from));
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        let mut config = Config::load(file.as_deref(), environment)?;
+        let given = [
+            ("--dir", "server.dir", &self.dir),
+            ("--clients", "clients.listen", &self.clients),
+            ("--listen", "federation.listen", &self.listen),
+            ("--advertise", "federation.advertise", &self.advertise),
+            ("--join", "federation.join", &self.join),
+            ("--name", "server.name", &self.name),
+            ("--policy", "federation.policy", &self.policy),
+            ("--cores", "server.cores", &self.cores),
+            ("--worker-slots", "federation.worker_slots", &self.worker_slots),
+            ("--active-watts", "energy.active_watts", &self.active_watts),
+            ("--idle-watts", "energy.idle_watts", &self.idle_watts),
+            ("--network-bytes-per-s", "federation.network_bytes_per_s", &self.network_bytes_per_s),
+        ];
+        for (argument, path, value) in given {
+            if let Some(value) = value {
+                config.set(path, value, Place::Argument(argument.into()))?;
+            }
+        }
+        for assignment in &self.store_options {
+            config.set_store_option(assignment, Place::Argument("--store-option".into()))?;
+        }
+        // They have names of their own, which win.
+        for (argument, path, value) in [
+            ("--durability", "store.durability", &self.durability),
+            ("--memory-limit", "store.memory_limit_bytes", &self.memory_limit),
+        ] {
+            if let Some(value) = value {
+                config.set(path, value, Place::Argument(argument.into()))?;
+            }
+        }
+        Ok(config)
     }
 }
 
@@ -331,9 +375,10 @@ fn read_lines() -> Receiver<String> {
     receiver
 }
 
-/// Receives once when the process is told to end.
-fn stop_signal() -> Result<Receiver<()>> {
+/// Receives when the process is told to end, by a signal or through the sender.
+fn stop_signal() -> Result<(Sender<()>, Receiver<()>)> {
     let (sender, receiver) = channel();
+    let for_others = sender.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("ecotone-signals".into()).spawn(move || {
         runtime.block_on(async {
@@ -352,7 +397,7 @@ fn stop_signal() -> Result<Receiver<()>> {
             }
         });
     })?;
-    Ok(receiver)
+    Ok((for_others, receiver))
 }
 
 fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {

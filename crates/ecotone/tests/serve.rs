@@ -26,7 +26,7 @@ impl Server {
     fn with(directory: &Path, name: &str, arguments: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
         command.arg("serve").arg("--dir").arg(directory.join(name)).args(["--listen", "127.0.0.1:0", "--name", name]);
-        command.args(["--records", "-"]).args(arguments);
+        command.args(["--clients", "off", "--records", "-"]).args(arguments);
         let mut child = command.env("RUST_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Server { child, output }

@@ -124,6 +124,9 @@ pub enum Error {
         /// RocksDB's words.
         detail: String,
     },
+    /// It cannot be had at once, and the caller does not wait. Try again where waiting is allowed.
+    #[error("this cannot be had without waiting")]
+    WouldWait,
     /// Any other failure that RocksDB reports.
     #[error("RocksDB: {detail}")]
     Rocks {

@@ -1,43 +1,46 @@
 //! The header that begins every stored value: one byte in the common case.
 //!
 //! ```text
-//!            7 6   5 4   3   2   1 0
-//!          +-----+-----+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - - -
-//!  byte 0  | 0 1 | 0 0 | V | E |  K  |  expiry (if E)    |  version (if V)   |  payload
-//!          +-----+-----+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - - -
-//!          format  must              8 bytes, u64,         8 bytes, u64,
-//!          version be 0              little-endian,        little-endian
-//!                                    ms since 1970 UTC
+//!            7 6   5   4   3   2   1 0
+//!          +-----+---+---+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - + - - - - -
+//!  byte 0  | 0 1 | 0 | T | V | E |  K  |  expiry (if E)    |  version (if V)   |  type (if T)  |  payload
+//!          +-----+---+---+---+---+-----+ - - - - - - - - - + - - - - - - - - - + - - - - - - - + - - - - -
+//!          format  must                  8 bytes, u64,       8 bytes, u64,       1 byte
+//!          version be 0                  little-endian,      little-endian
+//!                                        ms since 1970 UTC
 //! ```
 //!
 //! - Format version: `01` is format 1, this one. `00` is never used, so that a zeroed byte is refused. `10` and `11` are
 //!   kept for later formats.
 //! - `K`, the kind of the payload: `00` inline (the payload is the value). `01` separated (the payload is a pointer into the
 //!   value log, see [`crate::values::pointer`]). `10` and `11` are free; this version refuses them.
-//! - `E`: an expiry follows. `V`: a version follows. Neither may be 0: absent is how none is written, so that every value
-//!   has exactly one encoding.
+//! - `E`: an expiry follows. `V`: a version follows. `T`: a type follows. None may be 0: absent is how none is written, so that every
+//!   value has exactly one encoding.
 //!
 //! The header stands with the key, never in the value log, so that no decision of a compaction needs the value. The store
-//! keeps expiry and version; what they mean is for the layer above. Decoding is strict: a byte that this version does not
+//! keeps expiry, version and type; what they mean is for the layer above. Decoding is strict: a byte that this version does not
 //! know is an error, never a guess.
+
+use std::num::NonZeroU8;
 
 use crate::options::MAX_VALUE_BYTES;
 use crate::values::pointer::{POINTER_BYTES, Pointer};
 
 const FORMAT_MASK: u8 = 0b1100_0000;
 const FORMAT_1: u8 = 0b0100_0000;
-const RESERVED_MASK: u8 = 0b0011_0000;
+const RESERVED_MASK: u8 = 0b0010_0000;
+const HAS_TYPE: u8 = 0b0001_0000;
 const HAS_VERSION: u8 = 0b0000_1000;
 const HAS_EXPIRY: u8 = 0b0000_0100;
 const KIND_MASK: u8 = 0b0000_0011;
 const KIND_INLINE: u8 = 0b00;
 const KIND_SEPARATED: u8 = 0b01;
 
-/// The header of a plain value: format 1, inline, no expiry, no version.
+/// The header of a plain value: format 1, inline, no expiry, no version, no type.
 pub const PLAIN: u8 = FORMAT_1 | KIND_INLINE;
 
 /// The longest header, in bytes.
-pub const MAX_HEADER_BYTES: usize = 17;
+pub const MAX_HEADER_BYTES: usize = 18;
 
 /// What stands beside a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,11 +49,13 @@ pub struct Attributes {
     pub expires_at_ms: Option<u64>,
     /// A version that the layer above gives to the value; not 0. The store keeps it and does not act on it.
     pub version: Option<u64>,
+    /// A type that the layer above gives to the value. The store keeps it and does not act on it.
+    pub type_tag: Option<NonZeroU8>,
 }
 
 impl Attributes {
-    /// Neither expiry nor version.
-    pub const NONE: Self = Self { expires_at_ms: None, version: None };
+    /// Neither expiry, version nor type.
+    pub const NONE: Self = Self { expires_at_ms: None, version: None, type_tag: None };
 }
 
 /// A header that cannot be decoded, or attributes that cannot be encoded.
@@ -82,7 +87,7 @@ pub enum HeaderError {
     /// A separated value in a store that has no value log.
     #[error("the value is in the value log, and the store has none")]
     NoValueLog,
-    /// An expiry or version of 0, which is written as its absence.
+    /// An expiry, version or type of 0, which is written as its absence.
     #[error("the value's {0} is 0, which is written as its absence")]
     Zero(&'static str),
 }
@@ -99,11 +104,11 @@ pub enum Kind {
 /// A decoded header: its attributes, where the value is, and where the payload begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Expiry and version.
+    /// Expiry, version and type.
     pub attributes: Attributes,
     /// Where the value is.
     pub kind: Kind,
-    /// The header's length in bytes: 1, 9 or 17.
+    /// The header's length in bytes: 1, 9 or 17, and one more with a type.
     pub bytes: usize,
 }
 
@@ -134,7 +139,7 @@ impl Header {
             _ => return Err(HeaderError::UnknownKind(first)),
         };
         let fields = usize::from(first & HAS_EXPIRY != 0) + usize::from(first & HAS_VERSION != 0);
-        let need = 1 + 8 * fields;
+        let need = 1 + 8 * fields + usize::from(first & HAS_TYPE != 0);
         let Some(mut rest) = stored.get(1..need) else {
             return Err(HeaderError::Truncated { have: stored.len(), need });
         };
@@ -148,13 +153,17 @@ impl Header {
         };
         let expires_at_ms = if first & HAS_EXPIRY != 0 { Some(next("expiry")?) } else { None };
         let version = if first & HAS_VERSION != 0 { Some(next("version")?) } else { None };
+        let type_tag = match (first & HAS_TYPE != 0, rest) {
+            (true, [tag]) => Some(NonZeroU8::new(*tag).ok_or(HeaderError::Zero("type"))?),
+            _ => None,
+        };
         let kind = if separated {
             let payload = &stored[need..];
             Kind::Separated(Pointer::decode(payload).ok_or(HeaderError::Pointer(payload.len()))?)
         } else {
             Kind::Inline
         };
-        Ok(Self { attributes: Attributes { expires_at_ms, version }, kind, bytes: need })
+        Ok(Self { attributes: Attributes { expires_at_ms, version, type_tag }, kind, bytes: need })
     }
 }
 
@@ -163,7 +172,7 @@ impl Header {
 /// Errors: an expiry or a version of 0.
 #[inline]
 pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), HeaderError> {
-    let Attributes { expires_at_ms, version } = *attributes;
+    let Attributes { expires_at_ms, version, type_tag } = *attributes;
     if expires_at_ms == Some(0) {
         return Err(HeaderError::Zero("expiry"));
     }
@@ -172,10 +181,12 @@ pub fn encode_inline(attributes: &Attributes, to: &mut Vec<u8>) -> Result<(), He
     }
     let expiry_bit = if expires_at_ms.is_some() { HAS_EXPIRY } else { 0 };
     let version_bit = if version.is_some() { HAS_VERSION } else { 0 };
-    to.push(PLAIN | expiry_bit | version_bit);
+    let type_bit = if type_tag.is_some() { HAS_TYPE } else { 0 };
+    to.push(PLAIN | expiry_bit | version_bit | type_bit);
     for field in [expires_at_ms, version].into_iter().flatten() {
         to.extend_from_slice(&field.to_le_bytes());
     }
+    to.extend(type_tag.map(NonZeroU8::get));
     Ok(())
 }
 
@@ -204,7 +215,11 @@ mod tests {
 
     fn attributes() -> impl Strategy<Value = Attributes> {
         let field = || proptest::option::of(1..=u64::MAX);
-        (field(), field()).prop_map(|(expires_at_ms, version)| Attributes { expires_at_ms, version })
+        (field(), field(), any::<Option<NonZeroU8>>()).prop_map(|(expires_at_ms, version, type_tag)| Attributes {
+            expires_at_ms,
+            version,
+            type_tag,
+        })
     }
 
     #[test]
@@ -216,13 +231,19 @@ mod tests {
         };
         assert_eq!(encoded(Attributes::NONE), [0x40]);
         assert_eq!(
-            encoded(Attributes { expires_at_ms: Some(0x0102_0304_0506_0708), version: None }),
+            encoded(Attributes { expires_at_ms: Some(0x0102_0304_0506_0708), ..Attributes::NONE }),
             [0x44, 8, 7, 6, 5, 4, 3, 2, 1]
         );
-        assert_eq!(encoded(Attributes { expires_at_ms: None, version: Some(1) }), [0x48, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(Attributes { version: Some(1), ..Attributes::NONE }), [0x48, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(
-            encoded(Attributes { expires_at_ms: Some(2), version: Some(3) }),
+            encoded(Attributes { expires_at_ms: Some(2), version: Some(3), ..Attributes::NONE }),
             [0x4c, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let typed = Attributes { type_tag: NonZeroU8::new(5), ..Attributes::NONE };
+        assert_eq!(encoded(typed), [0x50, 5]);
+        assert_eq!(
+            encoded(Attributes { expires_at_ms: Some(2), version: Some(3), ..typed }),
+            [0x5c, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5]
         );
     }
 
@@ -230,13 +251,15 @@ mod tests {
     fn every_first_byte_is_either_known_or_refused_with_its_reason() {
         for first in 0..=u8::MAX {
             let mut stored = vec![first];
-            stored.extend_from_slice(&[1; 16]);
+            stored.extend_from_slice(&[1; 18]);
             let decoded = Header::decode(&stored);
             match first {
-                0x40 | 0x44 | 0x48 | 0x4c => assert!(decoded.is_ok(), "{first:#x}"),
-                0x41 | 0x45 | 0x49 | 0x4d => assert!(matches!(decoded, Err(HeaderError::Pointer(_))), "{first:#x}"),
+                0x40 | 0x44 | 0x48 | 0x4c | 0x50 | 0x54 | 0x58 | 0x5c => assert!(decoded.is_ok(), "{first:#x}"),
+                0x41 | 0x45 | 0x49 | 0x4d | 0x51 | 0x55 | 0x59 | 0x5d => {
+                    assert!(matches!(decoded, Err(HeaderError::Pointer(_))), "{first:#x}");
+                }
                 _ if first >> 6 != 1 => assert_eq!(decoded, Err(HeaderError::UnknownFormat(first))),
-                _ if first & 0x30 != 0 => assert_eq!(decoded, Err(HeaderError::ReservedBits(first))),
+                _ if first & 0x20 != 0 => assert_eq!(decoded, Err(HeaderError::ReservedBits(first))),
                 _ => assert_eq!(decoded, Err(HeaderError::UnknownKind(first))),
             }
         }
@@ -299,10 +322,11 @@ mod tests {
 
     #[test]
     fn a_mutated_header_is_one_or_is_refused() {
-        let both = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7) };
+        let both = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7), type_tag: None };
+        let all = Attributes { type_tag: NonZeroU8::new(3), ..both };
         let pointer = Pointer { segment: SegmentNumber(7), offset: 32, value_bytes: 1000 };
         let mut originals = Vec::new();
-        for attributes in [Attributes::NONE, Attributes { version: None, ..both }, both] {
+        for attributes in [Attributes::NONE, Attributes { version: None, ..both }, both, all] {
             let (mut inline, mut separated) = (Vec::new(), Vec::new());
             encode_inline(&attributes, &mut inline).unwrap();
             encode_separated(&inline, pointer, &mut separated);
@@ -323,12 +347,14 @@ mod tests {
 
     #[test]
     fn zero_fields_are_refused_both_ways() {
-        for zero in
-            [Attributes { expires_at_ms: Some(0), version: None }, Attributes { expires_at_ms: None, version: Some(0) }]
-        {
+        for zero in [
+            Attributes { expires_at_ms: Some(0), ..Attributes::NONE },
+            Attributes { version: Some(0), ..Attributes::NONE },
+        ] {
             assert!(encode_inline(&zero, &mut Vec::new()).is_err());
         }
         assert_eq!(Header::decode(&[0x44, 0, 0, 0, 0, 0, 0, 0, 0]), Err(HeaderError::Zero("expiry")));
         assert_eq!(Header::decode(&[0x48, 0, 0, 0, 0, 0, 0, 0, 0]), Err(HeaderError::Zero("version")));
+        assert_eq!(Header::decode(&[0x50, 0]), Err(HeaderError::Zero("type")));
     }
 }

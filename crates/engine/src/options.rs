@@ -66,12 +66,14 @@ impl Separation {
 pub struct WriteOptions {
     /// The durability of this write; `None` is the store's default.
     pub durability: Option<Durability>,
+    /// Never waits until compactions have made room for it: it fails with [`Error::WouldWait`](crate::Error::WouldWait) instead.
+    pub no_wait: bool,
 }
 
 impl WriteOptions {
     /// This durability, whatever the store's default is.
     pub const fn durable(durability: Durability) -> Self {
-        Self { durability: Some(durability) }
+        Self { durability: Some(durability), no_wait: false }
     }
 }
 

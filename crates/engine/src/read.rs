@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range, RangeBounds};
 
-use rust_rocksdb::{DBPinnableSlice, ReadOptions};
+use rust_rocksdb::{DBPinnableSlice, ErrorKind, ReadOptions};
 
 use crate::data_layer::DataLayer;
 use crate::error::Printable;
@@ -99,6 +99,11 @@ impl<'s> Snapshot<'s> {
     }
 }
 
+/// The error of a read from memory.
+pub(crate) fn at_once(error: &rust_rocksdb::Error) -> Error {
+    if error.kind() == ErrorKind::Incomplete { Error::WouldWait } else { Error::from_rocks(error) }
+}
+
 impl Store {
     /// The value of `key`.
     ///
@@ -108,6 +113,65 @@ impl Store {
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
         self.lookup(key, &self.read_options)
+    }
+
+    /// The value of `key`, if that can be told from memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WouldWait`] where it cannot; as [`get`](Self::get) else.
+    #[inline]
+    pub fn get_at_once(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
+        let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_at_once);
+        stored.map_err(|error| at_once(&error))?.map_or(Ok(None), |stored| self.value_at_once(key, stored))
+    }
+
+    /// As [`multi_get`](Self::multi_get), of those keys of which it can be told from memory.
+    pub fn multi_get_at_once<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Value<'_>>>> {
+        let _reader = self.values.as_ref().map(DataLayer::reader);
+        let asked = keys.iter().map(AsRef::as_ref);
+        let stored = self.db.batched_multi_get_pinned_cf_opt(&self.family, asked, false, &self.read_at_once);
+        let decode = |(key, stored): (&K, std::result::Result<Option<_>, rust_rocksdb::Error>)| {
+            let stored = stored.map_err(|error| at_once(&error))?;
+            stored.map_or(Ok(None), |stored| self.value_at_once(key.as_ref(), stored))
+        };
+        keys.iter().zip(stored).map(decode).collect()
+    }
+
+    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With `from_memory` it is told from memory or not at all.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get), or [`get_at_once`](Self::get_at_once).
+    pub fn attributes(&self, key: &[u8], from_memory: bool) -> Result<Option<Attributes>> {
+        let stored = if from_memory {
+            let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_at_once);
+            stored.map_err(|error| at_once(&error))?
+        } else {
+            let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_options);
+            stored.map_err(|error| Error::from_rocks(&error))?
+        };
+        let decode = |stored: DBPinnableSlice<'_>| {
+            let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+            Ok(header.attributes)
+        };
+        stored.map(decode).transpose()
+    }
+
+    fn value_at_once<'s>(&'s self, key: &[u8], stored: DBPinnableSlice<'s>) -> Result<Option<Value<'s>>> {
+        let Header { attributes, kind, bytes } =
+            Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        let place = match (kind, &self.values) {
+            (Kind::Inline, _) => Place::Inline(stored, bytes),
+            (Kind::Separated(pointer), Some(values)) => {
+                let mut record = Vec::new();
+                // Where the value is not in its place any more, who may wait finds out why.
+                let value = values.log.read_at_once(key, pointer, &mut record).map_err(|_| Error::WouldWait)?;
+                Place::Separated(record, value)
+            }
+            (Kind::Separated(_), None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
+        };
+        Ok(Some(Value { attributes, place }))
     }
 
     /// The value of `key` in `snapshot`, which must be of this store.

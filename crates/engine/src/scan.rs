@@ -6,6 +6,7 @@ use rust_rocksdb::ReadOptions;
 
 use crate::data_layer::DataLayer;
 use crate::header::{Attributes, Header, HeaderError, Kind};
+use crate::store::read_at_once;
 use crate::values::readers::Reader;
 use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
@@ -33,6 +34,8 @@ pub struct Scan<'s> {
     store: &'s Store,
     rows: Rows<'s>,
     ahead: Ahead,
+    /// Whether it never waits for the device.
+    at_once: bool,
     /// The entry's, where it was taken ahead.
     row: Option<Row>,
     /// The record of the last value that came from the value log.
@@ -62,13 +65,28 @@ impl Store {
         direction: Direction,
         snapshot: Option<&Snapshot<'s>>,
     ) -> Result<Scan<'s>> {
-        let mut options = match snapshot {
+        let options = match snapshot {
             Some(snapshot) if !snapshot.is_of(self) => {
                 return Err(Error::invalid("snapshot", "it is of another store"));
             }
             Some(snapshot) => snapshot.read_options(),
             None => ReadOptions::default(),
         };
+        Ok(self.scan_with(range, direction, options, false))
+    }
+
+    /// The entries of `range` as far as they are in memory: what is not ends the scan with [`Error::WouldWait`].
+    pub fn scan_at_once<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
+        self.scan_with(range, direction, read_at_once(), true)
+    }
+
+    fn scan_with<'k>(
+        &self,
+        range: impl RangeBounds<&'k [u8]>,
+        direction: Direction,
+        mut options: ReadOptions,
+        at_once: bool,
+    ) -> Scan<'_> {
         let from = lower_bound(range.start_bound());
         let to = upper_bound(range.end_bound());
         let empty = to.as_ref().is_some_and(|to| *to <= from);
@@ -82,7 +100,7 @@ impl Store {
         let reader = self.values.as_ref().map(DataLayer::reader);
         let rows = Rows::new(self.db.raw_iterator_cf_opt(&self.family, options), direction, empty);
         let (ahead, record) = (Ahead::default(), Vec::new());
-        Ok(Scan { store: self, rows, ahead, row: None, record, has_ended: false, _reader: reader })
+        Scan { store: self, rows, ahead, at_once, row: None, record, has_ended: false, _reader: reader }
     }
 }
 
@@ -107,6 +125,10 @@ impl Scan<'_> {
         let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let value = match (header.kind, values) {
             (Kind::Inline, _) => &stored[header.bytes..],
+            (Kind::Separated(pointer), Some(values)) if self.at_once => {
+                let value = values.read_at_once(key, pointer, &mut self.record).map_err(|_| Error::WouldWait)?;
+                &self.record[value]
+            }
             (Kind::Separated(pointer), Some(values)) => {
                 let value = self.ahead.watch(|| values.read(key, pointer, &mut self.record))?;
                 &self.record[value]
@@ -115,6 +137,18 @@ impl Scan<'_> {
         };
         self.has_ended = false;
         Ok(Some(Entry { key, value, attributes: header.attributes }))
+    }
+
+    /// The next key, with what stands beside its value, or `None` after the last. No value is read. Do not mix it with
+    /// [`next_entry`](Self::next_entry).
+    pub fn next_key(&mut self) -> Result<Option<(&[u8], Attributes)>> {
+        if std::mem::replace(&mut self.has_ended, true) || !self.rows.advance()? {
+            return Ok(None);
+        }
+        let Some((key, stored)) = self.rows.row() else { return Ok(None) };
+        let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        self.has_ended = false;
+        Ok(Some((key, header.attributes)))
     }
 
     /// After an error: the key whose value could not be read. `None` where the scan itself failed.

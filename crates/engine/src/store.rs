@@ -11,7 +11,7 @@ use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
     ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, Env, FlushOptions, Options, ReadOptions,
-    WriteOptions as RocksWriteOptions,
+    ReadTier, WriteOptions as RocksWriteOptions,
 };
 
 use crate::data_layer::{DataLayer, Opening};
@@ -55,8 +55,12 @@ pub struct Store {
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
     pub(crate) read_options: ReadOptions,
+    /// Only from memtables and the block cache.
+    pub(crate) read_at_once: ReadOptions,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
+    /// As `write_unsynced`, and never waits.
+    pub(crate) write_at_once: RocksWriteOptions,
     pub(crate) durability: Durability,
     directory: PathBuf,
     mode: OpenMode,
@@ -178,6 +182,8 @@ impl Store {
         }
         let mut write_synced = RocksWriteOptions::default();
         write_synced.set_sync(true);
+        let mut write_at_once = RocksWriteOptions::default();
+        write_at_once.set_no_slowdown(true);
         Ok(Self {
             wal_sync,
             watch,
@@ -185,8 +191,10 @@ impl Store {
             db,
             family,
             read_options: ReadOptions::default(),
+            read_at_once: read_at_once(),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
+            write_at_once,
             durability: options.durability,
             directory,
             mode,
@@ -392,6 +400,13 @@ impl Store {
             (sorted, None) => sorted,
         }
     }
+}
+
+/// Reads that never wait for the device.
+pub(crate) fn read_at_once() -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.set_read_tier(ReadTier::BlockCache);
+    options
 }
 
 impl Drop for Store {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::IoSlice;
 use std::ops::{Bound, RangeBounds};
 
-use rust_rocksdb::WriteBatch;
+use rust_rocksdb::{ErrorKind, WriteBatch};
 
 use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
@@ -231,11 +231,18 @@ impl Store {
         let durability = options.durability.unwrap_or(self.durability);
         // With a value log the sync comes after the write: all values that the WAL names before this write are in the kernel
         // by then, so one sync of both sides makes all of that prefix durable.
-        let at_once = durability == Durability::Always && self.values.is_none();
-        let rocks_options = if at_once { &self.write_synced } else { &self.write_unsynced };
-        self.db.write_opt(batch, rocks_options).map_err(|e| self.failure(&e))?;
+        let synced = durability == Durability::Always && self.values.is_none() && !options.no_wait;
+        let rocks_options = match (synced, options.no_wait) {
+            (true, _) => &self.write_synced,
+            (false, true) => &self.write_at_once,
+            (false, false) => &self.write_unsynced,
+        };
+        self.db.write_opt(batch, rocks_options).map_err(|error| match error.kind() {
+            ErrorKind::Incomplete if options.no_wait => Error::WouldWait,
+            _ => self.failure(&error),
+        })?;
         match durability {
-            Durability::Always if !at_once => self.sync_all(),
+            Durability::Always if !synced => self.sync_all(),
             Durability::EverySecond => {
                 // After the write: a sync that begins later covers it.
                 wal_sync.want();

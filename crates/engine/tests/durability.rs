@@ -153,7 +153,7 @@ fn always_syncs_before_it_acknowledges_and_the_others_do_not() {
     let (_directory, store) = common::store(StoreOptions { durability: Durability::None, ..common::small() });
     let syncs = |durability| {
         let before = store.counters().wal_syncs;
-        store.put_opt(b"k", b"v", WriteOptions { durability }).unwrap();
+        store.put_opt(b"k", b"v", WriteOptions { durability, ..WriteOptions::default() }).unwrap();
         store.counters().wal_syncs - before
     };
     assert_eq!(syncs(None), 0);

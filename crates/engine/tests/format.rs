@@ -41,7 +41,7 @@ fn expected() -> Model {
     model
 }
 
-const BOTH: Attributes = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7) };
+const BOTH: Attributes = Attributes { expires_at_ms: Some(1_900_000_000_000), version: Some(7), type_tag: None };
 
 /// Writes the fixture where `ECOTONE_WRITE_FIXTURE` says. Without it there is nothing to do.
 #[test]

@@ -6,6 +6,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU8;
 use std::ops::Bound;
 
 use common::random::Random;
@@ -248,7 +249,11 @@ fn apply_batch(store: &Store, model: &mut Model, ops: &[BatchOp]) {
                 model.insert(key.clone(), value.clone());
             }
             BatchOp::PutWith(key, value, number) => {
-                let attributes = Attributes { expires_at_ms: Some(*number), version: Some(*number) };
+                let attributes = Attributes {
+                    expires_at_ms: Some(*number),
+                    version: Some(*number),
+                    type_tag: NonZeroU8::new(*number as u8),
+                };
                 batch.put_with(key, value, &attributes).unwrap();
                 model.insert(key.clone(), value.clone());
             }

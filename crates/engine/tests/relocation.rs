@@ -169,11 +169,11 @@ fn values_whose_time_is_over_are_reclaimed_where_asked_for_and_only_there() {
         let (_directory, store) = common::store(StoreOptions { reclaim_expired, ..relocating() });
         let mut batch = store.batch();
         for number in 0..100_u64 {
-            let over = Attributes { expires_at_ms: Some(1 + number), version: None };
+            let over = Attributes { expires_at_ms: Some(1 + number), ..Attributes::NONE };
             batch.put_with(format!("over{number}").as_bytes(), &[1; 100], &over).unwrap();
-            let inline = Attributes { expires_at_ms: Some(1 + number), version: Some(7) };
+            let inline = Attributes { expires_at_ms: Some(1 + number), version: Some(7), type_tag: None };
             batch.put_with(format!("short{number}").as_bytes(), &[1; 10], &inline).unwrap();
-            let later = Attributes { expires_at_ms: Some(u64::MAX), version: None };
+            let later = Attributes { expires_at_ms: Some(u64::MAX), ..Attributes::NONE };
             batch.put_with(format!("later{number}").as_bytes(), &[2; 100], &later).unwrap();
         }
         store.write(&batch, WriteOptions::default()).unwrap();

@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 
 use common::value_of;
@@ -119,6 +120,7 @@ fn write_some(store: &Store, model: &mut Model, numbers: &mut Numbers, writes: u
                 let attributes = Attributes {
                     expires_at_ms: field(kind % 5 == 0, numbers.below(u64::MAX)),
                     version: field(kind % 7 == 0, numbers.below(1000)),
+                    type_tag: NonZeroU8::new((kind % 11) as u8),
                 };
                 let value = value_of(&key(number), model.writes.len() as u64, bytes as usize);
                 model.put(store, key(number), value, attributes);

@@ -1,7 +1,7 @@
 //! Wires one server: cores, meter, federation, store, monitor.
 //!
 //! Start order: the federation first, since the store's compactions are placed by it; the load is reported once the store is
-//! open. Stop order: the store first, so that no compaction asks a federation that is gone.
+//! open; clients last. Stop order: clients first, then the store, so that no compaction asks a federation that is gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,15 @@ use ecotone_policy::machine::{ModelReport, Parameters, WhenNoneInTime};
 use ecotone_policy::units::{Bytes, Cores, Tables};
 use ecotone_power::cores::{CgroupCores, CoreBinder, Unbound};
 use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
+use ecotone_resp::serve::Listening;
+use ecotone_resp::service::Service;
 use parking_lot::{Condvar, Mutex};
 use tracing::info;
 
+use crate::clients::Served;
 use crate::colocated::Colocated;
 use crate::error::{Error, Result};
+use crate::host::Around;
 use crate::monitor::{Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
 use crate::sample_base::{SampleBase, counting_from};
@@ -37,6 +41,7 @@ const STALL_MARGIN: Tables = Tables(2.0);
 
 /// A running server.
 pub struct Daemon {
+    served: Option<Served>,
     store: Option<Arc<Store>>,
     federation: Arc<Federation>,
     duties: Arc<ThreadDuties>,
@@ -137,6 +142,8 @@ impl Daemon {
         // Weak: the store holds its listener, the federation the store's offload.
         let _ = events.federation.set(Arc::downgrade(&federation));
         options.store.events = Some(events);
+        // Clients take a value whose time is over for gone, whether it is there or not.
+        options.store.reclaim_expired = options.clients.is_some();
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
         federation.set_load_source(watch.clone());
@@ -159,7 +166,24 @@ impl Daemon {
         });
         let sampler = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), "the store is open");
+        let served = match options.clients.take() {
+            Some(clients) => {
+                let around = Around {
+                    store: store.clone(),
+                    federation: federation.clone(),
+                    duties: duties.clone(),
+                    watch: watch.clone(),
+                    name: options.name.clone(),
+                    join: options.join.clone(),
+                    policy: options.policy,
+                    worker_slots,
+                };
+                Some(Served::start(clients, around, options.store.durability, duties.clone())?)
+            }
+            None => None,
+        };
         Ok(Daemon {
+            served,
             store: Some(store),
             federation,
             duties,
@@ -175,6 +199,16 @@ impl Daemon {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         self.store.as_ref().unwrap_or_else(|| unreachable!("only `stop` takes the store, and it takes the daemon"))
+    }
+
+    /// Where clients are listened for, if they are.
+    pub fn listening(&self) -> Option<&Listening> {
+        self.served.as_ref().map(Served::listening)
+    }
+
+    /// What clients are served, if they are.
+    pub fn service(&self) -> Option<&Arc<Service>> {
+        self.served.as_ref().map(Served::service)
     }
 
     /// Where other servers reach this one.
@@ -248,6 +282,9 @@ impl Daemon {
     /// # Errors
     /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by it.
     pub fn stop(mut self) -> Result<()> {
+        if let Some(served) = self.served.take() {
+            served.stop();
+        }
         self.sampler.take();
         *self.progress.lock() = None;
         match self.store.take().map(Arc::try_unwrap) {

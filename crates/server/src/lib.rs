@@ -1,14 +1,17 @@
 //! The daemon: one server of a federation, wired together.
 //!
-//! This room opens a store, meters its energy, joins a federation, watches all three once a second and tells what it sees as
-//! [`record`]s. What clients will speak to it belongs to the protocol's room; the workload that the lab runs inside a
-//! server belongs to the bench.
+//! This room reads the [`config`]uration, opens a store, meters its energy, joins a federation, serves clients, watches all of it once a
+//! second and tells what it sees as [`record`]s. What clients speak belongs to the protocol's room; the workload that the lab
+//! runs inside a server belongs to the bench.
 //!
 //! What must never be in it: decisions (policy), how a job is carried out (offload), how values are stored (engine).
 
+mod clients;
 mod colocated;
+pub mod config;
 mod daemon;
 mod error;
+mod host;
 mod host_load;
 mod monitor;
 mod options;
@@ -20,5 +23,5 @@ pub use daemon::{Daemon, Sums};
 pub use ecotone_offload::free_bytes;
 pub use error::{Error, Result};
 pub use monitor::{Progress, RecordSink};
-pub use options::{EmulatedCores, ServeOptions};
-pub use store_options::{STORE_OPTIONS, set_store_option, store_options};
+pub use options::{ClientOptions, EmulatedCores, ServeOptions};
+pub use store_options::{STORE_OPTIONS, StoreOption, set_store_option, store_options};

@@ -35,6 +35,7 @@ pub type ProgressSource = Arc<dyn Fn() -> Progress + Send + Sync>;
 /// The last sample, and the records' clock and destination.
 pub(crate) struct Watch {
     load: Mutex<LocalLoad>,
+    watts: Mutex<Option<f64>>,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
     stalls: Mutex<Stalls>,
@@ -67,7 +68,18 @@ impl Watch {
             idle_watts: options.idle_watts,
             joules_total: 0.0,
         };
-        Watch { load: Mutex::new(load), sink, began: Mutex::new(None), stalls: Mutex::default() }
+        Watch {
+            load: Mutex::new(load),
+            watts: Mutex::default(),
+            sink,
+            began: Mutex::new(None),
+            stalls: Mutex::default(),
+        }
+    }
+
+    /// The power of the last second; `None` before the second sample.
+    pub(crate) fn watts(&self) -> Option<f64> {
+        *self.watts.lock()
     }
 
     /// The workload begins: times of records count from here.
@@ -222,6 +234,7 @@ impl Monitor {
             let seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
             input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
+            *self.watch.watts.lock() = Some((reading.total_joules - last.reading.total_joules).max(0.0) / seconds);
             done = Progress {
                 ops: progress.ops.saturating_sub(last.progress.ops),
                 reads: progress.reads.saturating_sub(last.progress.reads),

@@ -2,10 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ecotone_engine::StoreOptions;
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
+use ecotone_resp::serve::Listen;
+
+use crate::config::Config;
 
 /// Cores that the lab emulates for this server.
 #[derive(Debug, Clone)]
@@ -14,6 +18,17 @@ pub struct EmulatedCores {
     pub cgroup: PathBuf,
     /// Speed of one core as a share of a host core.
     pub speed: f64,
+}
+
+/// Clients that are served.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// Where they are listened for.
+    pub listen: Listen,
+    /// What they are told of the settings, and change. Their limits stand in it.
+    pub config: Config,
+    /// Makes the process end, as a signal does; abruptly if it is told so. It returns at once.
+    pub shut_down: Arc<dyn Fn(bool) + Send + Sync>,
 }
 
 /// Everything a server needs to know.
@@ -47,6 +62,8 @@ pub struct ServeOptions {
     pub max_subcompactions: Option<u32>,
     /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
     pub store: StoreOptions,
+    /// Clients; `None`: the store is used by this process alone.
+    pub clients: Option<ClientOptions>,
 }
 
 impl ServeOptions {

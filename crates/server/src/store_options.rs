@@ -2,112 +2,203 @@
 
 use std::num::NonZeroU32;
 
-use ecotone_engine::{DEFAULT_SEPARATION_BYTES, MemoryLimit, Profile, StoreOptions};
+use ecotone_engine::{Compression, DEFAULT_SEPARATION_BYTES, Durability, MemoryLimit, Profile, StoreOptions};
 
+use crate::config::Kind;
 use crate::error::{Error, Result};
 
 const PROFILE: &str = "profile=";
 const SEPARATION: &str = "separation_min_bytes=";
 
-type Setter = fn(&mut StoreOptions, &str) -> std::result::Result<(), String>;
+/// An option of the store.
+pub struct StoreOption {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+    /// What a number counts; empty for none.
+    pub unit: &'static str,
+    /// Which values there are. Values that do not fit one another are refused when the store is opened.
+    pub kind: fn() -> Kind,
+    set: fn(&mut StoreOptions, &str) -> std::result::Result<(), String>,
+    /// The value that holds, as text.
+    pub get: fn(&StoreOptions) -> String,
+}
 
-/// Name, meaning and setter of every option.
-pub const STORE_OPTIONS: &[(&str, &str, Setter)] = &[
-    ("profile", "default or small-device: what all others start from, wherever it stands", |options, value| {
-        let profile: Profile = value.parse().map_err(|_| "must be default or small-device".to_owned())?;
-        *options = profile.options();
-        Ok(())
-    }),
-    ("durability", "none, everysec or always", |options, value| {
-        options.durability = value.parse().map_err(|_| "must be none, everysec or always".to_owned())?;
-        Ok(())
-    }),
-    ("compression", "none, lz4 or zstd", |options, value| {
-        options.compression = value.parse().map_err(|_| "must be none, lz4 or zstd".to_owned())?;
-        Ok(())
-    }),
-    ("memory_limit_bytes", "block cache and memtables of the whole process", |options, value| {
-        options.memory = Some(MemoryLimit::new(number(value)?));
-        Ok(())
-    }),
-    ("memtable_bytes", "size of a memtable before it is flushed", |options, value| {
-        number(value).map(|number| options.memtable_bytes = number)
-    }),
-    ("memtable_count", "memtables, the active one included", |options, value| {
-        number(value).map(|number| options.memtable_count = number)
-    }),
-    ("l0_compaction_trigger", "L0 tables that start a compaction", |options, value| {
-        number(value).map(|number| options.l0_compaction_trigger = number)
-    }),
-    ("l0_slowdown_trigger", "L0 tables that slow writers: the stall threshold", |options, value| {
-        number(value).map(|number| options.l0_slowdown_trigger = number)
-    }),
-    ("l0_stop_trigger", "L0 tables that stop writers", |options, value| {
-        number(value).map(|number| options.l0_stop_trigger = number)
-    }),
-    ("level_base_bytes", "target size of the first level below L0", |options, value| {
-        number(value).map(|number| options.level_base_bytes = number)
-    }),
-    ("level_multiplier", "growth of the target size from level to level", |options, value| {
-        number(value).map(|number| options.level_multiplier = number)
-    }),
-    ("dynamic_levels", "true: level sizes counted from the last level; false: from the first", |options, value| {
-        options.dynamic_levels = value.parse().map_err(|_| "must be true or false".to_owned())?;
-        Ok(())
-    }),
-    ("target_file_bytes", "size of a table", |options, value| {
-        number(value).map(|number| options.target_file_bytes = number)
-    }),
-    ("max_subcompactions", "parts of one L0 compaction", |options, value| {
-        number(value).map(|number| options.max_subcompactions = number)
-    }),
-    ("background_flushes", "flushes at a time", |options, value| {
-        number(value).map(|number| options.background_flushes = number)
-    }),
-    ("background_compactions", "compactions at a time, waiting ones included", |options, value| {
-        number(value).map(|number| options.background_compactions = number)
-    }),
-    ("bloom_bits_per_key", "bits per key of the Bloom filter, 0 for none", |options, value| {
-        number(value).map(|number| options.bloom_bits_per_key = number)
-    }),
-    ("block_bytes", "size of a data block", |options, value| number(value).map(|number| options.block_bytes = number)),
-    ("separation_min_bytes", "least length of a value that is kept apart from its key, or off", |options, value| {
-        if value == "off" {
-            options.separation = None;
-            return Ok(());
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
+/// For what is bounded by something else.
+const PIB: u64 = 1024 * 1024 * GIB;
+
+/// An option that is a field with a whole number.
+macro_rules! whole {
+    ($field:ident, $unit:literal, $least:expr, $most:expr, $about:literal) => {
+        StoreOption {
+            name: stringify!($field),
+            about: $about,
+            unit: $unit,
+            kind: || Kind::Whole { least: $least, most: $most, word: None },
+            set: |options, value| number(value).map(|number| options.$field = number),
+            get: |options| options.$field.to_string(),
         }
-        let bytes: NonZeroU32 =
-            value.parse().map_err(|_| format!("must be a whole number of bytes, 1 to {}, or off", u32::MAX))?;
-        *options = std::mem::take(options).with_separation(bytes.get());
-        Ok(())
-    }),
-    ("space_max_bytes", "most bytes that the store's folder may take, or off", |options, value| {
-        options.space.max_bytes = number_or(value, "off")?;
-        Ok(())
-    }),
-    ("space_reserve_bytes", "bytes kept free, below which writes are refused, or auto", |options, value| {
-        options.space.reserve_bytes = number_or(value, "auto")?;
-        Ok(())
-    }),
-    ("mapped_read_bytes", "bytes of values that may be mapped into memory for reads, 0 for none", |options, value| {
-        number(value).map(|number| options.mapped_read_bytes = number)
-    }),
-    (
-        "mapped_bytes",
-        "bytes of values that may be mapped into memory while they are relocated, 0 for none",
-        |options, value| number(value).map(|number| options.mapped_bytes = number),
+    };
+}
+
+/// Every option.
+pub const STORE_OPTIONS: &[StoreOption] = &[
+    StoreOption {
+        name: "profile",
+        about: "What all others start from, wherever it stands: `small-device` keeps the process below 128 MiB.",
+        unit: "",
+        kind: || Kind::OneOf(Profile::ALL.map(Profile::name).to_vec()),
+        set: |options, value| {
+            let profile: Profile = value.parse().map_err(|_| "must be default or small-device".to_owned())?;
+            *options = profile.options();
+            Ok(())
+        },
+        // Options do not know where they come from.
+        get: |_| Profile::default().name().into(),
+    },
+    StoreOption {
+        name: "durability",
+        about: "When the write-ahead log is synced: before a write is acknowledged (`always`), each second (`everysec`), or when the \
+                kernel likes (`none`). A killed process loses nothing in any case, a machine without power what was not synced.",
+        unit: "",
+        kind: || Kind::OneOf(Durability::ALL.map(Durability::name).to_vec()),
+        set: |options, value| {
+            options.durability = value.parse().map_err(|_| "must be none, everysec or always".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.durability.name().into(),
+    },
+    StoreOption {
+        name: "compression",
+        about: "Compression of tables.",
+        unit: "",
+        kind: || Kind::OneOf(Compression::ALL.map(Compression::name).to_vec()),
+        set: |options, value| {
+            options.compression = value.parse().map_err(|_| "must be none, lz4 or zstd".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.compression.name().into(),
+    },
+    StoreOption {
+        name: "memory_limit_bytes",
+        about: "Block cache and memtables of the whole process; `off`: a cache of 64 MiB, and the memtables beside it.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("off") },
+        set: |options, value| {
+            options.memory = number_or(value, "off")?.map(MemoryLimit::new);
+            Ok(())
+        },
+        get: |options| options.memory.as_ref().map_or_else(|| "off".into(), |memory| memory.limit_bytes().to_string()),
+    },
+    whole!(memtable_bytes, "bytes", 64 * KIB, 16 * GIB, "Size of a memtable before it is flushed."),
+    whole!(
+        memtable_count,
+        "memtables",
+        2,
+        1024,
+        "Memtables, the active one included, before writers wait for a flush."
     ),
-    ("max_open_files", "tables held open, and as many segments at most", |options, value| {
-        number(value).map(|number| options.max_open_files = Some(number))
-    }),
-    (
-        "max_wal_bytes",
-        "bytes of write-ahead logs beyond which memtables are flushed, 0 for RocksDB's",
-        |options, value| number(value).map(|number| options.max_wal_bytes = number),
+    whole!(l0_compaction_trigger, "tables", 1, 1 << 20, "L0 tables that start a compaction."),
+    whole!(l0_slowdown_trigger, "tables", 1, 1 << 20, "L0 tables that slow writers: the stall threshold."),
+    whole!(l0_stop_trigger, "tables", 1, 1 << 20, "L0 tables that stop writers."),
+    whole!(level_base_bytes, "bytes", MIB, PIB, "Target size of the first level below L0."),
+    whole!(level_multiplier, "", 2, 1000, "Growth of the target size from level to level."),
+    StoreOption {
+        name: "dynamic_levels",
+        about: "Whether level sizes are counted from the last level, so that little data stands twice; else from the first.",
+        unit: "",
+        kind: || Kind::Flag,
+        set: |options, value| {
+            options.dynamic_levels = value.parse().map_err(|_| "must be true or false".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.dynamic_levels.to_string(),
+    },
+    whole!(target_file_bytes, "bytes", 64 * KIB, 4 * GIB, "Size of a table."),
+    whole!(max_subcompactions, "parts", 1, 256, "Parts of one L0 compaction."),
+    whole!(background_flushes, "flushes", 1, 256, "Flushes at a time."),
+    whole!(
+        background_compactions,
+        "compactions",
+        1,
+        256,
+        "Compactions at a time, those that wait for a worker included."
     ),
-    ("compaction_readahead_bytes", "bytes a compaction reads ahead", |options, value| {
-        number(value).map(|number| options.compaction_readahead_bytes = number)
-    }),
+    whole!(bloom_bits_per_key, "bits", 0, 30, "Bits per key of the Bloom filter, 0 for none."),
+    whole!(block_bytes, "bytes", KIB, MIB, "Size of a data block before compression."),
+    StoreOption {
+        name: "separation_min_bytes",
+        about: "Values of at least this length are kept apart from their keys, in the value log. Where any are, \
+                `memtable_bytes`, `level_base_bytes` and `target_file_bytes` are smaller unless they are given.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 1, most: u32::MAX.into(), word: Some("off") },
+        set: |options, value| {
+            if value == "off" {
+                options.separation = None;
+                return Ok(());
+            }
+            let bytes: NonZeroU32 =
+                value.parse().map_err(|_| format!("must be a whole number of bytes, 1 to {}, or off", u32::MAX))?;
+            *options = std::mem::take(options).with_separation(bytes.get());
+            Ok(())
+        },
+        get: |options| options.separation.map_or_else(|| "off".into(), |separation| separation.min_bytes.to_string()),
+    },
+    StoreOption {
+        name: "space_max_bytes",
+        about: "Most bytes that the store's folder may take, compactions included: at least 4 reserves and 5 memtables.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 32 * MIB, most: PIB, word: Some("off") },
+        set: |options, value| {
+            options.space.max_bytes = number_or(value, "off")?;
+            Ok(())
+        },
+        get: |options| options.space.max_bytes.map_or_else(|| "off".into(), |bytes| bytes.to_string()),
+    },
+    StoreOption {
+        name: "space_reserve_bytes",
+        about: "Bytes kept free, below which writes are refused; `auto`: 64 MiB, and 128 MiB more with a value log, but at \
+                most a tenth of the space.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 8 * MIB, most: PIB, word: Some("auto") },
+        set: |options, value| {
+            options.space.reserve_bytes = number_or(value, "auto")?;
+            Ok(())
+        },
+        get: |options| options.space.reserve_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
+    },
+    StoreOption {
+        name: "max_open_files",
+        about: "Tables held open, and as many segments at most; `off`: all tables, and 256 segments.",
+        unit: "files",
+        kind: || Kind::Whole { least: 16, most: 1 << 24, word: Some("off") },
+        set: |options, value| {
+            let files = number_or(value, "off")?;
+            options.max_open_files = files.map(u32::try_from).transpose().map_err(|_| "is too many".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.max_open_files.map_or_else(|| "off".into(), |files| files.to_string()),
+    },
+    whole!(
+        max_wal_bytes,
+        "bytes",
+        0,
+        PIB,
+        "Bytes of write-ahead logs beyond which memtables are flushed: 0 for RocksDB's, else at least a memtable."
+    ),
+    whole!(
+        mapped_bytes,
+        "bytes",
+        0,
+        PIB,
+        "Bytes of values that may be mapped into memory while they are relocated, 0 for none."
+    ),
+    whole!(mapped_read_bytes, "bytes", 0, PIB, "Bytes of values that may be mapped into memory for reads, 0 for none."),
+    whole!(compaction_readahead_bytes, "bytes", 0, GIB, "Bytes a compaction reads ahead, 0 for RocksDB's 2 MiB."),
 ];
 
 fn number<T: std::str::FromStr>(value: &str) -> std::result::Result<T, String> {
@@ -166,11 +257,12 @@ pub fn set_store_option(options: &mut StoreOptions, assignment: &str) -> Result<
     let (name, value) = assignment
         .split_once('=')
         .ok_or_else(|| Error::Configuration(format!("store option {assignment:?} is not of the form name=value")))?;
-    let Some((_, _, set)) = STORE_OPTIONS.iter().find(|(known, _, _)| *known == name) else {
-        let names: Vec<&str> = STORE_OPTIONS.iter().map(|(name, _, _)| *name).collect();
+    let Some(option) = STORE_OPTIONS.iter().find(|option| option.name == name) else {
+        let names: Vec<&str> = STORE_OPTIONS.iter().map(|option| option.name).collect();
         return Err(Error::Configuration(format!("there is no store option {name:?}; there are {}", names.join(", "))));
     };
-    set(options, value).map_err(|why| Error::Configuration(format!("store option {name}: {value:?} {why}")))
+    let set = (option.kind)().check(value).and_then(|()| (option.set)(options, value));
+    set.map_err(|why| Error::Configuration(format!("store option {name}: {value:?} {why}")))
 }
 
 #[cfg(test)]

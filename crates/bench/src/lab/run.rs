@@ -169,6 +169,7 @@ impl<'a> Federation<'a> {
         let mut arguments: Vec<OsString> = vec!["serve".into()];
         let mut put = |key: &str, value: OsString| arguments.extend([key.into(), value]);
         put("--dir", self.plan.stores.join(&server.name).into());
+        put("--clients", "off".into());
         put("--listen", "127.0.0.1:0".into());
         put("--name", server.name.as_str().into());
         if let Some(address) = coordinator {

@@ -3,7 +3,8 @@
 use rust_rocksdb::DBRawIterator;
 
 use super::Direction;
-use crate::{Error, Result};
+use crate::Result;
+use crate::read::at_once;
 
 /// Keys and what is stored with them, in one direction.
 pub(super) struct Rows<'s> {
@@ -40,7 +41,7 @@ impl<'s> Rows<'s> {
             return Ok(true);
         }
         self.state = State::End;
-        self.rows.status().map_err(|e| Error::from_rocks(&e))?;
+        self.rows.status().map_err(|error| at_once(&error))?;
         Ok(false)
     }
 

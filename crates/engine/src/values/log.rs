@@ -316,6 +316,15 @@ impl ValueLog {
         })
     }
 
+    /// The same, if its bytes are in memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`Error::WouldWait`].
+    pub fn read_at_once(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
+        self.read_by(key, pointer, into, |segment, offset, into| segment.read_at_once(offset, into))
+    }
+
     fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {
         segment.read(offset, into)?;
         self.mappings.was_called(segment);

@@ -19,7 +19,7 @@
 //! Threads: reads come from any number of threads; [`Segment::append`] is called under the log's lock.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::mapped_file::MappedFile;
 use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::{Mutex, RwLock};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::mappings::Mapped;
 use super::pointer::SegmentNumber;
@@ -236,6 +237,22 @@ impl Segment {
             ErrorKind::UnexpectedEof => self.corrupt(offset, "the segment ends before the record does"),
             _ => Error::io("read", &self.path, &error),
         })
+    }
+
+    /// The same, if all of it is in the kernel's memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and [`Error::WouldWait`] where it is not, or the file system cannot tell.
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len();
+        let file = self.file()?;
+        match preadv2(&*file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == bytes => Ok(()),
+            // A part of it is there, or it ends: who may wait finds out.
+            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Err(Error::WouldWait),
+            Err(error) => Err(Error::io("read", &self.path, &error.into())),
+        }
     }
 
     /// The same through memory.

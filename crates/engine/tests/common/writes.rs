@@ -102,7 +102,7 @@ fn single(random: &mut Random, number: usize) -> Write {
         0 => Write::Delete(key),
         1 => {
             let (expires_at_ms, version) = (field(random), field(random));
-            Write::PutWith(key, value, Attributes { expires_at_ms, version })
+            Write::PutWith(key, value, Attributes { expires_at_ms, version, type_tag: None })
         }
         _ => Write::Put(key, value),
     }

@@ -1,0 +1,253 @@
+//! The real program with clients: a configuration file, requests over TCP, and how it ends.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server, killed should the test fail.
+struct Server {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    /// Where it listens, as its log says.
+    listening: String,
+}
+
+fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    command.arg("serve").args(arguments).env_remove("RUST_LOG");
+    command
+}
+
+/// A configuration in `folder` of a server that takes any free ports, and `more`.
+fn configuration(folder: &Path, more: &str) -> PathBuf {
+    let file = folder.join("ecotone.toml");
+    let dir = folder.join("data");
+    let text = format!(
+        "[server]\ndir = {:?}\nlog_format = \"json\"\n[federation]\nlisten = \"127.0.0.1:0\"\n[clients]\n{more}",
+        dir.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+impl Server {
+    /// Starts it and waits until it serves.
+    fn start(mut command: Command) -> Server {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let listening = loop {
+            let mut line = String::new();
+            if log.read_line(&mut line).unwrap() == 0 {
+                panic!("it ended: {}; {seen}", child.wait().unwrap());
+            }
+            let record: serde_json::Value =
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            if let Some(listening) = record["listening"].as_str() {
+                break listening.to_owned();
+            }
+            seen.push_str(&line);
+        };
+        Server { child, log, listening }
+    }
+
+    fn with(file: &Path) -> Server {
+        Server::start(serve(&["--config", file.to_str().unwrap()]))
+    }
+
+    fn connect(&self) -> Connection<TcpStream> {
+        let stream = TcpStream::connect(&self.listening).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Connection(stream)
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Ends it as a supervisor does.
+    fn terminate(mut self) {
+        self.signal("-TERM");
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {rest}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+struct Connection<S>(S);
+
+impl<S: Read + Write> Connection<S> {
+    /// Sends `request` and reads as many bytes as `reply` has, which they must be.
+    fn says(&mut self, request: &str, reply: &str) {
+        self.0.write_all(request.as_bytes()).unwrap();
+        let mut got = vec![0; reply.len()];
+        self.0.read_exact(&mut got).unwrap_or_else(|error| panic!("{request:?}: {error}"));
+        assert_eq!(String::from_utf8_lossy(&got), reply, "{request:?}");
+    }
+}
+
+/// Runs a server that must not come up: what it said.
+fn refused(mut command: Command) -> String {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    while log.read_line(&mut said).unwrap() > 0 {
+        if said.contains("clients are served") {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it came up: {said}");
+        }
+    }
+    assert!(!child.wait().unwrap().success(), "it ended well: {said}");
+    said
+}
+
+const SET: &str = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n";
+const GET: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+const VALUE: &str = "$5\r\nvalue\r\n";
+
+#[test]
+fn clients_are_served_as_the_file_says_and_find_their_data_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let file =
+        configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\nunix_socket = {:?}\n", socket.display()));
+    let server = Server::with(&file);
+    let (addresses, path) = server.listening.split_once(", ").unwrap();
+    assert_eq!(path, socket.to_str().unwrap());
+    let mut stream = Connection(TcpStream::connect(addresses).unwrap());
+    stream.says(SET, "+OK\r\n");
+    let mut local = Connection(UnixStream::connect(&socket).unwrap());
+    local.says(GET, VALUE);
+    server.terminate();
+    assert!(!socket.exists(), "the socket was left behind");
+    // Who was connected is told, not left waiting.
+    assert_eq!(stream.0.read(&mut [0; 1]).unwrap(), 0);
+
+    let mut again = serve(&["--config", file.to_str().unwrap(), "--clients", "127.0.0.1:0"]);
+    again.env("ECOTONE_CLIENTS_UNIX_SOCKET", "");
+    let server = Server::start(again);
+    server.connect().says(GET, VALUE);
+    server.terminate();
+}
+
+#[test]
+fn a_folder_in_use_is_refused_and_one_that_was_left_by_a_killed_server_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let mut server = Server::with(&file);
+    server.connect().says(SET, "+OK\r\n");
+    let said = refused(serve(&["--config", file.to_str().unwrap()]));
+    let data = folder.path().join("data");
+    assert!(said.contains("in use by another server") && said.contains(data.to_str().unwrap()), "{said}");
+    server.connect().says(GET, VALUE);
+
+    server.signal("-KILL");
+    server.child.wait().unwrap();
+    let server = Server::with(&file);
+    server.connect().says(GET, VALUE);
+    server.terminate();
+}
+
+#[test]
+fn what_cannot_be_listened_on_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "");
+    let with = |arguments: &[&str]| serve(&[&["--config", file.to_str().unwrap()], arguments].concat());
+    let said = refused(with(&["--clients", "0.0.0.0:0"]));
+    for says in ["--clients", "clients.password", "unix_socket"] {
+        assert!(said.contains(says), "{says:?} is not in {said:?}");
+    }
+    assert!(!folder.path().join("data").exists(), "it made its folder before it looked");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = refused(with(&["--clients", &address]));
+    assert!(said.contains(&address) && said.contains("in use") && said.contains("clients.listen"), "{said}");
+
+    let said = refused(with(&["--clients", "127.0.0.1:0", "--workload", "fillrandom"]));
+    assert!(said.contains("--clients off"), "{said}");
+    let precious = folder.path().join("precious");
+    std::fs::write(&precious, "kept").unwrap();
+    let mut command = with(&["--clients", "off"]);
+    let said = refused({
+        command.env("ECOTONE_CLIENTS_UNIX_SOCKET", &precious);
+        command
+    });
+    assert!(said.contains("is no socket"), "{said}");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+}
+
+#[test]
+fn with_a_password_a_server_may_listen_beyond_its_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "");
+    let mut command = serve(&["--config", file.to_str().unwrap(), "--clients", "0.0.0.0:0"]);
+    command.env("ECOTONE_CLIENTS_PASSWORD", "secret");
+    let server = Server::start(command);
+    let port = server.listening.rsplit_once(':').unwrap().1;
+    let mut stream = Connection(TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+    stream.says(GET, "-NOAUTH ");
+    server.terminate();
+}
+
+#[test]
+fn clients_do_not_get_a_store_that_a_workload_wrote() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let data = folder.path().join("data");
+    let mut workload = serve(&["--dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--workload", "fillrandom"]);
+    workload.args(["--keys", "100", "--seconds", "0.2", "--wait-for-start", "--records", "-"]);
+    let mut child = workload.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"start\n").unwrap();
+    let mut records = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let sums = records.find(|record| record.contains("\"final\"")).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success(), "{sums}");
+    let said = refused(serve(&["--config", file.to_str().unwrap()]));
+    assert!(said.contains("from another folder") && said.contains("--clients off"), "{said}");
+}
+
+#[test]
+fn the_printed_configuration_is_one_and_wrong_ones_are_refused_with_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = serve(&["--print-config"]).output().unwrap();
+    assert!(printed.status.success());
+    let file = folder.path().join("printed.toml");
+    std::fs::write(&file, &printed.stdout).unwrap();
+    let dir = folder.path().join("data");
+    let mut command = serve(&["--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0"]);
+    command.env("ECOTONE_CONFIG", &file).env("ECOTONE_SERVER_LOG_FORMAT", "json");
+    Server::start(command).terminate();
+
+    let wrong = configuration(folder.path(), "max_clients = 0\n");
+    let said = refused(serve(&["--config", wrong.to_str().unwrap()]));
+    assert!(said.contains("ecotone.toml:7: clients.max_clients = 0: must be a whole number from 1"), "{said}");
+    let mut command = serve(&["--dir", dir.to_str().unwrap()]);
+    let said = refused({
+        command.env("ECOTONE_STORE_MEMTABLES", "3");
+        command
+    });
+    assert!(said.contains("ECOTONE_STORE_MEMTABLES"), "{said}");
+    let said = refused(serve(&["--dir", dir.to_str().unwrap(), "--cores", "0"]));
+    assert!(said.contains("--cores") && said.contains("from 1 to"), "{said}");
+}

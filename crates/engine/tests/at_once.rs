@@ -1,0 +1,160 @@
+//! Reads and writes that never wait for the device.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::fs::File;
+
+use common::random::Random;
+use ecotone_engine::{
+    Attributes, Direction, Durability, Error, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
+};
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        durability: Durability::None,
+        memory: Some(MemoryLimit::new(64 << 20)),
+        mapped_read_bytes: 0,
+        ..StoreOptions::default()
+    }
+    .with_separation(200)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number:06}").into_bytes()
+}
+
+/// Some with their keys, some apart.
+fn value(number: u64) -> Vec<u8> {
+    vec![number as u8; (number % 400) as usize]
+}
+
+/// Makes the kernel forget what it can of the segments.
+fn forget(store: &Store) {
+    store.sync().unwrap();
+    for entry in std::fs::read_dir(store.directory().join("values")).unwrap() {
+        let file = File::open(entry.unwrap().path()).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+}
+
+#[test]
+fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_that_waits() {
+    const KEYS: u64 = 5000;
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), OpenMode::Create, options()).unwrap();
+    for number in 0..KEYS {
+        store.put(&key(number), &value(number)).unwrap();
+    }
+    // From the memtable; from the value log, which the kernel has in memory where it can tell.
+    let can_tell = store.get_at_once(&key(399)).is_ok();
+    for number in (0..KEYS).step_by(7) {
+        match store.get_at_once(&key(number)) {
+            Ok(found) => assert_eq!(&*found.unwrap(), &value(number)),
+            Err(error) => assert!(error == Error::WouldWait && !can_tell, "{error}"),
+        }
+    }
+    store.flush(true).unwrap();
+    store.close().unwrap();
+    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
+    forget(&store);
+    // Nothing is in the block cache.
+    assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
+    assert_eq!(store.attributes(&key(1), true), Err(Error::WouldWait));
+    assert!(store.multi_get_at_once(&[key(1), key(2)]).into_iter().all(|found| found.is_err()));
+    let mut scan = store.scan_at_once(.., Direction::Forward);
+    assert_eq!(scan.next_entry().unwrap_err(), Error::WouldWait);
+    assert!(scan.next_entry().unwrap().is_none(), "an error ends it");
+    drop(scan);
+    // One that is not there is known from filters once they are in memory.
+    let mut numbers = Random::new(7);
+    let (mut told, mut waited) = (0, 0);
+    for _ in 0..20_000 {
+        let number = numbers.below(KEYS as usize + 100) as u64;
+        let expected = (number < KEYS).then(|| value(number));
+        match store.get_at_once(&key(number)) {
+            Ok(found) => {
+                assert_eq!(found.as_deref(), expected.as_deref());
+                told += 1;
+            }
+            Err(error) => {
+                assert_eq!(error, Error::WouldWait);
+                waited += 1;
+                let found = store.get(&key(number)).unwrap();
+                assert_eq!(found.as_deref(), expected.as_deref());
+            }
+        }
+        assert_eq!(store.attributes(&key(number), false).unwrap(), expected.map(|_| Attributes::NONE));
+    }
+    assert!(told > waited || !can_tell, "what was read once stays in memory: {told}, {waited}");
+    store.close().unwrap();
+}
+
+#[test]
+fn keys_are_scanned_without_their_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), OpenMode::Create, options()).unwrap();
+    for number in 0..1000 {
+        let mut batch = store.batch();
+        let attributes = Attributes { expires_at_ms: Some(number + 1), ..Attributes::NONE };
+        batch.put_with(&key(number), &value(number), &attributes).unwrap();
+        store.write(&batch, WriteOptions::default()).unwrap();
+    }
+    // Without the segments no value can be read.
+    store.flush(true).unwrap();
+    for entry in std::fs::read_dir(directory.path().join("values")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "segment") {
+            File::options().write(true).open(path).unwrap().set_len(32).unwrap();
+        }
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut scan = store.scan(.., direction, None).unwrap();
+        let mut found = Vec::new();
+        while let Some((key, attributes)) = scan.next_key().unwrap() {
+            found.push((key.to_vec(), attributes.expires_at_ms.unwrap()));
+        }
+        if direction == Direction::Reverse {
+            found.reverse();
+        }
+        assert_eq!(found, (0..1000).map(|number| (key(number), number + 1)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_write_that_would_wait_for_compactions_is_refused_and_goes_through_when_it_may_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = StoreOptions {
+        durability: Durability::None,
+        memtable_bytes: 1 << 20,
+        memtable_count: 2,
+        l0_compaction_trigger: 2,
+        l0_slowdown_trigger: 2,
+        l0_stop_trigger: 3,
+        ..StoreOptions::default()
+    };
+    let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
+    let mut numbers = Random::new(3);
+    let mut written = Vec::new();
+    let no_wait = WriteOptions { no_wait: true, ..WriteOptions::default() };
+    let mut refused = 0;
+    for number in 0..40_000 {
+        let value: Vec<u8> = (0..100).flat_map(|_| numbers.next().to_le_bytes()).collect();
+        match store.put_opt(&key(number), &value, no_wait) {
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error, Error::WouldWait);
+                assert!(store.get(&key(number)).unwrap().is_none(), "nothing of it was written");
+                store.put_opt(&key(number), &value, WriteOptions::default()).unwrap();
+                refused += 1;
+            }
+        }
+        written.push(value);
+    }
+    assert!(refused > 0, "tables came faster than they were compacted");
+    for (number, value) in written.iter().enumerate().step_by(97) {
+        assert_eq!(&*store.get(&key(number as u64)).unwrap().unwrap(), value);
+    }
+}

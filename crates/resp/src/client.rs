@@ -1,0 +1,207 @@
+//! What the server knows of one client.
+//!
+//! [`Client`] belongs to the thread that carries out its commands; [`ClientInfo`] is what others may see of it and do to it
+//! (`CLIENT LIST`, `CLIENT KILL`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::keyspace::{Keyspace, Touched};
+
+/// One client, as the thread that serves it has it.
+#[derive(Debug)]
+pub struct Client {
+    /// What others may see.
+    pub info: Arc<ClientInfo>,
+    /// Whether it may use commands: it gave the password, or none is asked for.
+    pub is_authenticated: bool,
+    /// From `MULTI` on.
+    pub transaction: Option<Transaction>,
+    /// The keys of `WATCH`, and whether each was there.
+    pub watched: Vec<Watched>,
+    /// Set when one of them is written.
+    pub touched: Touched,
+    /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
+    pub then: Then,
+}
+
+/// A watched key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Whether it was there, its time not over.
+    pub was_there: bool,
+}
+
+/// Commands that were queued since `MULTI`.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// Each with its arguments, the command's name first.
+    pub queued: Vec<Vec<Vec<u8>>>,
+    /// Bytes of all of them.
+    pub bytes: usize,
+    /// One was refused: `EXEC` will be.
+    pub is_refused: bool,
+}
+
+/// What a connection does after a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Then {
+    /// Goes on.
+    #[default]
+    Go,
+    /// Sends what the commands before it replied; its own reply, and what follows, only after a while.
+    Rest(Duration),
+    /// Sends what was replied and closes.
+    Close,
+}
+
+impl Client {
+    /// A new client.
+    pub fn new(info: Arc<ClientInfo>, is_authenticated: bool) -> Self {
+        Self {
+            info,
+            is_authenticated,
+            transaction: None,
+            watched: Vec::new(),
+            touched: Touched::default(),
+            then: Then::Go,
+        }
+    }
+
+    /// Watches nothing from now on.
+    pub fn unwatch(&mut self, keyspace: &Keyspace) {
+        for watched in self.watched.drain(..) {
+            keyspace.watches().remove(&watched.key, &self.touched);
+        }
+        self.touched = Touched::default();
+        self.info.watched.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What others may see of a client, and do to it.
+#[derive(Debug)]
+pub struct ClientInfo {
+    /// Its number, given once.
+    pub id: u64,
+    /// Its address, `host:port` or the path of a socket.
+    pub address: String,
+    /// The address it came to.
+    pub local_address: String,
+    /// When it came.
+    pub since: Instant,
+    /// `CLIENT SETNAME`.
+    pub name: Mutex<Vec<u8>>,
+    /// `CLIENT SETINFO LIB-NAME`.
+    pub library_name: Mutex<Vec<u8>>,
+    /// `CLIENT SETINFO LIB-VER`.
+    pub library_version: Mutex<Vec<u8>>,
+    /// The last command, as `CLIENT LIST` names it (`client|list`).
+    pub last_command: Mutex<&'static str>,
+    /// When it last sent something, in ms after `since`.
+    pub active_ms: AtomicU64,
+    /// 2 or 3.
+    pub protocol: AtomicU8,
+    /// Commands queued since `MULTI`, or -1.
+    pub queued: AtomicI64,
+    /// Keys watched.
+    pub watched: AtomicUsize,
+    /// Bytes received and not parsed.
+    pub query_bytes: AtomicUsize,
+    /// Bytes replied and not sent.
+    pub output_bytes: AtomicUsize,
+    /// `CLIENT NO-EVICT`.
+    pub is_no_evict: AtomicBool,
+    /// `CLIENT KILL`.
+    pub is_killed: AtomicBool,
+    /// Told when it is killed.
+    pub killed: Notify,
+}
+
+impl ClientInfo {
+    /// Closes its connection as soon as its thread looks.
+    pub fn kill(&self) {
+        self.is_killed.store(true, Ordering::Release);
+        self.killed.notify_one();
+    }
+
+    /// It has just sent something.
+    pub fn is_active(&self) {
+        self.active_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is carried out.
+    pub fn is_in_transaction(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) >= 0
+    }
+
+    /// How long it has sent nothing.
+    pub fn idle(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.active_ms.load(Ordering::Relaxed)))
+    }
+}
+
+/// All clients that are connected.
+#[derive(Debug, Default)]
+pub struct Clients {
+    next_id: AtomicU64,
+    connected: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+}
+
+impl Clients {
+    /// A client has come. `None`: there are `most` already.
+    pub fn add(&self, address: String, local_address: String, most: usize) -> Option<Arc<ClientInfo>> {
+        let mut connected = self.connected.lock();
+        if connected.len() >= most {
+            return None;
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let info = Arc::new(ClientInfo {
+            id,
+            address,
+            local_address,
+            since: Instant::now(),
+            name: Mutex::default(),
+            library_name: Mutex::default(),
+            library_version: Mutex::default(),
+            last_command: Mutex::new("NULL"),
+            active_ms: AtomicU64::new(0),
+            protocol: AtomicU8::new(2),
+            queued: AtomicI64::new(-1),
+            watched: AtomicUsize::new(0),
+            query_bytes: AtomicUsize::new(0),
+            output_bytes: AtomicUsize::new(0),
+            is_no_evict: AtomicBool::new(false),
+            is_killed: AtomicBool::new(false),
+            killed: Notify::new(),
+        });
+        connected.insert(id, info.clone());
+        Some(info)
+    }
+
+    /// It has gone.
+    pub fn remove(&self, id: u64) {
+        self.connected.lock().remove(&id);
+    }
+
+    /// All, by their numbers.
+    pub fn all(&self) -> Vec<Arc<ClientInfo>> {
+        self.connected.lock().values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.connected.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,314 @@
+//! Sorted sets: members in the order of their scores, and of their bytes where scores are equal.
+//!
+//! A small one is the [places](score) of its members in one value. A large one has two entries for each member: `m`, a hash and the member
+//! with its score, and `s` and the member's place; its key says no more than [`Large`] does.
+//!
+//! What it costs in a large one, where n is the number of members: a score O(1); a range of scores O(1) and what is visited; a rank O(n),
+//! counted from one end, as no entry says how many come before it.
+//!
+//! Unlike Redis, -0 is always 0. Redis does so in small sets, and keeps the sign in large ones.
+
+mod large;
+pub mod score;
+mod small;
+
+use std::ops::{ControlFlow, Range};
+
+use ecotone_engine::{Direction, MAX_BATCH_BYTES};
+
+use super::{Large, corrupt};
+use crate::error::{Failure, Outcome};
+use crate::keyspace::layout::ELEMENT_PREFIX_BYTES;
+use crate::keyspace::{Keys, MAX_KEY_BYTES, Tag, Type};
+
+pub use large::hash;
+use score::SCORE_BYTES;
+use small::Small;
+
+/// The longest member, in bytes: with its score it is a key of the store.
+pub const MAX_MEMBER_BYTES: usize = MAX_KEY_BYTES - SCORE_BYTES - 1;
+
+/// What a batch needs for the two entries of a member that is removed, besides the member twice: prefixes, hash, score and lengths.
+const REMOVAL_OVERHEAD_BYTES: usize = 2 * (ELEMENT_PREFIX_BYTES + SCORE_BYTES + 1 + 16);
+
+/// A member with its score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// The score, not NaN.
+    pub score: f64,
+    /// The member.
+    pub name: Vec<u8>,
+}
+
+/// The sorted set under a key, as one command sees and changes it. Changes count once it is [saved](Self::save).
+#[derive(Debug)]
+pub struct SortedSet<'k> {
+    key: &'k [u8],
+    expires_at_ms: Option<u64>,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Small(Small),
+    Large(Large),
+}
+
+impl<'k> SortedSet<'k> {
+    /// The one under `key`.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads; [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE).
+    pub fn find(keys: &mut Keys<'_>, key: &'k [u8]) -> Outcome<Option<Self>> {
+        let Some(entry) = keys.entry_of(key, Type::SortedSet)? else { return Ok(None) };
+        let form = if entry.tag.is_large {
+            match Large::decode(&entry)? {
+                (large, []) => Form::Large(large),
+                _ => return Err(corrupt("the key of a large sorted set has bytes that mean nothing").into()),
+            }
+        } else {
+            Form::Small(Small::decode(&entry)?)
+        };
+        Ok(Some(Self { key, expires_at_ms: entry.expires_at_ms, form }))
+    }
+
+    /// One without members, which is not under `key` until it is saved.
+    pub fn new(key: &'k [u8]) -> Self {
+        Self { key, expires_at_ms: None, form: Form::Small(Small::default()) }
+    }
+
+    /// How many members it has.
+    pub fn len(&self) -> u64 {
+        match &self.form {
+            Form::Small(small) => small.len() as u64,
+            Form::Large(large) => large.elements,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The score of `member`.
+    pub fn score(&self, keys: &mut Keys<'_>, member: &[u8]) -> Outcome<Option<f64>> {
+        match &self.form {
+            Form::Small(small) => Ok(small.score(member)?),
+            // None is longer.
+            Form::Large(_) if member.len() > MAX_MEMBER_BYTES => Ok(None),
+            Form::Large(large) => large::score_of(*large, keys, member),
+        }
+    }
+
+    /// Adds `member`, whose score so far is `old`.
+    pub fn put(&mut self, keys: &mut Keys<'_>, member: &[u8], score: f64, old: Option<f64>) -> Outcome {
+        if member.len() > MAX_MEMBER_BYTES {
+            let text = format!("ERR the member has {} bytes, the most is {MAX_MEMBER_BYTES}", member.len());
+            return Err(Failure::with(text));
+        }
+        match &mut self.form {
+            Form::Small(small) => {
+                small.put(member, score);
+                if small.is_too_large() {
+                    self.grow(keys)?;
+                }
+            }
+            Form::Large(large) => {
+                large::put(large.id, keys, member, score, old)?;
+                large.elements += u64::from(old.is_none());
+            }
+        }
+        Ok(())
+    }
+
+    fn grow(&mut self, keys: &mut Keys<'_>) -> Outcome {
+        let Form::Small(small) = &self.form else { return Ok(()) };
+        let id = keys.new_collection(self.key)?;
+        for place in small.places() {
+            let (score, member) = score::split(place)?;
+            large::put(id, keys, member, score, None)?;
+        }
+        self.form = Form::Large(Large { id, elements: small.len() as u64 });
+        Ok(())
+    }
+
+    /// Removes `member`, which is in it with `score`.
+    pub fn remove(&mut self, keys: &mut Keys<'_>, member: &[u8], score: f64) {
+        match &mut self.form {
+            Form::Small(small) => small.remove(member),
+            Form::Large(large) => {
+                large::remove(large.id, keys, member, score);
+                large.elements -= 1;
+            }
+        }
+    }
+
+    /// Removes `members`, which are in it, and saves it. All of them at once cost no more than one.
+    pub fn remove_and_save(mut self, keys: &mut Keys<'_>, members: &[Member]) -> Outcome {
+        if members.len() as u64 == self.len() {
+            return self.delete(keys);
+        }
+        members.iter().for_each(|member| self.remove(keys, &member.name, member.score));
+        self.save(keys)
+    }
+
+    /// Writes what has changed under its key; one without members is removed.
+    pub fn save(self, keys: &mut Keys<'_>) -> Outcome {
+        if self.is_empty() {
+            return self.delete(keys);
+        }
+        match &self.form {
+            Form::Small(small) => keys.set(self.key, Tag::small(Type::SortedSet), self.expires_at_ms, &small.encode()),
+            Form::Large(large) => {
+                let mut payload = Vec::new();
+                large.encode(&mut payload);
+                keys.set(self.key, Tag::large(Type::SortedSet), self.expires_at_ms, &payload)
+            }
+        }
+    }
+
+    fn delete(self, keys: &mut Keys<'_>) -> Outcome {
+        keys.remove(self.key)?;
+        if let Form::Large(large) = self.form {
+            keys.orphan(large.id);
+        }
+        Ok(())
+    }
+
+    /// Shows `visit` score and member of those with a [place](score) in `range`, in their order or against it, until it breaks.
+    pub fn visit(
+        &self,
+        keys: &mut Keys<'_>,
+        range: &Range<Vec<u8>>,
+        direction: Direction,
+        mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let small = match &self.form {
+            Form::Small(small) => small,
+            Form::Large(large) => return large::visit(*large, keys, range, direction, visit),
+        };
+        let mut places = small.within(range);
+        while let Some(place) = if direction == Direction::Forward { places.next() } else { places.next_back() } {
+            let (score, member) = score::split(place)?;
+            if visit(score, member).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first member, or the last one.
+    pub fn end(&self, keys: &mut Keys<'_>, direction: Direction) -> Outcome<Option<Member>> {
+        let mut found = None;
+        self.visit(keys, &score::all(), direction, |score, name| {
+            found = Some(Member { score, name: name.to_vec() });
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// Shows `visit` up to `count` members from the one with the rank `first` on; ranks are counted from the end if `direction` says so.
+    /// They are looked for from the nearer end.
+    pub fn visit_ranks(
+        &self,
+        keys: &mut Keys<'_>,
+        first: u64,
+        count: u64,
+        direction: Direction,
+        mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let count = count.min(self.len().saturating_sub(first));
+        if count == 0 {
+            return Ok(());
+        }
+        let behind = self.len() - first - count;
+        let is_nearer = first <= behind;
+        let (direction, mut skip) = match (is_nearer, direction) {
+            (true, direction) => (direction, first),
+            (false, Direction::Forward) => (Direction::Reverse, behind),
+            (false, Direction::Reverse) => (Direction::Forward, behind),
+        };
+        let (mut left, mut turned) = (count, Vec::new());
+        self.visit(keys, &score::all(), direction, |score, name| {
+            if skip > 0 {
+                skip -= 1;
+                return ControlFlow::Continue(());
+            }
+            left -= 1;
+            let flow = if is_nearer {
+                visit(score, name)
+            } else {
+                turned.push(Member { score, name: name.to_vec() });
+                ControlFlow::Continue(())
+            };
+            if left == 0 { ControlFlow::Break(()) } else { flow }
+        })?;
+        for member in turned.iter().rev() {
+            if visit(member.score, &member.name).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows `visit` hash, member and score of those whose [`hash`] is from `from` on, in the order of their hashes. `false`, and nothing is
+    /// shown, where it is small and has no such order.
+    pub fn visit_by_hash(
+        &self,
+        keys: &mut Keys<'_>,
+        from: u32,
+        visit: impl FnMut(u32, &[u8], f64) -> ControlFlow<()>,
+    ) -> Outcome<bool> {
+        match &self.form {
+            Form::Small(_) => Ok(false),
+            Form::Large(large) => large::visit_by_hash(*large, keys, from, visit).map(|()| true),
+        }
+    }
+}
+
+/// Members that are to be removed at once: what one batch can remove.
+#[derive(Debug)]
+pub struct Removal {
+    /// The members.
+    pub members: Vec<Member>,
+    bytes_left: usize,
+    is_full: bool,
+}
+
+impl Removal {
+    /// None yet.
+    pub fn new(keys: &Keys<'_>) -> Self {
+        let bytes_left = MAX_BATCH_BYTES.saturating_sub(keys.written_bytes());
+        Self { members: Vec::new(), bytes_left, is_full: false }
+    }
+
+    /// One more. Breaks where a batch has no room for it.
+    pub fn add(&mut self, score: f64, name: &[u8]) -> ControlFlow<()> {
+        let bytes = 2 * name.len() + REMOVAL_OVERHEAD_BYTES;
+        match self.bytes_left.checked_sub(bytes) {
+            Some(left) => self.bytes_left = left,
+            None => {
+                self.is_full = true;
+                return ControlFlow::Break(());
+            }
+        }
+        self.members.push(Member { score, name: name.to_vec() });
+        ControlFlow::Continue(())
+    }
+
+    /// The members.
+    ///
+    /// # Errors
+    ///
+    /// There were more than a batch can remove.
+    pub fn all(self) -> Outcome<Vec<Member>> {
+        if self.is_full {
+            let text = format!(
+                "ERR too many members to be removed at once: that may take {MAX_BATCH_BYTES} bytes; remove them in parts"
+            );
+            return Err(Failure::with(text));
+        }
+        Ok(self.members)
+    }
+}

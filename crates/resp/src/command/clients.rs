@@ -1,0 +1,342 @@
+//! CLIENT: what clients are connected, and what they are told to be.
+//!
+//! All clients are of type `normal` and of the user `default`: there are no replicas, no channels and no other users.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::entry::{container, help, plain};
+use super::{Call, Command, flag};
+use crate::client::{Client, ClientInfo, Then};
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::number::parse_integer;
+
+const ALWAYS: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE;
+const ADMIN: u32 = ALWAYS | flag::ADMIN;
+
+const fn subcommand(
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    since: &'static str,
+    summary: &'static str,
+    run: super::Run,
+) -> Command {
+    plain(name, arity, flags, "connection", since, summary, run)
+}
+
+const OF_ALL: &str = "O(N) where N is the number of client connections";
+
+/// The family.
+pub const COMMANDS: &[Command] =
+    &[container("client", "connection", "2.4.0", "A container for client connection commands.", SUBCOMMANDS)];
+
+const SUBCOMMANDS: &[Command] = &[
+    subcommand("client|id", 2, ALWAYS, "5.0.0", "Returns the unique client ID of the connection.", id),
+    subcommand("client|info", 2, ALWAYS, "6.2.0", "Returns information about the connection.", info),
+    Command { complexity: OF_ALL, ..subcommand("client|list", -2, ADMIN, "2.4.0", "Lists open connections.", list) },
+    subcommand("client|getname", 2, ALWAYS, "2.6.9", "Returns the name of the connection.", getname),
+    subcommand("client|setname", 3, ALWAYS, "2.6.9", "Sets the connection name.", setname),
+    subcommand("client|setinfo", 4, ALWAYS, "7.2.0", "Sets information specific to the client.", setinfo),
+    Command {
+        complexity: OF_ALL,
+        ..subcommand("client|kill", -3, ADMIN, "2.4.0", "Terminates open connections.", kill)
+    },
+    subcommand("client|no-evict", 3, ADMIN, "7.0.0", "Sets the client eviction mode of the connection.", no_evict),
+    subcommand(
+        "client|no-touch",
+        3,
+        ALWAYS,
+        "7.2.0",
+        "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
+        no_touch,
+    ),
+    subcommand(
+        "client|help",
+        2,
+        flag::LOADING | flag::STALE,
+        "5.0.0",
+        "Returns helpful text about the different subcommands.",
+        client_help,
+    ),
+];
+
+fn id(call: &mut Call<'_>) -> Outcome {
+    call.reply.integer(call.client.info.id as i64);
+    Ok(())
+}
+
+fn info(call: &mut Call<'_>) -> Outcome {
+    let line = line(&call.client.info);
+    call.reply.verbatim(*b"txt", &line);
+    Ok(())
+}
+
+fn list(call: &mut Call<'_>) -> Outcome {
+    let all = call.service.clients.all();
+    let shown = match &call.arguments[2..] {
+        [] => all,
+        [option, of] if option.eq_ignore_ascii_case(b"TYPE") => {
+            if is_type(of)? {
+                all
+            } else {
+                Vec::new()
+            }
+        }
+        [option, ids @ ..] if option.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
+            let mut shown = Vec::new();
+            for id in ids {
+                let id = parse_integer(id).ok_or(Failure::text("ERR Invalid client ID"))?;
+                shown.extend(all.iter().find(|client| client.id as i64 == id).cloned());
+            }
+            shown
+        }
+        _ => return Err(texts::SYNTAX),
+    };
+    let lines: String = shown.iter().map(|client| line(client)).collect();
+    call.reply.verbatim(*b"txt", &lines);
+    Ok(())
+}
+
+/// Whether a client of this type can be connected: whether it is `normal`.
+fn is_type(of: &[u8]) -> Outcome<bool> {
+    const OTHERS: [&[u8]; 4] = [b"master", b"replica", b"slave", b"pubsub"];
+    if of.eq_ignore_ascii_case(b"normal") {
+        return Ok(true);
+    }
+    if OTHERS.iter().any(|other| other.eq_ignore_ascii_case(of)) {
+        return Ok(false);
+    }
+    Err(Failure::with(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(of))))
+}
+
+/// As Redis 7.2 has it. What is not known of a client, or not there in this server, is 0.
+fn line(client: &ClientInfo) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (queued, output) = (client.queued.load(Ordering::Relaxed), client.output_bytes.load(Ordering::Relaxed));
+    let query = client.query_bytes.load(Ordering::Relaxed);
+    let mut line = String::new();
+    // Writing into a string does not fail.
+    let _ = writeln!(
+        line,
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={queued} \
+         qbuf={query} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem=0 tot-mem={} events=r \
+         cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+        client.id,
+        client.address,
+        client.local_address,
+        text(&client.name.lock()),
+        client.since.elapsed().as_secs(),
+        client.idle().as_secs(),
+        letters(client),
+        query + output,
+        client.last_command.lock(),
+        client.protocol.load(Ordering::Relaxed),
+        text(&client.library_name.lock()),
+        text(&client.library_version.lock()),
+    );
+    line
+}
+
+fn letters(client: &ClientInfo) -> String {
+    let letters: String = [
+        ('x', client.is_in_transaction()),
+        ('A', client.is_killed.load(Ordering::Relaxed)),
+        ('U', client.address.starts_with('/')),
+        ('e', client.is_no_evict.load(Ordering::Relaxed)),
+    ]
+    .iter()
+    .filter_map(|(letter, is_so)| is_so.then_some(*letter))
+    .collect();
+    if letters.is_empty() { "N".into() } else { letters }
+}
+
+fn getname(call: &mut Call<'_>) -> Outcome {
+    let name = call.client.info.name.lock();
+    if name.is_empty() {
+        call.reply.null();
+    } else {
+        call.reply.bulk(&name);
+    }
+    Ok(())
+}
+
+fn setname(call: &mut Call<'_>) -> Outcome {
+    set_name(call.client, call.arguments[2])?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// Names a client; an empty name is none.
+pub(super) fn set_name(client: &Client, name: &[u8]) -> Outcome {
+    check_name(name)?;
+    *client.info.name.lock() = name.to_vec();
+    Ok(())
+}
+
+/// Whether `name` can stand in a line of `CLIENT LIST`.
+pub(super) fn check_name(name: &[u8]) -> Outcome {
+    check(name, "Client names")
+}
+
+fn check(text: &[u8], what: &str) -> Outcome {
+    if text.iter().all(u8::is_ascii_graphic) {
+        return Ok(());
+    }
+    Err(Failure::with(format!("ERR {what} cannot contain spaces, newlines or special characters.")))
+}
+
+fn setinfo(call: &mut Call<'_>) -> Outcome {
+    let (option, value) = (call.arguments[2], call.arguments[3]);
+    let place = if option.eq_ignore_ascii_case(b"lib-name") {
+        &call.client.info.library_name
+    } else if option.eq_ignore_ascii_case(b"lib-ver") {
+        &call.client.info.library_version
+    } else {
+        return Err(Failure::with(format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(option))));
+    };
+    check(value, &String::from_utf8_lossy(option))?;
+    *place.lock() = value.to_vec();
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// Which clients `CLIENT KILL` means.
+#[derive(Default)]
+struct Killed<'a> {
+    id: Option<u64>,
+    is_no_type: bool,
+    address: Option<&'a [u8]>,
+    local_address: Option<&'a [u8]>,
+    spares_itself: bool,
+}
+
+impl Killed<'_> {
+    fn has(&self, client: &ClientInfo, itself: u64) -> bool {
+        !self.is_no_type
+            && self.id.is_none_or(|id| id == client.id)
+            && self.address.is_none_or(|address| address == client.address.as_bytes())
+            && self.local_address.is_none_or(|address| address == client.local_address.as_bytes())
+            && !(self.spares_itself && client.id == itself)
+    }
+}
+
+fn kill(call: &mut Call<'_>) -> Outcome {
+    if let [_, _, address] = call.arguments {
+        let killed = Killed { address: Some(address), ..Killed::default() };
+        if kill_all(call, &killed) == 0 {
+            return Err(Failure::text("ERR No such client"));
+        }
+        call.reply.simple("OK");
+        return Ok(());
+    }
+    let killed = killed(&call.arguments[2..])?;
+    let number = kill_all(call, &killed);
+    call.reply.integer(number);
+    Ok(())
+}
+
+fn killed<'a>(options: &[&'a [u8]]) -> Outcome<Killed<'a>> {
+    let mut killed = Killed { spares_itself: true, ..Killed::default() };
+    for pair in options.chunks(2) {
+        let [option, value] = *pair else { return Err(texts::SYNTAX) };
+        match option.to_ascii_uppercase().as_slice() {
+            b"ID" => {
+                let id = parse_integer(value).filter(|id| *id > 0);
+                killed.id = Some(id.ok_or(Failure::text("ERR client-id should be greater than 0"))? as u64);
+            }
+            b"TYPE" => killed.is_no_type = !is_type(value)?,
+            b"ADDR" => killed.address = Some(value),
+            b"LADDR" => killed.local_address = Some(value),
+            b"USER" if value == b"default" => {}
+            b"USER" => {
+                return Err(Failure::with(format!("ERR No such user '{}'", String::from_utf8_lossy(value))));
+            }
+            b"SKIPME" if value.eq_ignore_ascii_case(b"yes") => killed.spares_itself = true,
+            b"SKIPME" if value.eq_ignore_ascii_case(b"no") => killed.spares_itself = false,
+            _ => return Err(texts::SYNTAX),
+        }
+    }
+    Ok(killed)
+}
+
+fn kill_all(call: &mut Call<'_>, killed: &Killed<'_>) -> i64 {
+    let itself = call.client.info.id;
+    let all: Vec<Arc<ClientInfo>> =
+        call.service.clients.all().into_iter().filter(|client| killed.has(client, itself)).collect();
+    for client in &all {
+        // Who kills itself is told so first.
+        if client.id == itself {
+            call.client.then = Then::Close;
+        } else {
+            client.kill();
+        }
+    }
+    all.len() as i64
+}
+
+fn on_or_off(value: &[u8]) -> Outcome<bool> {
+    match value.to_ascii_lowercase().as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(texts::SYNTAX),
+    }
+}
+
+fn no_evict(call: &mut Call<'_>) -> Outcome {
+    let is_on = on_or_off(call.arguments[2])?;
+    call.client.info.is_no_evict.store(is_on, Ordering::Relaxed);
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// No key is remembered for being used, so nothing is to be switched.
+fn no_touch(call: &mut Call<'_>) -> Outcome {
+    on_or_off(call.arguments[2])?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn client_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "GETNAME",
+            "    Return the name of the current connection.",
+            "ID",
+            "    Return the ID of the current connection.",
+            "INFO",
+            "    Return information about the current client connection.",
+            "KILL <ip:port>",
+            "    Kill connection made from <ip:port>.",
+            "KILL <option> <value> [<option> <value> [...]]",
+            "    Kill connections. Options are:",
+            "    * ADDR (<ip:port>|<unixsocket>:0)",
+            "      Kill connections made from the specified address",
+            "    * LADDR (<ip:port>|<unixsocket>:0)",
+            "      Kill connections made to specified local address",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Kill connections by type.",
+            "    * USER <username>",
+            "      Kill connections authenticated by <username>.",
+            "    * SKIPME (YES|NO)",
+            "      Skip killing current connection (default: yes).",
+            "LIST [options ...]",
+            "    Return information about client connections. Options:",
+            "    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)",
+            "      Return clients of specified type.",
+            "SETNAME <name>",
+            "    Assign the name <name> to the current connection.",
+            "SETINFO <option> <value>",
+            "    Set client meta attr. Options are:",
+            "    * LIB-NAME: the client lib name.",
+            "    * LIB-VER: the client lib version.",
+            "NO-EVICT (ON|OFF)",
+            "    Protect current client connection from eviction.",
+            "NO-TOUCH (ON|OFF)",
+            "    Will not touch LRU/LFU stats when this mode is on.",
+        ],
+    );
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT: what a server says that stands alone.
+
+use std::time::Duration;
+
+use super::entry::{container, plain};
+use super::{Call, Command, flag};
+use crate::client::Then;
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::number::parse_integer;
+
+const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
+    plain(name, arity, flags, "cluster", "3.0.0", summary, run)
+}
+
+const fn subcommand(name: &'static str, arity: i32, summary: &'static str) -> Command {
+    command(name, arity, flag::STALE, summary, disabled)
+}
+
+const FAST: u32 = flag::LOADING | flag::STALE | flag::FAST;
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    container("cluster", "cluster", "3.0.0", "A container for cluster commands.", SUBCOMMANDS),
+    command("readonly", 1, FAST, "Enables read-only queries for a connection to a cluster replica.", disabled),
+    command("readwrite", 1, FAST, "Enables read-write queries for a connection to a cluster replica.", disabled),
+    command("asking", 1, flag::FAST, "Signals that a cluster client is following an -ASK redirect.", disabled),
+    Command {
+        group: "server",
+        since: "2.8.12",
+        ..command("role", 1, FAST | flag::NOSCRIPT, "Returns the replication role.", role)
+    },
+    Command {
+        group: "generic",
+        ..command(
+            "wait",
+            3,
+            flag::NOSCRIPT,
+            "Blocks until the replication of all preceding writes sent by the connection is completed.",
+            wait,
+        )
+    },
+];
+
+const SUBCOMMANDS: &[Command] = &[
+    subcommand("cluster|info", 2, "Returns information about the state of a node."),
+    subcommand("cluster|myid", 2, "Returns the ID of a node."),
+    subcommand("cluster|nodes", 2, "Returns the cluster configuration for a node."),
+    subcommand("cluster|slots", 2, "Returns the mapping of cluster slots to nodes."),
+    Command { since: "7.0.0", ..subcommand("cluster|shards", 2, "Returns the mapping of cluster slots to shards.") },
+    Command {
+        since: "7.0.0",
+        ..subcommand("cluster|links", 2, "Returns a list of all TCP links to and from peer nodes.")
+    },
+    subcommand("cluster|keyslot", 3, "Returns the hash slot for a key."),
+    subcommand("cluster|countkeysinslot", 3, "Returns the number of keys in a hash slot."),
+    subcommand("cluster|getkeysinslot", 4, "Returns the key names in a hash slot."),
+    Command {
+        since: "5.0.0",
+        flags: flag::LOADING | flag::STALE,
+        ..subcommand("cluster|help", 2, "Returns helpful text about the different subcommands.")
+    },
+];
+
+fn disabled(_: &mut Call<'_>) -> Outcome {
+    Err(Failure::text("ERR This instance has cluster support disabled"))
+}
+
+fn role(call: &mut Call<'_>) -> Outcome {
+    call.reply.array(3);
+    call.reply.bulk_text("master");
+    call.reply.integer(0);
+    call.reply.array(0);
+    Ok(())
+}
+
+/// There are no replicas. Who waits for some is told so when the time is over, as in Redis; who would wait for ever is told at once.
+fn wait(call: &mut Call<'_>) -> Outcome {
+    let replicas = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
+    let timeout_ms = parse_integer(call.arguments[2]);
+    let timeout_ms = timeout_ms.ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
+    let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
+    if call.keys.now_ms().checked_add(timeout_ms).is_none_or(|until| i64::try_from(until).is_err()) {
+        return Err(Failure::text("ERR timeout is out of range"));
+    }
+    // Nothing waits within a transaction.
+    if replicas > 0 && timeout_ms > 0 && !call.client.info.is_in_transaction() {
+        call.client.then = Then::Rest(Duration::from_millis(timeout_ms));
+    }
+    call.reply.integer(0);
+    Ok(())
+}

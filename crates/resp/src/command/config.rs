@@ -1,0 +1,130 @@
+//! CONFIG: the settings of the server around.
+
+use std::collections::BTreeSet;
+
+use super::entry::{container, help, plain};
+use super::{Call, Command, flag};
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::glob;
+
+const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT | flag::LOADING | flag::STALE;
+const OF_PARAMETERS: &str = "O(N) when N is the number of configuration parameters provided";
+
+const fn subcommand(
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    since: &'static str,
+    summary: &'static str,
+    run: super::Run,
+) -> Command {
+    plain(name, arity, flags, "server", since, summary, run)
+}
+
+/// The family.
+pub const COMMANDS: &[Command] =
+    &[container("config", "server", "2.0.0", "A container for server configuration commands.", SUBCOMMANDS)];
+
+const SUBCOMMANDS: &[Command] = &[
+    Command {
+        complexity: OF_PARAMETERS,
+        ..subcommand("config|get", -3, ADMIN, "2.0.0", "Returns the effective values of configuration parameters.", get)
+    },
+    Command {
+        complexity: OF_PARAMETERS,
+        ..subcommand(
+            "config|set",
+            -4,
+            ADMIN | flag::WAITS | flag::SECRET,
+            "2.0.0",
+            "Sets configuration parameters in-flight.",
+            set,
+        )
+    },
+    subcommand(
+        "config|rewrite",
+        2,
+        ADMIN | flag::WAITS,
+        "2.8.0",
+        "Persists the effective configuration to file.",
+        rewrite,
+    ),
+    subcommand("config|resetstat", 2, ADMIN, "2.0.0", "Resets the server's statistics.", resetstat),
+    subcommand(
+        "config|help",
+        2,
+        flag::LOADING | flag::STALE,
+        "5.0.0",
+        "Returns helpful text about the different subcommands.",
+        config_help,
+    ),
+];
+
+fn get(call: &mut Call<'_>) -> Outcome {
+    let patterns: Vec<Vec<u8>> = call.arguments[2..].iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
+    let matches = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+    let settings = call.service.host.settings(&matches);
+    call.reply.map(settings.len());
+    for (name, value) in settings {
+        // A name is repeated as it was asked for; one that a pattern found is as the server has it.
+        let place = patterns.iter().position(|pattern| glob::matches(pattern, name.as_bytes()));
+        match place.map(|place| call.arguments[place + 2]) {
+            Some(asked) if asked.eq_ignore_ascii_case(name.as_bytes()) => call.reply.bulk(asked),
+            _ => call.reply.bulk_text(&name),
+        }
+        call.reply.bulk_text(&value);
+    }
+    Ok(())
+}
+
+fn set(call: &mut Call<'_>) -> Outcome {
+    let (pairs, []) = call.arguments[2..].as_chunks::<2>() else {
+        return Err(texts::SYNTAX);
+    };
+    let failed = |name: &str, why: &str| {
+        Failure::with(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+    };
+    let (mut settings, mut names) = (Vec::with_capacity(pairs.len()), BTreeSet::new());
+    for [name, value] in pairs {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        if !names.insert(name.clone()) {
+            return Err(failed(&name, "duplicate parameter"));
+        }
+        let Ok(value) = String::from_utf8(value.to_vec()) else {
+            return Err(failed(&name, "the value is not UTF-8"));
+        };
+        settings.push((name, value));
+    }
+    call.service.host.change(&settings).map_err(|why| Failure::with(format!("ERR {why}")))?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn rewrite(call: &mut Call<'_>) -> Outcome {
+    call.service.host.rewrite().map_err(|why| Failure::with(format!("ERR {why}")))?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn resetstat(call: &mut Call<'_>) -> Outcome {
+    call.service.statistics.reset();
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn config_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+            "REWRITE",
+            "    Rewrite the configuration file.",
+        ],
+    );
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! SLOWLOG, MEMORY, DEBUG, TIME: what one looks at when something is odd.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ecotone_engine::header::encode_inline;
+use ecotone_engine::{Attributes, Direction};
+
+use super::entry::{container, help, plain, unknown_or_wrong_number};
+use super::{Call, Command, KeyPositions, flag};
+use crate::client::Then;
+use crate::error::{Failure, Outcome, texts};
+use crate::keyspace::CollectionId;
+use crate::keyspace::layout::{ELEMENT_PREFIX_BYTES, KEY_PREFIX_BYTES};
+use crate::protocol::number::parse_integer;
+
+const ALWAYS: u32 = flag::LOADING | flag::STALE;
+const HELPS: &str = "Returns helpful text about the different subcommands.";
+
+const fn slowlog(name: &'static str, arity: i32, summary: &'static str, run: super::Run) -> Command {
+    plain(name, arity, ALWAYS | flag::ADMIN, "server", "2.2.12", summary, run)
+}
+
+const fn memory(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
+    plain(name, arity, flags, "server", "4.0.0", summary, run)
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    container("slowlog", "server", "2.2.12", "A container for slow log commands.", SLOWLOG),
+    container("memory", "server", "4.0.0", "A container for memory diagnostics commands.", MEMORY),
+    Command {
+        complexity: "Depends on subcommand.",
+        ..plain(
+            "debug",
+            -2,
+            ALWAYS | flag::ADMIN | flag::NOSCRIPT,
+            "server",
+            "1.0.0",
+            "A container for debugging commands.",
+            debug,
+        )
+    },
+    plain("time", 1, ALWAYS | flag::FAST, "server", "2.6.0", "Returns the server time.", time),
+];
+
+const SLOWLOG: &[Command] = &[
+    Command {
+        complexity: "O(N) where N is the number of entries returned",
+        ..slowlog("slowlog|get", -2, "Returns the slow log's entries.", slowlog_get)
+    },
+    slowlog("slowlog|len", 2, "Returns the number of entries in the slow log.", slowlog_len),
+    Command {
+        complexity: "O(N) where N is the number of entries in the slowlog",
+        ..slowlog("slowlog|reset", 2, "Clears all entries from the slow log.", slowlog_reset)
+    },
+    Command { flags: ALWAYS, since: "6.2.0", ..slowlog("slowlog|help", 2, HELPS, slowlog_help) },
+];
+
+const MEMORY: &[Command] = &[
+    Command {
+        keys: KeyPositions::Range { first: 2, last: 2, step: 1 },
+        complexity: "O(N) where N is the number of elements.",
+        ..memory("memory|usage", -3, flag::READONLY, "Estimates the memory usage of a key.", memory_usage)
+    },
+    memory("memory|doctor", 2, 0, "Outputs a memory problems report.", memory_doctor),
+    memory("memory|malloc-stats", 2, 0, "Returns the allocator statistics.", memory_malloc_stats),
+    memory("memory|purge", 2, 0, "Asks the allocator to release memory.", memory_purge),
+    memory("memory|help", 2, ALWAYS, HELPS, memory_help),
+];
+
+/// What `SLOWLOG GET` replies unless it is told how many.
+const SLOW_BY_DEFAULT: usize = 10;
+
+fn slowlog_get(call: &mut Call<'_>) -> Outcome {
+    let most = match call.arguments[2..] {
+        [] => SLOW_BY_DEFAULT,
+        [most] => match parse_integer(most) {
+            Some(-1) => usize::MAX,
+            most => most
+                .and_then(|most| usize::try_from(most).ok())
+                .ok_or(Failure::text("ERR count should be greater than or equal to -1"))?,
+        },
+        _ => return Err(unknown_or_wrong_number("SLOWLOG", call.arguments[1])),
+    };
+    let entries = call.service.slowlog.newest(most);
+    let reply = &mut *call.reply;
+    reply.array(entries.len());
+    for slow in entries {
+        reply.array(6);
+        reply.integer(slow.id as i64);
+        reply.integer(slow.at_s as i64);
+        reply.integer(slow.took.as_micros() as i64);
+        reply.array(slow.arguments.len());
+        slow.arguments.iter().for_each(|argument| reply.bulk(argument));
+        reply.bulk_text(&slow.address);
+        reply.bulk(&slow.name);
+    }
+    Ok(())
+}
+
+fn slowlog_len(call: &mut Call<'_>) -> Outcome {
+    call.reply.integer(call.service.slowlog.len() as i64);
+    Ok(())
+}
+
+fn slowlog_reset(call: &mut Call<'_>) -> Outcome {
+    call.service.slowlog.clear();
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn slowlog_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "GET [<count>]",
+            "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+            "    Entries are made of:",
+            "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+            "    client name",
+            "LEN",
+            "    Return the length of the slowlog.",
+            "RESET",
+            "    Reset the slowlog.",
+        ],
+    );
+    Ok(())
+}
+
+/// Bytes of the key and its value as they are stored, before compression. All elements are looked at: `SAMPLES` is checked, and
+/// changes nothing.
+fn memory_usage(call: &mut Call<'_>) -> Outcome {
+    for option in call.arguments[3..].chunks(2) {
+        match *option {
+            [name, samples] if name.eq_ignore_ascii_case(b"SAMPLES") => {
+                if parse_integer(samples).ok_or(texts::NOT_AN_INTEGER)? < 0 {
+                    return Err(texts::SYNTAX);
+                }
+            }
+            _ => return Err(texts::SYNTAX),
+        }
+    }
+    let key = call.arguments[2];
+    let Some(entry) = call.keys.entry(key)? else {
+        call.reply.null();
+        return Ok(());
+    };
+    let attributes =
+        Attributes { expires_at_ms: entry.expires_at_ms, type_tag: entry.tag.encode(), ..Attributes::NONE };
+    let mut bytes = (KEY_PREFIX_BYTES + key.len() + header_bytes(&attributes) + entry.len()) as u64;
+    if entry.tag.is_large
+        && let Some((id, _)) = CollectionId::decode(&entry)
+    {
+        let around = ELEMENT_PREFIX_BYTES + header_bytes(&Attributes::NONE);
+        call.keys.visit_all_elements(id, Direction::Forward, |sub_key, value| {
+            bytes += (around + sub_key.len() + value.len()) as u64;
+            std::ops::ControlFlow::Continue(())
+        })?;
+    }
+    call.reply.integer(bytes as i64);
+    Ok(())
+}
+
+fn header_bytes(attributes: &Attributes) -> usize {
+    let mut header = Vec::new();
+    // What is in the store has had a header.
+    let _ = encode_inline(attributes, &mut header);
+    header.len()
+}
+
+fn memory_doctor(call: &mut Call<'_>) -> Outcome {
+    call.reply.verbatim(
+        *b"txt",
+        "Hi Sam, I can't find any memory issue in your instance. I can only account for what occurs on this base.\n",
+    );
+    Ok(())
+}
+
+fn memory_malloc_stats(call: &mut Call<'_>) -> Outcome {
+    call.reply.bulk_text("Stats not supported for the current allocator");
+    Ok(())
+}
+
+/// The allocator gives back by itself what it can.
+fn memory_purge(call: &mut Call<'_>) -> Outcome {
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn memory_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "DOCTOR",
+            "    Return memory problems reports.",
+            "MALLOC-STATS",
+            "    Return internal statistics report from the memory allocator.",
+            "PURGE",
+            "    Attempt to purge dirty pages for reclamation by the allocator.",
+            "USAGE <key> [SAMPLES <count>]",
+            "    Return memory in bytes used by <key> and its value. Nested values are",
+            "    sampled up to <count> times (default: 5, 0 means sample all).",
+        ],
+    );
+    Ok(())
+}
+
+/// Only this client sleeps; Redis makes all of them wait.
+fn debug(call: &mut Call<'_>) -> Outcome {
+    match call.arguments[1..] {
+        [subcommand, seconds] if subcommand.eq_ignore_ascii_case(b"SLEEP") => {
+            // As C's `strtod`: what is no number is 0.
+            let seconds: f64 = std::str::from_utf8(seconds).ok().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+            call.client.then = Then::Rest(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+            call.reply.simple("OK");
+            Ok(())
+        }
+        [subcommand, ..] => Err(unknown_or_wrong_number("DEBUG", subcommand)),
+        [] => Err(texts::SYNTAX),
+    }
+}
+
+fn time(call: &mut Call<'_>) -> Outcome {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    call.reply.array(2);
+    call.reply.bulk_text(&since.as_secs().to_string());
+    call.reply.bulk_text(&since.subsec_micros().to_string());
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! What entries of the table have in common: plain commands, containers of subcommands, and their `HELP`.
+
+use super::{Call, Command, KeyPositions, Run};
+use crate::error::{Failure, Outcome};
+
+/// A command without keys and subcommands that takes constant time.
+pub(super) const fn plain(
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    group: &'static str,
+    since: &'static str,
+    summary: &'static str,
+    run: Run,
+) -> Command {
+    Command {
+        name,
+        arity,
+        flags,
+        keys: KeyPositions::None,
+        group,
+        since,
+        summary,
+        complexity: "O(1)",
+        subcommands: &[],
+        run,
+    }
+}
+
+/// A command that is only there for its subcommands.
+pub(super) const fn container(
+    name: &'static str,
+    group: &'static str,
+    since: &'static str,
+    summary: &'static str,
+    subcommands: &'static [Command],
+) -> Command {
+    let complexity = "Depends on subcommand.";
+    Command { complexity, subcommands, ..plain(name, -2, 0, group, since, summary, without_subcommand) }
+}
+
+fn without_subcommand(call: &mut Call<'_>) -> Outcome {
+    Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", call.command.name)))
+}
+
+/// Replies what the subcommands of a container are: `lines` between the title and `HELP` itself.
+pub(super) fn help(call: &mut Call<'_>, lines: &[&str]) {
+    let container = call.command.name.split('|').next().unwrap_or_default().to_ascii_uppercase();
+    call.reply.array(lines.len() + 3);
+    call.reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for line in lines {
+        call.reply.simple(line);
+    }
+    call.reply.simple("HELP");
+    call.reply.simple("    Prints this help.");
+}
+
+/// What Redis says where a subcommand takes a number of arguments that its arity does not tell.
+pub(super) fn unknown_or_wrong_number(container: &str, subcommand: &[u8]) -> Failure {
+    let subcommand = String::from_utf8_lossy(subcommand);
+    Failure::with(format!(
+        "ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {container} HELP."
+    ))
+}

@@ -1,0 +1,349 @@
+//! Hashes: what clients ask of them. How they lie in the store is in [`crate::collections::hash`].
+
+use std::ops::ControlFlow;
+
+use super::scan::{ScanOptions, parse_cursor};
+use super::{Call, Command, KeyPositions, Run, flag};
+use crate::collections::hash::{Hash, Pair};
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::extended::{DecimalError, add_decimals};
+use crate::protocol::number::parse_integer;
+use crate::protocol::reply::{Reply, Version};
+
+const READ: u32 = flag::READONLY;
+const READ_FAST: u32 = flag::READONLY | flag::FAST;
+const GROW_FAST: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;
+
+const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
+    Command {
+        name,
+        arity,
+        flags,
+        keys: KeyPositions::FIRST,
+        group: "hash",
+        since,
+        summary: "",
+        complexity: "O(1)",
+        subcommands: &[],
+        run,
+    }
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        summary: "Sets the values of fields. The hash is created if it doesn't exist.",
+        complexity: "O(N) where N is the number of fields.",
+        ..command("hset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, created| reply.integer(created as i64)))
+    },
+    Command {
+        summary: "Sets the values of fields. The hash is created if it doesn't exist.",
+        complexity: "O(N) where N is the number of fields.",
+        ..command("hmset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, _| reply.simple("OK")))
+    },
+    Command {
+        summary: "Sets the value of a field, only if it is not there.",
+        ..command("hsetnx", 4, GROW_FAST, "2.0.0", set_new)
+    },
+    Command { summary: "Returns the value of a field.", ..command("hget", 3, READ_FAST, "2.0.0", get) },
+    Command {
+        summary: "Returns the values of fields.",
+        complexity: "O(N) where N is the number of fields.",
+        // The fields of a large hash are read one by one: all of them before a write of another client, or all after it.
+        ..command("hmget", -3, READ_FAST | flag::LATCHES, "2.0.0", get_many)
+    },
+    Command {
+        summary: "Returns all fields with their values.",
+        complexity: "O(N) where N is the size of the hash.",
+        ..command("hgetall", 2, READ, "2.0.0", get_all)
+    },
+    Command {
+        summary: "Deletes fields. The hash is deleted with its last one.",
+        complexity: "O(N) where N is the number of fields to be deleted.",
+        ..command("hdel", -3, flag::WRITE | flag::FAST, "2.0.0", delete)
+    },
+    Command { summary: "Tells whether a field is there.", ..command("hexists", 3, READ_FAST, "2.0.0", exists) },
+    Command { summary: "Counts the fields.", ..command("hlen", 2, READ_FAST, "2.0.0", count) },
+    Command {
+        summary: "Returns all fields.",
+        complexity: "O(N) where N is the size of the hash.",
+        ..command("hkeys", 2, READ, "2.0.0", |call| list(call, |[field, _]| field))
+    },
+    Command {
+        summary: "Returns all values.",
+        complexity: "O(N) where N is the size of the hash.",
+        ..command("hvals", 2, READ, "2.0.0", |call| list(call, |[_, value]| value))
+    },
+    Command { summary: "Returns the length of a value.", ..command("hstrlen", 3, READ_FAST, "3.2.0", length) },
+    Command {
+        summary: "Adds a whole number to the number in a field; 0 if it doesn't exist.",
+        ..command("hincrby", 4, GROW_FAST, "2.0.0", add)
+    },
+    Command {
+        summary: "Adds a floating-point number to the number in a field; 0 if it doesn't exist.",
+        ..command("hincrbyfloat", 4, GROW_FAST, "2.6.0", add_decimal)
+    },
+    Command {
+        summary: "Goes through all fields and their values, some at each call.",
+        complexity: "O(1) for every call, O(N) for all, where N is the size of the hash.",
+        ..command("hscan", -3, READ, "2.8.0", scan)
+    },
+    Command {
+        summary: "Returns fields at random.",
+        complexity: "O(N) where N is the number of fields returned.",
+        ..command("hrandfield", -2, READ, "6.2.0", random)
+    },
+];
+
+fn reply_value(reply: &mut Reply, value: Option<&[u8]>) {
+    match value {
+        Some(value) => reply.bulk(value),
+        None => reply.null(),
+    }
+}
+
+fn set(call: &mut Call<'_>, tell: fn(&mut Reply, u64)) -> Outcome {
+    let (pairs, rest) = call.arguments[2..].as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", call.command.name)));
+    }
+    let hash = Hash::read(&mut call.keys, call.arguments[1])?;
+    let created = Hash::set(&mut call.keys, call.arguments[1], hash.as_ref(), pairs)?;
+    tell(call.reply, created);
+    Ok(())
+}
+
+fn set_new(call: &mut Call<'_>) -> Outcome {
+    let [_, key, field, value] = call.arguments else { return Err(texts::SYNTAX) };
+    let hash = Hash::read(&mut call.keys, key)?;
+    let sets = match &hash {
+        Some(hash) => !hash.has(&mut call.keys, field)?,
+        None => true,
+    };
+    if sets {
+        Hash::set(&mut call.keys, key, hash.as_ref(), &[[field, value]])?;
+    }
+    call.reply.integer(sets.into());
+    Ok(())
+}
+
+/// Replies what `tell` makes of the value of a field.
+fn tell_value(call: &mut Call<'_>, tell: impl FnOnce(&mut Reply, Option<&[u8]>)) -> Outcome {
+    let reply = &mut *call.reply;
+    match Hash::read(&mut call.keys, call.arguments[1])? {
+        Some(hash) => hash.value(&mut call.keys, call.arguments[2], |value| tell(reply, value)),
+        None => {
+            tell(reply, None);
+            Ok(())
+        }
+    }
+}
+
+fn get(call: &mut Call<'_>) -> Outcome {
+    tell_value(call, reply_value)
+}
+
+fn length(call: &mut Call<'_>) -> Outcome {
+    tell_value(call, |reply, value| reply.integer(value.map_or(0, <[u8]>::len) as i64))
+}
+
+fn exists(call: &mut Call<'_>) -> Outcome {
+    let is_there = match Hash::read(&mut call.keys, call.arguments[1])? {
+        Some(hash) => hash.has(&mut call.keys, call.arguments[2])?,
+        None => false,
+    };
+    call.reply.integer(is_there.into());
+    Ok(())
+}
+
+fn count(call: &mut Call<'_>) -> Outcome {
+    let count = Hash::read(&mut call.keys, call.arguments[1])?.map_or(Ok(0), |hash| hash.count())?;
+    call.reply.integer(count as i64);
+    Ok(())
+}
+
+fn get_many(call: &mut Call<'_>) -> Outcome {
+    let fields = &call.arguments[2..];
+    let hash = Hash::read(&mut call.keys, call.arguments[1])?;
+    let reply = &mut *call.reply;
+    reply.array(fields.len());
+    for field in fields {
+        match &hash {
+            Some(hash) => hash.value(&mut call.keys, field, |value| reply_value(reply, value))?,
+            None => reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn get_all(call: &mut Call<'_>) -> Outcome {
+    let hash = Hash::read(&mut call.keys, call.arguments[1])?;
+    let reply = &mut *call.reply;
+    let (mark, mut pairs) = (reply.begin(), 0);
+    if let Some(hash) = hash {
+        hash.visit(&mut call.keys, |pair| {
+            pair.into_iter().for_each(|item| reply.bulk(item));
+            pairs += 1;
+        })?;
+    }
+    reply.end_map(mark, pairs);
+    Ok(())
+}
+
+fn list(call: &mut Call<'_>, part: for<'p> fn(Pair<'p>) -> &'p [u8]) -> Outcome {
+    let hash = Hash::read(&mut call.keys, call.arguments[1])?;
+    let reply = &mut *call.reply;
+    let (mark, mut items) = (reply.begin(), 0);
+    if let Some(hash) = hash {
+        hash.visit(&mut call.keys, |pair| {
+            reply.bulk(part(pair));
+            items += 1;
+        })?;
+    }
+    reply.end_array(mark, items);
+    Ok(())
+}
+
+fn delete(call: &mut Call<'_>) -> Outcome {
+    let [_, key, fields @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let deleted = match Hash::read(&mut call.keys, key)? {
+        Some(hash) => hash.remove(&mut call.keys, key, fields)?,
+        None => 0,
+    };
+    call.reply.integer(deleted as i64);
+    Ok(())
+}
+
+/// Sets a field to what `add` makes of its value, replies that with `tell`.
+fn change<T: ToString>(
+    call: &mut Call<'_>,
+    add: impl FnOnce(Option<&[u8]>) -> Outcome<T>,
+    tell: impl FnOnce(&mut Reply, T),
+) -> Outcome {
+    let (key, field) = (call.arguments[1], call.arguments[2]);
+    let hash = Hash::read(&mut call.keys, key)?;
+    let sum = match &hash {
+        Some(hash) => hash.value(&mut call.keys, field, add)?,
+        None => add(None),
+    }?;
+    Hash::set(&mut call.keys, key, hash.as_ref(), &[[field, sum.to_string().as_bytes()]])?;
+    tell(call.reply, sum);
+    Ok(())
+}
+
+fn add(call: &mut Call<'_>) -> Outcome {
+    let by = parse_integer(call.arguments[3]).ok_or(texts::NOT_AN_INTEGER)?;
+    let add = |value: Option<&[u8]>| {
+        let not_a_number = Failure::text("ERR hash value is not an integer");
+        let number = value.map_or(Some(0), parse_integer).ok_or(not_a_number)?;
+        number.checked_add(by).ok_or(texts::OVERFLOW)
+    };
+    change(call, add, Reply::integer)
+}
+
+fn add_decimal(call: &mut Call<'_>) -> Outcome {
+    let by = call.arguments[3];
+    // The increment is looked at before the key.
+    add_decimals(b"0", by).map_err(refuse_decimal)?;
+    let add = |value: Option<&[u8]>| add_decimals(value.unwrap_or(b"0"), by).map_err(refuse_decimal);
+    change(call, add, |reply, sum| reply.bulk_text(&sum))
+}
+
+fn refuse_decimal(error: DecimalError) -> Failure {
+    match error {
+        DecimalError::Value => Failure::text("ERR hash value is not a float"),
+        DecimalError::Increment => texts::NOT_A_FLOAT,
+        DecimalError::InfiniteIncrement => Failure::text("ERR value is NaN or Infinity"),
+        DecimalError::InfiniteSum => Failure::text("ERR increment would produce NaN or Infinity"),
+    }
+}
+
+fn scan(call: &mut Call<'_>) -> Outcome {
+    let cursor = parse_cursor(call.arguments[2])?;
+    let mut found: Vec<[Vec<u8>; 2]> = Vec::new();
+    let mut next = 0;
+    // What is wrong with the options is told only where there is a hash.
+    if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
+        let options = ScanOptions::parse(&call.arguments[3..], false)?;
+        next = hash.scan(&mut call.keys, cursor, options.count, |pair| {
+            if options.matches(pair[0]) {
+                found.push(pair.map(<[u8]>::to_vec));
+            }
+        })?;
+    }
+    call.reply.array(2);
+    call.reply.bulk_text(&next.to_string());
+    call.reply.array(2 * found.len());
+    found.iter().flatten().for_each(|item| call.reply.bulk(item));
+    Ok(())
+}
+
+fn random(call: &mut Call<'_>) -> Outcome {
+    let [_, key, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let [count, options @ ..] = options else { return random_one(call) };
+    let count = parse_integer(count).ok_or(texts::NOT_AN_INTEGER)?;
+    if count == i64::MIN {
+        let (least, most) = (-i64::MAX, i64::MAX);
+        return Err(Failure::with(format!("ERR value is out of range, value must between {least} and {most}")));
+    }
+    let with_values = match options {
+        [] => false,
+        [option] if option.eq_ignore_ascii_case(b"WITHVALUES") => true,
+        _ => return Err(texts::SYNTAX),
+    };
+    if with_values && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+        return Err(Failure::text("ERR value is out of range"));
+    }
+    let hash = Hash::read(&mut call.keys, key)?;
+    let most_bytes = call.service.limits.read().output_bytes;
+    let reply = &mut *call.reply;
+    let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
+    match hash {
+        Some(hash) if count < 0 => hash.draw(&mut call.keys, count.unsigned_abs(), |pair| {
+            told += tell_drawn(reply, pair, with_values);
+            if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?,
+        Some(hash) if count > 0 => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            for [field, value] in hash.draw_different(&mut call.keys, count)? {
+                told += tell_drawn(reply, [&field, &value], with_values);
+            }
+        }
+        _ => {}
+    }
+    // Only who asks for the same fields again and again gets here.
+    if count < 0 && reply.len() - begin > most_bytes {
+        return Err(Failure::with(format!(
+            "ERR the reply would take more than {most_bytes} bytes; ask for fewer fields"
+        )));
+    }
+    reply.end_array(mark, told);
+    Ok(())
+}
+
+/// Replies a field that was drawn; tells as how many elements.
+fn tell_drawn(reply: &mut Reply, [field, value]: Pair<'_>, with_values: bool) -> usize {
+    if !with_values {
+        reply.bulk(field);
+        return 1;
+    }
+    let is_pair = reply.version() == Version::Resp3;
+    if is_pair {
+        reply.array(2);
+    }
+    reply.bulk(field);
+    reply.bulk(value);
+    if is_pair { 1 } else { 2 }
+}
+
+fn random_one(call: &mut Call<'_>) -> Outcome {
+    let mut drawn = None;
+    if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
+        hash.draw(&mut call.keys, 1, |[field, _]| {
+            drawn = Some(field.to_vec());
+            ControlFlow::Break(())
+        })?;
+    }
+    reply_value(call.reply, drawn.as_deref());
+    Ok(())
+}

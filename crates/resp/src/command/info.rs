@@ -1,0 +1,264 @@
+//! INFO: Redis' sections, as far as they make sense for this store, and those of the server around.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::entry::plain;
+use super::{Call, Command, flag};
+use crate::error::Outcome;
+use crate::service::{COMPATIBLE_VERSION, InfoSection};
+
+mod process;
+
+/// The family.
+pub const COMMANDS: &[Command] = &[plain(
+    "info",
+    -1,
+    flag::LOADING | flag::STALE | flag::WAITS,
+    "server",
+    "1.0.0",
+    "Returns information and statistics about the server.",
+    info,
+)];
+
+/// Lines of one section.
+type Lines = Vec<(String, String)>;
+
+/// A section: its name, whether it is shown where none is asked for, and its lines.
+type Section = (&'static str, bool, fn(&Call<'_>, &mut Lines) -> Outcome);
+
+/// In Redis' order.
+const SECTIONS: [Section; 11] = [
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, persistence),
+    ("Stats", true, stats),
+    ("Replication", true, replication),
+    ("CPU", true, cpu),
+    ("Commandstats", false, commandstats),
+    ("Errorstats", true, errorstats),
+    ("Cluster", true, cluster),
+    ("Keyspace", true, keyspace),
+];
+
+fn info(call: &mut Call<'_>) -> Outcome {
+    let mut asked: Vec<String> =
+        call.arguments[1..].iter().map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
+    if asked.is_empty() {
+        asked.push("default".into());
+    }
+    let mut others = of_the_host(call, &asked);
+    let mut text = String::new();
+    for (name, by_default, lines_of) in SECTIONS {
+        let is_asked = asked.iter().any(|asked| match asked.as_str() {
+            "all" | "everything" => true,
+            "default" => by_default,
+            asked => asked.eq_ignore_ascii_case(name),
+        });
+        if is_asked {
+            let mut lines = Lines::new();
+            lines_of(call, &mut lines)?;
+            if let Some(index) = others.iter().position(|other| other.name.eq_ignore_ascii_case(name)) {
+                lines.extend(others.remove(index).lines);
+            }
+            write(&mut text, name, &lines);
+        }
+    }
+    for other in others {
+        write(&mut text, other.name, &other.lines);
+    }
+    call.reply.verbatim(*b"txt", &text);
+    Ok(())
+}
+
+/// Each once, whatever is asked for.
+fn of_the_host(call: &Call<'_>, asked: &[String]) -> Vec<InfoSection> {
+    let mut sections: Vec<InfoSection> = Vec::new();
+    for section in asked.iter().flat_map(|name| call.service.host.info(name)) {
+        if !sections.iter().any(|known| known.name == section.name) {
+            sections.push(section);
+        }
+    }
+    sections
+}
+
+fn write(text: &mut String, name: &str, lines: &Lines) {
+    if !text.is_empty() {
+        text.push_str("\r\n");
+    }
+    text.push_str(&format!("# {name}\r\n"));
+    for (key, value) in lines {
+        // A line is a line, whatever stands in it.
+        text.push_str(&format!("{key}:{}\r\n", value.replace(['\r', '\n'], " ")));
+    }
+}
+
+fn add(lines: &mut Lines, key: &str, value: impl Display) {
+    lines.push((key.to_owned(), value.to_string()));
+}
+
+/// Bytes, and the same for people.
+fn add_bytes(lines: &mut Lines, key: &str, bytes: u64) {
+    add(lines, key, bytes);
+    add(lines, &format!("{key}_human"), human(bytes));
+}
+
+fn human(bytes: u64) -> String {
+    const UNITS: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2}{}", UNITS[unit])
+}
+
+fn server(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let up_s = call.service.since.elapsed().as_secs();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    add(lines, "redis_version", COMPATIBLE_VERSION);
+    add(lines, "redis_mode", "standalone");
+    add(lines, "ecotone_version", env!("CARGO_PKG_VERSION"));
+    add(lines, "os", process::system());
+    add(lines, "arch_bits", usize::BITS);
+    add(lines, "multiplexing_api", "epoll");
+    add(lines, "process_id", std::process::id());
+    add(lines, "run_id", &call.service.run_id);
+    let settings = call.service.host.settings(&|name| name == "port");
+    if let Some(port) = settings.get("port") {
+        add(lines, "tcp_port", port);
+    }
+    add(lines, "server_time_usec", now.as_micros());
+    add(lines, "uptime_in_seconds", up_s);
+    add(lines, "uptime_in_days", up_s / (24 * 60 * 60));
+    if let Ok(executable) = std::env::current_exe() {
+        add(lines, "executable", executable.display());
+    }
+    Ok(())
+}
+
+fn clients(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let all = call.service.clients.all();
+    let query = all.iter().map(|client| client.query_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
+    let output = all.iter().map(|client| client.output_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
+    add(lines, "connected_clients", all.len());
+    add(lines, "cluster_connections", 0);
+    add(lines, "maxclients", call.service.limits.read().clients);
+    add(lines, "client_recent_max_input_buffer", query);
+    add(lines, "client_recent_max_output_buffer", output);
+    add(lines, "blocked_clients", 0);
+    add(lines, "waiting_clients", call.service.statistics.waiting.load(Ordering::Relaxed));
+    add(lines, "tracking_clients", 0);
+    Ok(())
+}
+
+/// What Redis counts in its allocator is here what the process has in memory: caches and memtables are not Rust's.
+fn memory(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let memory = process::memory();
+    add_bytes(lines, "used_memory", memory.resident_bytes);
+    add_bytes(lines, "used_memory_rss", memory.resident_bytes);
+    add_bytes(lines, "used_memory_peak", memory.peak_bytes);
+    let share = memory.resident_bytes as f64 / memory.peak_bytes.max(1) as f64;
+    add(lines, "used_memory_peak_perc", format!("{:.2}%", share * 100.0));
+    add_bytes(lines, "total_system_memory", memory.system_bytes);
+    add(lines, "maxmemory_policy", "noeviction");
+    add(lines, "mem_fragmentation_ratio", "1.00");
+    Ok(())
+}
+
+fn persistence(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let (saved, store) = (call.service.saves.last(), call.service.keyspace.store());
+    let seconds = |took: Option<std::time::Duration>| took.map_or(-1, |took| took.as_secs() as i64);
+    let running = saved.background_since.map(|since| since.elapsed());
+    add(lines, "loading", 0);
+    add(lines, "async_loading", 0);
+    let changes = store.counters().keys_written.saturating_sub(saved.keys_written);
+    add(lines, "rdb_changes_since_last_save", changes);
+    add(lines, "rdb_bgsave_in_progress", u8::from(running.is_some()));
+    add(lines, "rdb_last_save_time", saved.at_s);
+    add(lines, "rdb_last_bgsave_status", if saved.background_succeeded { "ok" } else { "err" });
+    add(lines, "rdb_last_bgsave_time_sec", seconds(saved.background_took));
+    add(lines, "rdb_current_bgsave_time_sec", seconds(running));
+    add(lines, "rdb_saves", saved.number);
+    add(lines, "aof_enabled", 0);
+    add(lines, "aof_rewrite_in_progress", 0);
+    add(lines, "aof_rewrite_scheduled", 0);
+    Ok(())
+}
+
+fn stats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let statistics = &call.service.statistics;
+    let [commands, bytes_in, bytes_out] =
+        [&statistics.commands, &statistics.bytes_in, &statistics.bytes_out].map(|count| count.load(Ordering::Relaxed));
+    let [commands_rate, in_rate, out_rate] = statistics.rates.of([commands, bytes_in, bytes_out]);
+    add(lines, "total_connections_received", statistics.connections.load(Ordering::Relaxed));
+    add(lines, "total_commands_processed", commands);
+    add(lines, "instantaneous_ops_per_sec", commands_rate.round());
+    add(lines, "total_net_input_bytes", bytes_in);
+    add(lines, "total_net_output_bytes", bytes_out);
+    add(lines, "instantaneous_input_kbps", format!("{:.2}", in_rate / 1024.0));
+    add(lines, "instantaneous_output_kbps", format!("{:.2}", out_rate / 1024.0));
+    add(lines, "rejected_connections", statistics.refused.load(Ordering::Relaxed));
+    add(lines, "evicted_keys", 0);
+    add(lines, "keyspace_hits", statistics.hits.load(Ordering::Relaxed));
+    add(lines, "keyspace_misses", statistics.misses.load(Ordering::Relaxed));
+    add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
+    Ok(())
+}
+
+fn replication(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    add(lines, "role", "master");
+    add(lines, "connected_slaves", 0);
+    add(lines, "master_failover_state", "no-failover");
+    add(lines, "master_replid", &call.service.run_id);
+    add(lines, "master_repl_offset", 0);
+    Ok(())
+}
+
+fn cpu(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+    if let Some((user_s, system_s)) = process::cpu_s() {
+        add(lines, "used_cpu_sys", format!("{system_s:.6}"));
+        add(lines, "used_cpu_user", format!("{user_s:.6}"));
+    }
+    Ok(())
+}
+
+fn commandstats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    for counts in call.service.statistics.usage.used() {
+        let [calls, took_ns, refused, failed] = [&counts.calls, &counts.took_ns, &counts.refused, &counts.failed]
+            .map(|count| count.load(Ordering::Relaxed));
+        let took_us = took_ns as f64 / 1000.0;
+        let each_us = took_us / calls.max(1) as f64;
+        let value = format!(
+            "calls={calls},usec={took_us:.0},usec_per_call={each_us:.2},rejected_calls={refused},failed_calls={failed}"
+        );
+        add(lines, &format!("cmdstat_{}", counts.command.name), value);
+    }
+    Ok(())
+}
+
+fn errorstats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    for (word, count) in call.service.statistics.errors_by_word.lock().iter() {
+        add(lines, &format!("errorstat_{word}"), format!("count={count}"));
+    }
+    Ok(())
+}
+
+fn cluster(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+    add(lines, "cluster_enabled", 0);
+    Ok(())
+}
+
+/// The store's estimate, which counts elements of large collections as well.
+fn keyspace(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+    let keys = call.service.keyspace.store().properties()?.keys_estimate;
+    if keys > 0 {
+        add(lines, "db0", format!("keys={keys},expires=0,avg_ttl=0"));
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! COMMAND: what commands there are, made from the table.
+//!
+//! Different from Redis: no tips, no arguments and no history in `DOCS`; the flags of a key spec tell only whether the command writes.
+
+use super::categories::categories;
+use super::entry::{container, help, plain};
+use super::{Call, Command, KeyPositions, flag, table};
+use crate::error::{Failure, Outcome, texts};
+use crate::execute;
+use crate::protocol::glob;
+use crate::protocol::reply::Reply;
+
+const ALWAYS: u32 = flag::LOADING | flag::STALE;
+
+const fn subcommand(
+    name: &'static str,
+    arity: i32,
+    since: &'static str,
+    summary: &'static str,
+    complexity: &'static str,
+    run: super::Run,
+) -> Command {
+    Command { complexity, ..plain(name, arity, ALWAYS, "server", since, summary, run) }
+}
+
+const OF_ALL: &str = "O(N) where N is the total number of commands";
+const OF_ASKED: &str = "O(N) where N is the number of commands to look up";
+
+/// The family.
+pub const COMMANDS: &[Command] = &[Command {
+    arity: -1,
+    flags: ALWAYS,
+    complexity: OF_ALL,
+    run: command,
+    ..container("command", "server", "2.8.13", "Returns detailed information about all commands.", SUBCOMMANDS)
+}];
+
+const SUBCOMMANDS: &[Command] = &[
+    subcommand("command|count", 2, "2.8.13", "Returns a count of commands.", "O(1)", count),
+    subcommand(
+        "command|info",
+        -2,
+        "2.8.13",
+        "Returns information about one, multiple or all commands.",
+        OF_ASKED,
+        info,
+    ),
+    subcommand("command|list", -2, "7.0.0", "Returns a list of command names.", OF_ALL, list),
+    subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs),
+    subcommand(
+        "command|getkeys",
+        -4,
+        "2.8.13",
+        "Extracts the key names from an arbitrary command.",
+        "O(N) where N is the number of arguments to the command",
+        getkeys,
+    ),
+    subcommand(
+        "command|help",
+        2,
+        "5.0.0",
+        "Returns helpful text about the different subcommands.",
+        "O(1)",
+        command_help,
+    ),
+];
+
+fn command(call: &mut Call<'_>) -> Outcome {
+    call.reply.array(table::all().count());
+    for command in table::all() {
+        describe(call.reply, command);
+    }
+    Ok(())
+}
+
+fn count(call: &mut Call<'_>) -> Outcome {
+    call.reply.integer(table::all().count() as i64);
+    Ok(())
+}
+
+fn info(call: &mut Call<'_>) -> Outcome {
+    let asked = &call.arguments[2..];
+    if asked.is_empty() {
+        return command(call);
+    }
+    call.reply.array(asked.len());
+    for name in asked {
+        match table::find_full(name) {
+            Some(command) => describe(call.reply, command),
+            None => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn describe(reply: &mut Reply, command: &'static Command) {
+    const NAMES: [(u32, &str); 10] = [
+        (flag::WRITE, "write"),
+        (flag::READONLY, "readonly"),
+        (flag::DENYOOM, "denyoom"),
+        (flag::ADMIN, "admin"),
+        (flag::NOSCRIPT, "noscript"),
+        (flag::LOADING, "loading"),
+        (flag::STALE, "stale"),
+        (flag::FAST, "fast"),
+        (flag::NO_AUTH, "no_auth"),
+        (flag::NO_MULTI, "no_multi"),
+    ];
+    let mut flags: Vec<&str> = NAMES.iter().filter(|(flag, _)| command.has(*flag)).map(|(_, name)| *name).collect();
+    if command.has(flag::MOVABLE_KEYS) || matches!(command.keys, KeyPositions::Counted { .. }) {
+        flags.push("movablekeys");
+    }
+    let (first, last, step) = positions(command.keys);
+    let categories: Vec<&str> = categories(command).collect();
+    reply.array(10);
+    reply.bulk_text(command.name);
+    reply.integer(command.arity.into());
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    reply.integer(first);
+    reply.integer(last);
+    reply.integer(step);
+    reply.set(categories.len());
+    categories.iter().for_each(|category| reply.simple(&format!("@{category}")));
+    reply.set(0);
+    key_specs(reply, command);
+    if command.subcommands.is_empty() {
+        reply.set(0);
+        return;
+    }
+    reply.array(command.subcommands.len());
+    for subcommand in command.subcommands {
+        describe(reply, subcommand);
+    }
+}
+
+/// The first key, the last and the step between, as clients knew them before key specs.
+fn positions(keys: KeyPositions) -> (i64, i64, i64) {
+    match keys {
+        KeyPositions::Range { first, last, step } => (first as i64, last as i64, step as i64),
+        KeyPositions::Counted { also, .. } if also > 0 => (also as i64, also as i64, 1),
+        KeyPositions::Counted { .. } | KeyPositions::None => (0, 0, 0),
+    }
+}
+
+/// How the keys that a spec begins with are found.
+enum Find {
+    /// To the last one, counted from the first or from the end of the arguments.
+    Range { last: i64, step: i64 },
+    /// Their number stands where the spec begins.
+    Number,
+}
+
+fn key_specs(reply: &mut Reply, command: &Command) {
+    let is_write = command.has(flag::WRITE);
+    let reads = command.has(flag::READONLY);
+    match command.keys {
+        KeyPositions::None => reply.set(0),
+        KeyPositions::Range { first, last, step } => {
+            let last = if last < 0 { last as i64 } else { last as i64 - first as i64 };
+            reply.set(1);
+            key_spec(reply, (is_write, reads), first, &Find::Range { last, step: step as i64 });
+        }
+        KeyPositions::Counted { count, also } => {
+            reply.set(1 + usize::from(also > 0));
+            if also > 0 {
+                key_spec(reply, (is_write, reads), also, &Find::Range { last: 0, step: 1 });
+            }
+            // What stands beside a key that is written is only read.
+            let is_written = is_write && also == 0;
+            key_spec(reply, (is_written, !is_written), count, &Find::Number);
+        }
+    }
+}
+
+fn key_spec(reply: &mut Reply, (is_write, reads): (bool, bool), begin: usize, find: &Find) {
+    reply.map(3);
+    reply.bulk_text("flags");
+    let flags: &[&str] = match (is_write, reads) {
+        (true, _) => &["RW", "update"],
+        (false, true) => &["RO", "access"],
+        (false, false) => &["RO"],
+    };
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.simple(flag));
+    reply.bulk_text("begin_search");
+    typed_map(reply, "index", &[("index", begin as i64)]);
+    reply.bulk_text("find_keys");
+    match *find {
+        Find::Range { last, step } => {
+            typed_map(reply, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)]);
+        }
+        Find::Number => typed_map(reply, "keynum", &[("keynumidx", 0), ("firstkey", 1), ("keystep", 1)]),
+    }
+}
+
+fn typed_map(reply: &mut Reply, of: &str, numbers: &[(&str, i64)]) {
+    reply.map(2);
+    reply.bulk_text("type");
+    reply.bulk_text(of);
+    reply.bulk_text("spec");
+    reply.map(numbers.len());
+    for (name, number) in numbers {
+        reply.bulk_text(name);
+        reply.integer(*number);
+    }
+}
+
+fn list(call: &mut Call<'_>) -> Outcome {
+    let names: Vec<&str> = match call.arguments[2..] {
+        [] => table::all_with_subcommands().map(|command| command.name).collect(),
+        [filter, by, text] if filter.eq_ignore_ascii_case(b"FILTERBY") => filtered(by, text)?,
+        _ => return Err(texts::SYNTAX),
+    };
+    call.reply.array(names.len());
+    names.iter().for_each(|name| call.reply.bulk_text(name));
+    Ok(())
+}
+
+fn filtered(by: &[u8], text: &[u8]) -> Outcome<Vec<&'static str>> {
+    let all = table::all_with_subcommands();
+    let lower = text.to_ascii_lowercase();
+    Ok(match by.to_ascii_uppercase().as_slice() {
+        b"MODULE" => Vec::new(),
+        b"ACLCAT" => all
+            .filter(|command| categories(command).any(|category| category.as_bytes() == lower))
+            .map(|command| command.name)
+            .collect(),
+        b"PATTERN" => all.map(|command| command.name).filter(|name| glob::matches(&lower, name.as_bytes())).collect(),
+        _ => return Err(texts::SYNTAX),
+    })
+}
+
+fn docs(call: &mut Call<'_>) -> Outcome {
+    let asked = &call.arguments[2..];
+    let commands: Vec<&Command> = match asked {
+        [] => table::all().collect(),
+        names => names.iter().filter_map(|name| table::find_full(name)).collect(),
+    };
+    document(call.reply, commands.into_iter());
+    Ok(())
+}
+
+fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t Command>) {
+    reply.map(commands.len());
+    for command in commands {
+        reply.bulk_text(command.name);
+        let texts = [
+            ("summary", command.summary),
+            ("since", command.since),
+            ("group", command.group),
+            ("complexity", command.complexity),
+        ];
+        reply.map(texts.len() + usize::from(!command.subcommands.is_empty()));
+        for (name, text) in texts {
+            reply.bulk_text(name);
+            reply.bulk_text(text);
+        }
+        if !command.subcommands.is_empty() {
+            reply.bulk_text("subcommands");
+            document(reply, command.subcommands.iter());
+        }
+    }
+}
+
+fn getkeys(call: &mut Call<'_>) -> Outcome {
+    let arguments = &call.arguments[2..];
+    let unknown = Failure::text("ERR Invalid command specified");
+    let Ok(command) = execute::find(arguments) else { return Err(unknown) };
+    if command.keys == KeyPositions::None {
+        return Err(Failure::text("ERR The command has no key arguments"));
+    }
+    if !command.takes(arguments.len()) {
+        return Err(Failure::text("ERR Invalid number of arguments specified for command"));
+    }
+    let keys: Vec<usize> = command.keys.of(arguments).collect();
+    // A number of keys that is 0 is none.
+    if keys.is_empty() || matches!(command.keys, KeyPositions::Counted { also, .. } if keys == [also]) {
+        return Err(Failure::text("ERR Invalid arguments specified for command"));
+    }
+    call.reply.array(keys.len());
+    for index in keys {
+        call.reply.bulk(arguments[index]);
+    }
+    Ok(())
+}
+
+fn command_help(call: &mut Call<'_>) -> Outcome {
+    help(
+        call,
+        &[
+            "(no subcommand)",
+            "    Return details about all Redis commands.",
+            "COUNT",
+            "    Return the total number of commands in this Redis server.",
+            "LIST",
+            "    Return a list of all commands in this Redis server.",
+            "INFO [<command-name> ...]",
+            "    Return details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "DOCS [<command-name> ...]",
+            "    Return documentation details about multiple Redis commands.",
+            "    If no command names are given, documentation details for all",
+            "    commands are returned.",
+            "GETKEYS <full-command>",
+            "    Return the keys from a full Redis command.",
+        ],
+    );
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! The commands: one file for each family, and the table of them all.
+
+pub mod acl;
+pub mod categories;
+pub mod clients;
+pub mod cluster;
+pub mod config;
+pub mod connection;
+pub mod diagnostics;
+mod entry;
+pub mod expiry;
+pub mod hashes;
+pub mod info;
+pub mod introspection;
+pub mod keys;
+pub mod saving;
+pub mod scan;
+pub mod sorted_set_random;
+pub mod sorted_set_ranges;
+pub mod sorted_sets;
+pub mod strings;
+pub mod table;
+pub mod transactions;
+
+use crate::client::Client;
+use crate::error::Outcome;
+use crate::keyspace::Keys;
+use crate::protocol::reply::Reply;
+use crate::service::Service;
+
+/// Everything a command is carried out with.
+///
+/// A command first reads and checks, then writes to [`keys`](Self::keys), then replies. Where it fails nothing of it stays: neither what
+/// it wrote nor what it replied. The latches of the keys that its table entry names are held if it writes.
+pub struct Call<'c> {
+    /// The command's name and its arguments.
+    pub arguments: &'c [&'c [u8]],
+    /// The keys, as this command sees them.
+    pub keys: Keys<'c>,
+    /// Where the reply goes.
+    pub reply: &'c mut Reply,
+    /// Who asks.
+    pub client: &'c mut Client,
+    /// What all share.
+    pub service: &'c Service,
+    /// The table's entry.
+    pub command: &'static Command,
+}
+
+/// Carries out a command.
+pub type Run = fn(&mut Call<'_>) -> Outcome;
+
+/// A command, as the table has it and `COMMAND` tells it.
+#[derive(Debug)]
+pub struct Command {
+    /// In lower case; a subcommand as `container|name`.
+    pub name: &'static str,
+    /// Number of arguments with the name: exactly, or at least its negative.
+    pub arity: i32,
+    /// See [`flag`].
+    pub flags: u32,
+    /// Where its keys are.
+    pub keys: KeyPositions,
+    /// As `COMMAND DOCS` names them: `string`, `generic`, `hash`, `sorted-set`, `set`, `list`, `connection`, `server`, `transactions`.
+    pub group: &'static str,
+    /// The version of Redis that had it first.
+    pub since: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// As `COMMAND DOCS` tells it.
+    pub complexity: &'static str,
+    /// Its subcommands; then `run` is only called without one.
+    pub subcommands: &'static [Command],
+    /// Carries it out.
+    pub run: Run,
+}
+
+/// What a command is like. The first ones are Redis' and are told to clients.
+pub mod flag {
+    /// It changes keys: the latches of their slots are held.
+    pub const WRITE: u32 = 1;
+    /// It only reads keys.
+    pub const READONLY: u32 = 1 << 1;
+    /// It may make the store grow.
+    pub const DENYOOM: u32 = 1 << 2;
+    /// It is for who runs the server.
+    pub const ADMIN: u32 = 1 << 3;
+    /// It takes constant or logarithmic time.
+    pub const FAST: u32 = 1 << 4;
+    /// Not in a script.
+    pub const NOSCRIPT: u32 = 1 << 5;
+    /// Before the password was given.
+    pub const NO_AUTH: u32 = 1 << 6;
+    /// Not between `MULTI` and `EXEC`.
+    pub const NO_MULTI: u32 = 1 << 7;
+    /// While the data is loaded.
+    pub const LOADING: u32 = 1 << 8;
+    /// At a replica that has lost its primary.
+    pub const STALE: u32 = 1 << 9;
+    /// Its keys are found by looking at its arguments.
+    pub const MOVABLE_KEYS: u32 = 1 << 10;
+    /// It writes all keys: all latches are held. Not told.
+    pub const ALL_SLOTS: u32 = 1 << 16;
+    /// It looks at many keys, or may take long: only where waiting is allowed. Not told.
+    pub const WAITS: u32 = 1 << 17;
+    /// The latches of its keys are held though it does not write. Not told.
+    pub const LATCHES: u32 = 1 << 19;
+    /// It is carried out between `MULTI` and `EXEC`, not queued. Not told.
+    pub const NOT_QUEUED: u32 = 1 << 18;
+    /// Its arguments may be passwords: they are written down nowhere. Not told.
+    pub const SECRET: u32 = 1 << 20;
+}
+
+/// Where the keys of a command are among its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPositions {
+    /// It has none.
+    None,
+    /// From `first` to `last` by `step`; a negative `last` counts from the end.
+    Range {
+        /// Index of the first key.
+        first: usize,
+        /// Index of the last one, -1 for the last argument.
+        last: isize,
+        /// From one key to the next.
+        step: usize,
+    },
+    /// A number of keys stands at `count`, the keys follow. `also`: one more key at this index, or 0.
+    Counted {
+        /// Index of the number.
+        count: usize,
+        /// Index of another key, 0 for none.
+        also: usize,
+    },
+}
+
+impl KeyPositions {
+    /// One key behind the name.
+    pub const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
+    /// All arguments are keys.
+    pub const ALL: Self = Self::Range { first: 1, last: -1, step: 1 };
+
+    /// The indices of the keys among `arguments`. Empty where they make no sense: the command will refuse them.
+    pub fn of(self, arguments: &[&[u8]]) -> impl Iterator<Item = usize> + use<> {
+        let (first, end, step, also) = match self {
+            Self::None => (0, 0, 1, 0),
+            Self::Range { first, last, step } => {
+                let end = if last < 0 { arguments.len() as isize + last + 1 } else { last + 1 };
+                (first, (end.max(0) as usize).min(arguments.len()), step, 0)
+            }
+            Self::Counted { count, also } => {
+                let number = arguments.get(count).and_then(|number| crate::protocol::number::parse_integer(number));
+                let number = number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
+                let end = (count + 1).saturating_add(number);
+                let has_all = end <= arguments.len();
+                (count + 1, if has_all { end } else { 0 }, 1, if has_all { also } else { 0 })
+            }
+        };
+        (also > 0).then_some(also).into_iter().chain((first..end).step_by(step))
+    }
+}

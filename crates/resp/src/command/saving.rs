@@ -1,0 +1,92 @@
+//! SAVE, BGSAVE, LASTSAVE, SHUTDOWN. See [`crate::saves`] for what a save is here.
+
+use super::entry::plain;
+use super::{Call, Command, flag};
+use crate::client::Then;
+use crate::error::{Failure, Outcome, texts};
+use crate::saves::SaveError;
+
+const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT;
+
+const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
+    plain(name, arity, flags, "server", "1.0.0", summary, run)
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        complexity: "O(N) where N is the number of bytes in memory that are not in a table yet",
+        ..command("save", 1, ADMIN | flag::NO_MULTI | flag::WAITS, "Synchronously saves the keys to disk.", save)
+    },
+    command("bgsave", -1, ADMIN | flag::WAITS, "Asynchronously saves the keys to disk.", bgsave),
+    command(
+        "lastsave",
+        1,
+        flag::LOADING | flag::STALE | flag::FAST,
+        "Returns the Unix timestamp of the last successful save to disk.",
+        lastsave,
+    ),
+    command(
+        "shutdown",
+        -1,
+        ADMIN | flag::LOADING | flag::STALE | flag::NO_MULTI,
+        "Synchronously saves the keys to disk and shuts down the server.",
+        shutdown,
+    ),
+];
+
+fn save(call: &mut Call<'_>) -> Outcome {
+    call.service.saves.save(call.keys.keyspace().store())?;
+    call.reply.simple("OK");
+    Ok(())
+}
+
+impl From<SaveError> for Failure {
+    fn from(error: SaveError) -> Self {
+        match error {
+            SaveError::Store(error) => error.into(),
+            error => Self::with(format!("ERR {error}")),
+        }
+    }
+}
+
+fn bgsave(call: &mut Call<'_>) -> Outcome {
+    match call.arguments[1..] {
+        [] => {}
+        // There is nothing that it could have to wait for.
+        [option] if option.eq_ignore_ascii_case(b"SCHEDULE") => {}
+        _ => return Err(texts::SYNTAX),
+    }
+    call.service.saves.save_in_background(&call.service.keyspace)?;
+    call.reply.simple("Background saving started");
+    Ok(())
+}
+
+fn lastsave(call: &mut Call<'_>) -> Outcome {
+    call.reply.integer(call.service.saves.last().at_s as i64);
+    Ok(())
+}
+
+/// `NOW` and `FORCE` change nothing: nobody is waited for, and a failure to write stops no shutdown.
+fn shutdown(call: &mut Call<'_>) -> Outcome {
+    let (mut saves, mut is_abrupt, mut aborts) = (false, false, false);
+    let options = &call.arguments[1..];
+    for option in options {
+        match option.to_ascii_uppercase().as_slice() {
+            b"SAVE" => saves = true,
+            b"NOSAVE" => is_abrupt = true,
+            b"ABORT" => aborts = true,
+            b"NOW" | b"FORCE" => {}
+            _ => return Err(texts::SYNTAX),
+        }
+    }
+    if (saves && is_abrupt) || (aborts && options.len() > 1) {
+        return Err(texts::SYNTAX);
+    }
+    if aborts {
+        return Err(Failure::text("ERR No shutdown in progress."));
+    }
+    call.service.host.shut_down(is_abrupt);
+    call.client.then = Then::Close;
+    Ok(())
+}

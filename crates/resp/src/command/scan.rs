@@ -1,0 +1,117 @@
+//! SCAN, and what it has in common with the scans of collections: cursors and options.
+//!
+//! The cursor is the place (see [`crate::keyspace::layout`]) that the scan goes on from. Places follow from the keys alone, so the server
+//! remembers nothing between two calls, and a key that is there from the first call to the last is returned once. All keys of one place
+//! are returned together.
+
+use std::ops::ControlFlow;
+
+use super::{Call, Command, KeyPositions, flag};
+use crate::error::{Failure, Outcome, texts};
+use crate::keyspace::layout::PLACES;
+use crate::protocol::glob;
+use crate::protocol::number::parse_integer;
+
+/// Keys or elements that one call looks at without `COUNT`, as in Redis.
+const DEFAULT_COUNT: usize = 10;
+
+/// The family.
+pub const COMMANDS: &[Command] = &[Command {
+    name: "scan",
+    arity: -2,
+    flags: flag::READONLY | flag::WAITS,
+    keys: KeyPositions::None,
+    group: "generic",
+    since: "2.8.0",
+    summary: "Goes through all keys, some at each call.",
+    complexity: "O(1) for every call, O(N) for all, where N is the number of keys.",
+    subcommands: &[],
+    run: scan,
+}];
+
+/// What a scan was asked for besides its cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScanOptions<'a> {
+    /// How many keys or elements to look at, about; not 0.
+    pub(crate) count: usize,
+    pattern: Option<&'a [u8]>,
+    type_name: Option<&'a [u8]>,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// Reads `COUNT` and `MATCH`, and `TYPE` where keys are scanned.
+    ///
+    /// # Errors
+    ///
+    /// Redis'.
+    pub(crate) fn parse(options: &[&'a [u8]], of_keys: bool) -> Outcome<Self> {
+        let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None };
+        let mut rest = options;
+        while let [option, value, behind @ ..] = rest {
+            match option.to_ascii_uppercase().as_slice() {
+                b"COUNT" => {
+                    let count = parse_integer(value).ok_or(texts::NOT_AN_INTEGER)?;
+                    parsed.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(texts::SYNTAX)?;
+                }
+                b"MATCH" => parsed.pattern = Some(*value),
+                b"TYPE" if of_keys => parsed.type_name = Some(*value),
+                _ => return Err(texts::SYNTAX),
+            }
+            rest = behind;
+        }
+        if rest.is_empty() { Ok(parsed) } else { Err(texts::SYNTAX) }
+    }
+
+    /// Whether `MATCH` lets `name` through.
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    }
+}
+
+/// A cursor: what C's `strtoul` takes for one.
+///
+/// # Errors
+///
+/// Redis'.
+pub(crate) fn parse_cursor(cursor: &[u8]) -> Outcome<u64> {
+    let invalid = Failure::text("ERR invalid cursor");
+    let (negative, digits) = match cursor {
+        [] => return Ok(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(invalid);
+    }
+    let add = |number: u64, digit: &u8| number.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
+    let number = digits.iter().try_fold(0, add).ok_or(invalid)?;
+    Ok(if negative { number.wrapping_neg() } else { number })
+}
+
+fn scan(call: &mut Call<'_>) -> Outcome {
+    let cursor = parse_cursor(call.arguments[1])?;
+    let options = ScanOptions::parse(&call.arguments[2..], true)?;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let mut next = 0;
+    // Beyond the places there is nothing.
+    if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
+        let (mut looked_at, mut last) = (0, from);
+        call.keys.visit_keys(from, |place, key, tag| {
+            if looked_at >= options.count && place != last {
+                next = place;
+                return ControlFlow::Break(());
+            }
+            (looked_at, last) = (looked_at + 1, place);
+            let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
+            if is_of_type && options.matches(key) {
+                found.push(key.to_vec());
+            }
+            ControlFlow::Continue(())
+        })?;
+    }
+    call.reply.array(2);
+    call.reply.bulk_text(&next.to_string());
+    call.reply.array(found.len());
+    found.iter().for_each(|key| call.reply.bulk(key));
+    Ok(())
+}

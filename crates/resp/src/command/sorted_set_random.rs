@@ -1,0 +1,207 @@
+//! Random members of sorted sets: ZRANDMEMBER.
+//!
+//! In a large set members are drawn by their hashes: the one behind a random hash. Members behind a long gap are drawn more often.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+
+use ecotone_engine::Direction;
+
+use super::sorted_sets::{answers, command, reply_member};
+use super::{Call, Command, flag};
+use crate::collections::sorted_set::{Member, SortedSet, score};
+use crate::error::{Failure, Outcome, texts};
+use crate::keyspace::{Keys, Waiting};
+use crate::protocol::number::parse_integer;
+
+/// Members of one reply that may be drawn again: each is a look into the store.
+const MOST_REPEATED: usize = 1 << 20;
+
+/// Bytes of such members: as many as a string may have.
+const MOST_REPEATED_BYTES: usize = ecotone_engine::MAX_VALUE_BYTES;
+
+/// Draws for each different member that is wanted, before all of them are looked at instead. A set with many members behind one hash
+/// would take very many.
+const MOST_DRAWS_EACH: usize = 8;
+
+/// Draws on behalf of one client while others wait for the thread: each is a look into the store.
+const MOST_DRAWS_AT_ONCE: usize = 100;
+
+/// The family.
+pub const COMMANDS: &[Command] = &[Command {
+    summary: "Returns random members of a sorted set.",
+    complexity: "O(M) where M is the number of members that are returned.",
+    ..command("zrandmember", -2, flag::READONLY, "6.2.0", draw)
+}];
+
+/// splitmix64, begun anywhere.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        Self(RandomState::new().hash_one(()))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}
+
+fn draw(call: &mut Call<'_>) -> Outcome {
+    let [_, key, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let (count, with_scores) = match options {
+        [] => (None, false),
+        [count, rest @ ..] => {
+            let (count, with_scores) = parse(count, rest)?;
+            (Some(count), with_scores)
+        }
+    };
+    let set = SortedSet::find(&mut call.keys, key)?;
+    let mut random = Random::new();
+    match (set, count) {
+        (None, None) => call.reply.null(),
+        (Some(set), None) => match Source::of(&set, &mut call.keys)?.draw(&mut call.keys, &mut random)? {
+            Some(member) => call.reply.bulk(&member.name),
+            None => call.reply.null(),
+        },
+        (None, Some(_)) | (_, Some(0)) => call.reply.array(0),
+        (Some(set), Some(count)) => {
+            let most = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+            let drawn = if count < 0 {
+                draw_repeatedly(&set, &mut call.keys, most, &mut random)?
+            } else {
+                draw_different(&set, &mut call.keys, most, &mut random)?
+            };
+            call.reply.array(answers(call.reply, drawn.len(), with_scores));
+            for member in &drawn {
+                reply_member(call.reply, &member.name, with_scores.then_some(member.score));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse(count: &[u8], options: &[&[u8]]) -> Outcome<(i64, bool)> {
+    let count = parse_integer(count).ok_or(texts::NOT_AN_INTEGER)?;
+    if count == i64::MIN {
+        let (least, most) = (-i64::MAX, i64::MAX);
+        return Err(Failure::with(format!("ERR value is out of range, value must between {least} and {most}")));
+    }
+    match options {
+        [] => Ok((count, false)),
+        [option] if option.eq_ignore_ascii_case(b"WITHSCORES") => {
+            if count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+                return Err(Failure::text("ERR value is out of range"));
+            }
+            Ok((count, true))
+        }
+        _ => Err(texts::SYNTAX),
+    }
+}
+
+/// What members are drawn from: those of a small set at hand, or the entries of a large one.
+enum Source<'s, 'k> {
+    AtHand(Vec<Member>),
+    Stored(&'s SortedSet<'k>),
+}
+
+impl<'s, 'k> Source<'s, 'k> {
+    fn of(set: &'s SortedSet<'k>, keys: &mut Keys<'_>) -> Outcome<Self> {
+        let is_large = set.visit_by_hash(keys, u32::MAX, |_, _, _| ControlFlow::Break(()))?;
+        Ok(if is_large { Self::Stored(set) } else { Self::AtHand(all(set, keys)?) })
+    }
+
+    fn draw(&self, keys: &mut Keys<'_>, random: &mut Random) -> Outcome<Option<Member>> {
+        let set = match self {
+            Self::AtHand(members) => return Ok(members.get(random.below(members.len())).cloned()),
+            Self::Stored(set) => set,
+        };
+        let mut drawn = None;
+        for from in [random.next() as u32, 0] {
+            if drawn.is_none() {
+                set.visit_by_hash(keys, from, |_, name, score| {
+                    drawn = Some(Member { score, name: name.to_vec() });
+                    ControlFlow::Break(())
+                })?;
+            }
+        }
+        Ok(drawn)
+    }
+}
+
+fn all(set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<Vec<Member>> {
+    let mut members = Vec::new();
+    set.visit(keys, &score::all(), Direction::Forward, |score, name| {
+        members.push(Member { score, name: name.to_vec() });
+        ControlFlow::Continue(())
+    })?;
+    Ok(members)
+}
+
+fn check_draws(keys: &Keys<'_>, count: usize) -> Outcome {
+    if count > MOST_DRAWS_AT_ONCE && keys.waiting() == Waiting::Never { Err(Failure::MustWait) } else { Ok(()) }
+}
+
+fn draw_repeatedly(
+    set: &SortedSet<'_>,
+    keys: &mut Keys<'_>,
+    count: usize,
+    random: &mut Random,
+) -> Outcome<Vec<Member>> {
+    if count > MOST_REPEATED {
+        let text = format!("ERR value is out of range, at most {MOST_REPEATED} members are drawn with repetitions");
+        return Err(Failure::with(text));
+    }
+    check_draws(keys, count)?;
+    let source = Source::of(set, keys)?;
+    let (mut drawn, mut bytes) = (Vec::new(), 0);
+    while drawn.len() < count
+        && let Some(member) = source.draw(keys, random)?
+    {
+        bytes += size_of::<Member>() + member.name.len();
+        if bytes > MOST_REPEATED_BYTES {
+            let text =
+                format!("ERR so many members would take more than the {MOST_REPEATED_BYTES} bytes a reply may have");
+            return Err(Failure::with(text));
+        }
+        drawn.push(member);
+    }
+    Ok(drawn)
+}
+
+fn draw_different(set: &SortedSet<'_>, keys: &mut Keys<'_>, count: usize, random: &mut Random) -> Outcome<Vec<Member>> {
+    let is_few = (count as u64).saturating_mul(3) < set.len();
+    if is_few && let source @ Source::Stored(_) = Source::of(set, keys)? {
+        let most_draws = count.saturating_mul(MOST_DRAWS_EACH);
+        check_draws(keys, count)?;
+        let (mut drawn, mut names) = (Vec::new(), BTreeSet::new());
+        for _ in 0..most_draws {
+            if drawn.len() == count {
+                return Ok(drawn);
+            }
+            if let Some(member) = source.draw(keys, random)?
+                && names.insert(member.name.clone())
+            {
+                drawn.push(member);
+            }
+        }
+    }
+    let mut members = all(set, keys)?;
+    if count < members.len() {
+        // The first steps of a shuffle (Fisher and Yates).
+        for index in 0..count {
+            let other = index + random.below(members.len() - index);
+            members.swap(index, other);
+        }
+        members.truncate(count);
+    }
+    Ok(members)
+}

@@ -1,0 +1,351 @@
+//! Sorted sets by their members: ZADD, ZINCRBY, ZREM, ZSCORE, ZMSCORE, ZCARD, ZRANK, ZREVRANK, ZPOPMIN, ZPOPMAX, ZSCAN.
+//!
+//! Ranges of them are in [`super::sorted_set_ranges`], random members in [`super::sorted_set_random`]. What is stored is in
+//! [`crate::collections::sorted_set`].
+
+use std::ops::ControlFlow;
+
+use ecotone_engine::Direction;
+
+use super::scan::{ScanOptions, parse_cursor};
+use super::{Call, Command, KeyPositions, Run, flag};
+use crate::collections::sorted_set::{Removal, SortedSet, score};
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::number::{format_double, parse_double, parse_integer};
+use crate::protocol::reply::{Reply, Version};
+
+pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
+    Command {
+        name,
+        arity,
+        flags,
+        keys: KeyPositions::FIRST,
+        group: "sorted-set",
+        since,
+        summary: "",
+        complexity: "O(1)",
+        subcommands: &[],
+        run,
+    }
+}
+
+const GROW: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;
+const SHRINK: u32 = flag::WRITE | flag::FAST;
+const READ: u32 = flag::READONLY | flag::FAST;
+
+const POP: &str = "O(M) where M is the number of members that are removed.";
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        summary: "Adds members to a sorted set, or changes their scores. The key is created if it doesn't exist.",
+        complexity: "O(1) for each member.",
+        ..command("zadd", -4, GROW, "1.2.0", |call| add(call, false))
+    },
+    Command {
+        summary: "Adds to the score of a member of a sorted set; 0 if it is not there.",
+        ..command("zincrby", 4, GROW, "1.2.0", |call| add(call, true))
+    },
+    Command {
+        summary: "Removes members from a sorted set. The key is deleted with the last one.",
+        complexity: "O(1) for each member.",
+        ..command("zrem", -3, SHRINK, "1.2.0", remove)
+    },
+    Command {
+        summary: "Returns the score of a member of a sorted set.",
+        ..command("zscore", 3, READ, "1.2.0", tell_score)
+    },
+    Command {
+        summary: "Returns the scores of members of a sorted set.",
+        complexity: "O(N) where N is the number of members that are asked for.",
+        ..command("zmscore", -3, READ, "6.2.0", tell_scores)
+    },
+    Command { summary: "Counts the members of a sorted set.", ..command("zcard", 2, READ, "1.2.0", count) },
+    Command {
+        summary: "Returns how many members of a sorted set come before one.",
+        complexity: "O(N) where N is the rank.",
+        ..command("zrank", 3, READ, "2.0.0", |call| rank(call, Direction::Forward))
+    },
+    Command {
+        summary: "Returns how many members of a sorted set come after one.",
+        complexity: "O(N) where N is the rank.",
+        ..command("zrevrank", 3, READ, "2.0.0", |call| rank(call, Direction::Reverse))
+    },
+    Command {
+        summary: "Removes the members with the lowest scores from a sorted set and returns them.",
+        complexity: POP,
+        ..command("zpopmin", -2, SHRINK, "5.0.0", |call| pop(call, Direction::Forward))
+    },
+    Command {
+        summary: "Removes the members with the highest scores from a sorted set and returns them.",
+        complexity: POP,
+        ..command("zpopmax", -2, SHRINK, "5.0.0", |call| pop(call, Direction::Reverse))
+    },
+    Command {
+        summary: "Goes through all members of a sorted set, some at each call.",
+        complexity: "O(1) for every call, O(N) for all, where N is the number of members.",
+        ..command("zscan", -3, flag::READONLY, "2.8.0", scan)
+    },
+];
+
+/// A member, and its score behind it where one is given: as a pair in RESP3.
+pub(super) fn reply_member(reply: &mut Reply, name: &[u8], score: Option<f64>) {
+    if score.is_some() && reply.version() == Version::Resp3 {
+        reply.array(2);
+    }
+    reply.bulk(name);
+    if let Some(score) = score {
+        reply.double(score);
+    }
+}
+
+/// How many answers an array of `members` has that were given by [`reply_member`].
+pub(super) fn answers(reply: &Reply, members: usize, with_scores: bool) -> usize {
+    if with_scores && reply.version() == Version::Resp2 { 2 * members } else { members }
+}
+
+fn reply_score(reply: &mut Reply, score: Option<f64>) {
+    match score {
+        Some(score) => reply.double(score),
+        None => reply.null(),
+    }
+}
+
+/// What `ZADD` was asked to do besides.
+#[derive(Debug, Default)]
+struct Options {
+    only_new: bool,
+    only_old: bool,
+    only_greater: bool,
+    only_less: bool,
+    counts_changed: bool,
+    increments: bool,
+}
+
+impl Options {
+    /// Reads what stands before the scores; the rest are scores and members.
+    fn parse<'a, 'b>(arguments: &'b [&'a [u8]], increments: bool) -> Outcome<(Self, &'b [[&'a [u8]; 2]])> {
+        let mut options = Self { increments, ..Self::default() };
+        let mut rest = arguments;
+        while let [option, behind @ ..] = rest {
+            match option.to_ascii_uppercase().as_slice() {
+                b"NX" => options.only_new = true,
+                b"XX" => options.only_old = true,
+                b"GT" => options.only_greater = true,
+                b"LT" => options.only_less = true,
+                b"CH" => options.counts_changed = true,
+                b"INCR" => options.increments = true,
+                _ => break,
+            }
+            rest = behind;
+        }
+        let (pairs, []) = rest.as_chunks::<2>() else { return Err(texts::SYNTAX) };
+        if pairs.is_empty() {
+            return Err(texts::SYNTAX);
+        }
+        if options.only_new && options.only_old {
+            return Err(Failure::text("ERR XX and NX options at the same time are not compatible"));
+        }
+        if u8::from(options.only_new) + u8::from(options.only_greater) + u8::from(options.only_less) > 1 {
+            return Err(Failure::text("ERR GT, LT, and/or NX options at the same time are not compatible"));
+        }
+        if options.increments && pairs.len() > 1 {
+            return Err(Failure::text("ERR INCR option supports a single increment-element pair"));
+        }
+        Ok((options, pairs))
+    }
+
+    /// The score of a member that had `old` and was given `score`; `None` where it stays as it is.
+    fn apply(&self, old: Option<f64>, score: f64) -> Outcome<Option<f64>> {
+        let Some(old) = old else { return Ok((!self.only_old).then_some(score)) };
+        if self.only_new {
+            return Ok(None);
+        }
+        let score = if self.increments { old + score } else { score };
+        if score.is_nan() {
+            return Err(Failure::text("ERR resulting score is not a number (NaN)"));
+        }
+        let stays = self.only_less && score >= old || self.only_greater && score <= old;
+        Ok((!stays).then_some(score))
+    }
+}
+
+fn add(call: &mut Call<'_>, increments: bool) -> Outcome {
+    let (options, pairs) = Options::parse(&call.arguments[2..], increments)?;
+    let scores: Option<Vec<f64>> = pairs.iter().map(|[score, _]| parse_double(score)).collect();
+    let scores = scores.ok_or(texts::NOT_A_FLOAT)?;
+    let key = call.arguments[1];
+    let found = SortedSet::find(&mut call.keys, key)?;
+    let mut set = found.unwrap_or_else(|| SortedSet::new(key));
+    let (mut added, mut moved, mut result) = (0, 0, None);
+    for ([_, member], score) in pairs.iter().zip(scores) {
+        let old = set.score(&mut call.keys, member)?;
+        result = options.apply(old, score)?;
+        if let Some(score) = result
+            && old != Some(score)
+        {
+            set.put(&mut call.keys, member, score, old)?;
+            *if old.is_none() { &mut added } else { &mut moved } += 1;
+        }
+    }
+    if added + moved > 0 {
+        set.save(&mut call.keys)?;
+    }
+    if options.increments {
+        reply_score(call.reply, result);
+    } else {
+        call.reply.integer(if options.counts_changed { added + moved } else { added });
+    }
+    Ok(())
+}
+
+fn remove(call: &mut Call<'_>) -> Outcome {
+    let mut removed = 0;
+    if let Some(mut set) = SortedSet::find(&mut call.keys, call.arguments[1])? {
+        for member in &call.arguments[2..] {
+            if let Some(score) = set.score(&mut call.keys, member)? {
+                set.remove(&mut call.keys, member, score);
+                removed += 1;
+            }
+        }
+        if removed > 0 {
+            set.save(&mut call.keys)?;
+        }
+    }
+    call.reply.integer(removed);
+    Ok(())
+}
+
+fn tell_score(call: &mut Call<'_>) -> Outcome {
+    let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
+    let score = set.map_or(Ok(None), |set| set.score(&mut call.keys, call.arguments[2]))?;
+    reply_score(call.reply, score);
+    Ok(())
+}
+
+fn tell_scores(call: &mut Call<'_>) -> Outcome {
+    let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
+    let members = &call.arguments[2..];
+    call.reply.array(members.len());
+    for member in members {
+        let score = set.as_ref().map_or(Ok(None), |set| set.score(&mut call.keys, member))?;
+        reply_score(call.reply, score);
+    }
+    Ok(())
+}
+
+fn count(call: &mut Call<'_>) -> Outcome {
+    let members = SortedSet::find(&mut call.keys, call.arguments[1])?.map_or(0, |set| set.len());
+    call.reply.integer(members as i64);
+    Ok(())
+}
+
+fn rank(call: &mut Call<'_>, direction: Direction) -> Outcome {
+    let member = call.arguments[2];
+    let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? else {
+        call.reply.null();
+        return Ok(());
+    };
+    let Some(score) = set.score(&mut call.keys, member)? else {
+        call.reply.null();
+        return Ok(());
+    };
+    let mut rank = 0;
+    set.visit(&mut call.keys, &score::all(), direction, |other, name| {
+        if other == score && name == member {
+            return ControlFlow::Break(());
+        }
+        rank += 1;
+        ControlFlow::Continue(())
+    })?;
+    call.reply.integer(rank);
+    Ok(())
+}
+
+fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
+    let count = match &call.arguments[2..] {
+        [] => None,
+        [count] => {
+            let count = parse_integer(count).and_then(|count| u64::try_from(count).ok());
+            Some(count.ok_or(texts::OUT_OF_RANGE_POSITIVE)?)
+        }
+        _ => return Err(texts::SYNTAX),
+    };
+    let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
+    let (Some(set), 1..) = (set, count.unwrap_or(1)) else {
+        call.reply.array(0);
+        return Ok(());
+    };
+    let mut popped = Removal::new(&call.keys);
+    let most = count.unwrap_or(1);
+    set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| popped.add(score, name))?;
+    let popped = popped.all()?;
+    set.remove_and_save(&mut call.keys, &popped)?;
+    // One that was not counted is no array of pairs, in RESP3 neither.
+    if count.is_none() {
+        call.reply.array(2 * popped.len());
+        for member in &popped {
+            call.reply.bulk(&member.name);
+            call.reply.double(member.score);
+        }
+    } else {
+        call.reply.array(answers(call.reply, popped.len(), true));
+        popped.iter().for_each(|member| reply_member(call.reply, &member.name, Some(member.score)));
+    }
+    Ok(())
+}
+
+/// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as integers, and shows all their digits.
+fn scanned_score(score: f64) -> String {
+    const MOST: f64 = (1_u64 << 62) as f64;
+    if score.trunc() == score && score.abs() <= MOST {
+        (score as i64).to_string()
+    } else {
+        format_double(score).to_string()
+    }
+}
+
+/// The cursor is the hash that the scan goes on behind, and one more, so that it is not 0. Members of one hash are returned together, a small
+/// set whole.
+fn scan(call: &mut Call<'_>) -> Outcome {
+    let cursor = parse_cursor(call.arguments[2])?;
+    let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
+    let (mut next, mut found) = (0, Vec::new());
+    if let Some(set) = set {
+        let options = ScanOptions::parse(&call.arguments[3..], false)?;
+        let mut note = |name: &[u8], score: String| {
+            if options.matches(name) {
+                found.push((name.to_vec(), score));
+            }
+        };
+        // Beyond the hashes there is nothing.
+        let (from, is_beyond) = u32::try_from(cursor).map_or((u32::MAX, true), |from| (from, false));
+        let (mut looked_at, mut last) = (0, None);
+        let is_large = set.visit_by_hash(&mut call.keys, from, |hash, name, score| {
+            if is_beyond {
+                return ControlFlow::Break(());
+            }
+            if let Some(last) = last.filter(|last| looked_at >= options.count && *last != hash) {
+                next = u64::from(last) + 1;
+                return ControlFlow::Break(());
+            }
+            (looked_at, last) = (looked_at + 1, Some(hash));
+            note(name, format_double(score).to_string());
+            ControlFlow::Continue(())
+        })?;
+        if !is_large {
+            set.visit(&mut call.keys, &score::all(), Direction::Forward, |score, name| {
+                note(name, scanned_score(score));
+                ControlFlow::Continue(())
+            })?;
+        }
+    }
+    call.reply.array(2);
+    call.reply.bulk_text(&next.to_string());
+    call.reply.array(2 * found.len());
+    for (name, score) in &found {
+        call.reply.bulk(name);
+        call.reply.bulk_text(score);
+    }
+    Ok(())
+}

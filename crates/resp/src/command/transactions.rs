@@ -1,0 +1,205 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
+//! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
+
+use std::sync::atomic::Ordering;
+
+use super::{Call, Command, KeyPositions, flag};
+use crate::client::{Client, Transaction, Watched};
+use crate::error::{Failure, Outcome};
+use crate::execute::{self, Step};
+use crate::keyspace::{Group, Slot, Waiting};
+use crate::protocol::reply::Reply;
+use crate::service::Service;
+
+const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUED;
+const FAST: u32 = flag::FAST;
+
+const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
+    Command {
+        name,
+        arity,
+        flags: BASE | flags,
+        keys: KeyPositions::None,
+        group: "transactions",
+        since: "1.2.0",
+        summary,
+        complexity: "O(1)",
+        subcommands: &[],
+        run,
+    }
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    command("multi", 1, FAST, "Starts a transaction.", multi),
+    Command { since: "2.0.0", ..command("discard", 1, FAST, "Discards a transaction.", discard) },
+    Command {
+        // Not fast.
+        flags: BASE & !flag::FAST,
+        complexity: "Depends on commands in the transaction",
+        ..command("exec", 1, 0, "Executes all commands in a transaction.", exec_alone)
+    },
+    Command {
+        since: "2.2.0",
+        keys: KeyPositions::ALL,
+        complexity: "O(1) for every key.",
+        ..command(
+            "watch",
+            -2,
+            FAST | flag::LATCHES,
+            "Monitors changes to keys to determine the execution of a transaction.",
+            watch,
+        )
+    },
+    Command { since: "2.2.0", ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch) },
+];
+
+fn multi(call: &mut Call<'_>) -> Outcome {
+    if call.client.transaction.is_some() {
+        return Err(Failure::text("ERR MULTI calls can not be nested"));
+    }
+    call.client.transaction = Some(Transaction::default());
+    call.client.info.queued.store(0, Ordering::Relaxed);
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn discard(call: &mut Call<'_>) -> Outcome {
+    if call.client.transaction.is_none() {
+        return Err(Failure::text("ERR DISCARD without MULTI"));
+    }
+    end(call.client, call.service);
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// What stands in the table: `EXEC` outside of a transaction. Inside of one it is [`exec`].
+fn exec_alone(_: &mut Call<'_>) -> Outcome {
+    Err(Failure::text("ERR EXEC without MULTI"))
+}
+
+fn watch(call: &mut Call<'_>) -> Outcome {
+    if call.client.transaction.is_some() {
+        return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let mut watched = Vec::new();
+    for key in &call.arguments[1..] {
+        let is_known = |known: &Watched| known.key == *key;
+        if !call.client.watched.iter().any(is_known) && !watched.iter().any(is_known) {
+            watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
+        }
+    }
+    // Under the latches: who writes later tells, and who wrote before has committed, or is in this group.
+    for watched in watched {
+        call.keys.keyspace().watches().add(&watched.key, &call.client.touched);
+        call.client.watched.push(watched);
+    }
+    call.client.info.watched.store(call.client.watched.len(), Ordering::Relaxed);
+    call.reply.simple("OK");
+    Ok(())
+}
+
+fn unwatch(call: &mut Call<'_>) -> Outcome {
+    call.client.unwatch(call.keys.keyspace());
+    call.reply.simple("OK");
+    Ok(())
+}
+
+/// The end of a transaction, carried out or not.
+pub(crate) fn end(client: &mut Client, service: &Service) {
+    client.transaction = None;
+    client.info.queued.store(-1, Ordering::Relaxed);
+    client.unwatch(&service.keyspace);
+}
+
+/// Carries out the transaction of `client`, which has one.
+pub(crate) fn exec(
+    service: &Service,
+    client: &mut Client,
+    group: &mut Group,
+    reply: &mut Reply,
+    waiting: Waiting,
+) -> Result<Step, Failure> {
+    let Some(transaction) = client.transaction.take() else { return Err(Failure::text("ERR EXEC without MULTI")) };
+    if transaction.is_refused {
+        end(client, service);
+        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let replied = reply.len();
+    let step = exec_queued(service, client, group, &transaction, reply, waiting);
+    match step {
+        Step::Done { .. } => end(client, service),
+        Step::Latched | Step::MustWait => {
+            reply.truncate(replied);
+            client.transaction = Some(transaction);
+        }
+    }
+    Ok(step)
+}
+
+fn exec_queued(
+    service: &Service,
+    client: &mut Client,
+    group: &mut Group,
+    transaction: &Transaction,
+    reply: &mut Reply,
+    waiting: Waiting,
+) -> Step {
+    let queued: Vec<Vec<&[u8]>> =
+        transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
+    let mut commands = Vec::with_capacity(queued.len());
+    let mut slots: Vec<Slot> = client.watched.iter().map(|watched| Slot::of(&watched.key)).collect();
+    for arguments in &queued {
+        // It was resolved when it was queued.
+        let Ok(command) = execute::resolve(arguments) else { continue };
+        if command.has(flag::WAITS) && waiting == Waiting::Never {
+            return Step::MustWait;
+        }
+        slots.extend(execute::slots(command, arguments));
+        commands.push((command, arguments));
+    }
+    slots.sort_unstable();
+    slots.dedup();
+    if !group.hold(&slots, waiting) {
+        return Step::Latched;
+    }
+    let mark = group.mark();
+    match is_disturbed(client, group, waiting) {
+        Ok(false) => {}
+        Ok(true) => {
+            reply.null_array();
+            return Step::Done { depends: false };
+        }
+        Err(Failure::MustWait) => return Step::MustWait,
+        Err(failure) => {
+            reply.error(&failure.reply());
+            return Step::Done { depends: false };
+        }
+    }
+    reply.array(commands.len());
+    for (command, arguments) in commands {
+        let step = execute::run_latched(service, client, group, command, arguments, reply, waiting);
+        if step == Step::MustWait {
+            group.undo_to(mark);
+            return step;
+        }
+    }
+    group.keep();
+    Step::Done { depends: true }
+}
+
+/// Whether a watched key was written, or its time is over since.
+fn is_disturbed(client: &Client, group: &mut Group, waiting: Waiting) -> Outcome<bool> {
+    if client.touched.is_set() {
+        return Ok(true);
+    }
+    let mut keys = group.keys(waiting);
+    for watched in &client.watched {
+        if watched.was_there && keys.peek(&watched.key)?.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,85 @@
+//! Why a command was not carried out.
+
+use std::borrow::Cow;
+
+use ecotone_engine::Error as StoreError;
+
+/// Why a command was not carried out. Nothing of it was written.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The client asked for what cannot be done: Redis' text, with its code word.
+    #[error("{0}")]
+    Refused(Cow<'static, str>),
+    /// It takes more than a look into memory: carry it out again where waiting is allowed.
+    #[error("this cannot be had without waiting")]
+    MustWait,
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::WouldWait => Self::MustWait,
+            error => Self::Store(error),
+        }
+    }
+}
+
+/// What a command comes to.
+pub type Outcome<T = ()> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A refusal with Redis' text.
+    pub const fn text(text: &'static str) -> Self {
+        Self::Refused(Cow::Borrowed(text))
+    }
+
+    /// A refusal with a text that names what is wrong.
+    pub fn with(text: impl Into<String>) -> Self {
+        Self::Refused(Cow::Owned(text.into()))
+    }
+
+    /// What the client is told, on one line, with a code word in front.
+    pub fn reply(&self) -> Cow<'_, str> {
+        match self {
+            Self::Refused(text) => Cow::Borrowed(text),
+            Self::MustWait => Cow::Borrowed("TRYAGAIN the server is busy; try again"),
+            Self::Store(error) => Cow::Owned(store_reply(error)),
+        }
+    }
+}
+
+fn store_reply(error: &StoreError) -> String {
+    let word = match error {
+        // Clients know this word: the writes are refused, the reads are not.
+        StoreError::OutOfSpace { .. } | StoreError::DiskFull { .. } => "OOM",
+        StoreError::Corrupt { .. } | StoreError::Io { .. } | StoreError::Background { .. } => "IOERR",
+        StoreError::Busy { .. } => "TRYAGAIN",
+        _ => "ERR",
+    };
+    format!("{word} {error}")
+}
+
+/// What Redis says where several commands may say it.
+pub mod texts {
+    use super::Failure;
+
+    /// A key holds another type than the command is for.
+    pub const WRONG_TYPE: Failure = Failure::text("WRONGTYPE Operation against a key holding the wrong kind of value");
+    /// Something is not a whole number of 64 bits.
+    pub const NOT_AN_INTEGER: Failure = Failure::text("ERR value is not an integer or out of range");
+    /// Something is not a number.
+    pub const NOT_A_FLOAT: Failure = Failure::text("ERR value is not a valid float");
+    /// An option that is not known, or not in this place.
+    pub const SYNTAX: Failure = Failure::text("ERR syntax error");
+    /// A key must be there.
+    pub const NO_SUCH_KEY: Failure = Failure::text("ERR no such key");
+    /// An index beyond the end.
+    pub const INDEX_OUT_OF_RANGE: Failure = Failure::text("ERR index out of range");
+    /// A number would leave its range.
+    pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
+    /// A number that is less than 0.
+    pub const OUT_OF_RANGE_POSITIVE: Failure = Failure::text("ERR value is out of range, must be positive");
+}

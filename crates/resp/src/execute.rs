@@ -1,0 +1,253 @@
+//! From a request to its reply: finds the command, asks whether it may be carried out now, takes its latches, carries it out.
+//!
+//! Threads: any; what a request changes is in the group, and its client must not be told before that is committed.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::client::Client;
+use crate::command::{Call, Command, flag, table, transactions};
+use crate::error::Failure;
+use crate::keyspace::{Group, Slot, Waiting};
+use crate::protocol::reply::Reply;
+use crate::service::Service;
+
+/// Characters of arguments that the reply to an unknown command repeats, as in Redis.
+const MOST_REPEATED: usize = 128;
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// It is replied. `depends`: on the commit of the group.
+    Done {
+        /// Whether the reply may be sent only once the group is committed.
+        depends: bool,
+    },
+    /// Somebody else has a latch. Nothing was done: commit what is held, and try again.
+    Latched,
+    /// It takes more than a look into memory. Nothing was done: try again where waiting is allowed.
+    MustWait,
+}
+
+/// Carries out one request of `client`. `arguments` are its name and what follows, at least one.
+pub fn execute(
+    service: &Service,
+    client: &mut Client,
+    group: &mut Group,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+    waiting: Waiting,
+) -> Step {
+    let command = match find(arguments) {
+        Ok(command) => command,
+        Err(failure) => return refuse(service, client, reply, &failure),
+    };
+    *client.info.last_command.lock() = command.name;
+    if let Err(failure) = may_be_tried(client, command, arguments) {
+        service.statistics.usage.refused(command);
+        return refuse(service, client, reply, &failure);
+    }
+    if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {
+        return queue(service, client, command, arguments, reply);
+    }
+    if command.name == "exec" && client.transaction.is_some() {
+        match transactions::exec(service, client, group, reply, waiting) {
+            Ok(step) => step,
+            Err(failure) => refuse(service, client, reply, &failure),
+        }
+    } else {
+        run(service, client, group, command, arguments, reply, waiting)
+    }
+}
+
+fn may_be_tried(client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+    check_number(command, arguments)?;
+    if !client.is_authenticated && !command.has(flag::NO_AUTH) {
+        return Err(Failure::text("NOAUTH Authentication required."));
+    }
+    Ok(())
+}
+
+/// The command, or the subcommand, that `arguments` begin with.
+///
+/// # Errors
+///
+/// Redis' refusals.
+pub fn resolve(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
+    let command = find(arguments)?;
+    check_number(command, arguments)?;
+    Ok(command)
+}
+
+/// The same, whether or not it takes so many arguments.
+pub(crate) fn find(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
+    let name = arguments[0];
+    let mut command = table::find(name).ok_or_else(|| unknown(arguments))?;
+    if let (false, [_, sub, ..]) = (command.subcommands.is_empty(), arguments) {
+        command = command.subcommand(sub).ok_or_else(|| {
+            Failure::with(format!(
+                "ERR unknown subcommand '{}'. Try {} HELP.",
+                shown(sub, MOST_REPEATED),
+                command.name.to_ascii_uppercase()
+            ))
+        })?;
+    }
+    Ok(command)
+}
+
+fn check_number(command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+    if command.takes(arguments.len()) {
+        return Ok(());
+    }
+    Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", command.name)))
+}
+
+fn unknown(arguments: &[&[u8]]) -> Failure {
+    let mut begin = String::new();
+    for argument in &arguments[1..] {
+        if begin.len() >= MOST_REPEATED {
+            break;
+        }
+        begin.push_str(&format!("'{}' ", shown(argument, MOST_REPEATED - begin.len())));
+    }
+    let name = shown(arguments[0], MOST_REPEATED);
+    Failure::with(format!("ERR unknown command '{name}', with args beginning with: {begin}"))
+}
+
+fn shown(bytes: &[u8], most: usize) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned()
+}
+
+fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {
+    if let Some(transaction) = &mut client.transaction {
+        transaction.is_refused = true;
+    }
+    reply_error(service, reply, failure);
+    Step::Done { depends: false }
+}
+
+fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
+    let text = failure.reply();
+    service.statistics.errors.fetch_add(1, Ordering::Relaxed);
+    let word = text.split(' ').next().unwrap_or_default();
+    *service.statistics.errors_by_word.lock().entry(word.to_owned()).or_default() += 1;
+    if let Failure::Store(error) = failure {
+        tracing::warn!(%error, "a command failed");
+    }
+    reply.error(&text);
+}
+
+fn queue(
+    service: &Service,
+    client: &mut Client,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+) -> Step {
+    if command.has(flag::NO_MULTI) {
+        service.statistics.usage.refused(command);
+        return refuse(service, client, reply, &Failure::text("ERR Command not allowed inside a transaction"));
+    }
+    let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
+    let most = service.limits.read().transaction_bytes;
+    let Some(transaction) = &mut client.transaction else { return Step::Done { depends: false } };
+    if transaction.bytes + bytes > most {
+        let text = format!("ERR the transaction is too long: commands since MULTI may take {most} bytes");
+        return refuse(service, client, reply, &Failure::with(text));
+    }
+    transaction.bytes += bytes;
+    transaction.queued.push(arguments.iter().map(|argument| argument.to_vec()).collect());
+    client.info.queued.store(transaction.queued.len() as i64, Ordering::Relaxed);
+    reply.simple("QUEUED");
+    Step::Done { depends: false }
+}
+
+fn run(
+    service: &Service,
+    client: &mut Client,
+    group: &mut Group,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+    waiting: Waiting,
+) -> Step {
+    if command.has(flag::WAITS) && waiting == Waiting::Never {
+        return Step::MustWait;
+    }
+    if command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0
+        && !group.hold(&slots(command, arguments), waiting)
+    {
+        return Step::Latched;
+    }
+    let step = run_latched(service, client, group, command, arguments, reply, waiting);
+    group.keep();
+    step
+}
+
+/// Carries out a command whose latches are held.
+pub(crate) fn run_latched(
+    service: &Service,
+    client: &mut Client,
+    group: &mut Group,
+    command: &'static Command,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+    waiting: Waiting,
+) -> Step {
+    let (mark, replied) = (group.mark(), reply.len());
+    let began = Instant::now();
+    let mut call = Call { arguments, keys: group.keys(waiting), reply, client, service, command };
+    let outcome = (command.run)(&mut call);
+    let seen = call.keys.seen();
+    drop(call);
+    let has_failed = outcome.is_err();
+    match outcome {
+        Ok(()) => {}
+        Err(failure) => {
+            reply.truncate(replied);
+            group.undo_to(mark);
+            if let Failure::MustWait = failure {
+                return Step::MustWait;
+            }
+            reply_error(service, reply, &failure);
+        }
+    }
+    let statistics = &service.statistics;
+    statistics.commands.fetch_add(1, Ordering::Relaxed);
+    if command.has(flag::READONLY) {
+        statistics.hits.fetch_add(seen.hits.into(), Ordering::Relaxed);
+        statistics.misses.fetch_add(seen.misses.into(), Ordering::Relaxed);
+    }
+    let took = began.elapsed();
+    statistics.usage.carried_out(command, took, has_failed);
+    note_if_slow(service, client, command, arguments, took);
+    Step::Done { depends: command.has(flag::WRITE) || seen.is_uncommitted }
+}
+
+fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]], took: Duration) {
+    // Nothing that is slow is shorter than this, whatever the limit.
+    if took.as_micros() == 0 {
+        return;
+    }
+    let limits = service.limits.read();
+    if limits.slow_after.is_some_and(|after| took >= after) {
+        let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let name = client.info.name.lock();
+        let mut arguments = arguments.to_vec();
+        if command.has(flag::SECRET) {
+            arguments[1..].fill(b"(redacted)");
+        }
+        service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, limits.slowlog_entries);
+    }
+}
+
+/// The slots whose latches a command needs: ascending, each once.
+pub(crate) fn slots(command: &Command, arguments: &[&[u8]]) -> Vec<Slot> {
+    if command.has(flag::ALL_SLOTS) {
+        return Slot::all().collect();
+    }
+    let mut slots: Vec<Slot> = command.keys.of(arguments).map(|index| Slot::of(arguments[index])).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+}

@@ -1,0 +1,283 @@
+//! What stands where in the store.
+//!
+//! ```text
+//!  'k' slot:u16 position:u16 key      header + payload       a key of the user's
+//!  'e' slot:u16 id:u64 sub-key        header + payload       an element of a large collection
+//!  'c' slot:u16 id:u64                key                    the ledger of large collections: which key the collection is under
+//!  'm' name                           ...                    what the keyspace remembers of itself
+//! ```
+//!
+//! Numbers are big-endian, so that they sort. `position` is [`position_in_slot`]: keys are scanned in the order of slot and position, so
+//! that a cursor is a number and needs no memory of the server's. The type of a key stands in its header (see
+//! [`ecotone_engine::header`]): none for a string, else [`Type`], and [`LARGE`] where the elements have entries of their own.
+
+use std::num::NonZeroU8;
+
+use ecotone_engine::Attributes;
+
+use super::slot::{SLOTS, Slot, position_in_slot};
+
+const KEY: u8 = b'k';
+const ELEMENT: u8 = b'e';
+const LEDGER: u8 = b'c';
+const OWN: u8 = b'm';
+
+/// Bytes before the user's key in the store's key.
+pub const KEY_PREFIX_BYTES: usize = 5;
+
+/// Bytes before the sub-key in an element's key.
+pub const ELEMENT_PREFIX_BYTES: usize = 11;
+
+/// In the tag of a key's header: its elements have entries of their own, and the payload is what they have in common.
+pub const LARGE: u8 = 0x80;
+
+/// What a key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// Bytes.
+    String,
+    /// Fields with values.
+    Hash,
+    /// Members with scores.
+    SortedSet,
+    /// Members.
+    Set,
+    /// Elements in an order.
+    List,
+}
+
+impl Type {
+    /// As `TYPE` names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Hash => "hash",
+            Self::SortedSet => "zset",
+            Self::Set => "set",
+            Self::List => "list",
+        }
+    }
+}
+
+/// Type and encoding of a key, as its header has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// What the key holds.
+    pub of: Type,
+    /// Whether the elements have entries of their own.
+    pub is_large: bool,
+}
+
+impl Tag {
+    /// Of a string.
+    pub const STRING: Self = Self { of: Type::String, is_large: false };
+
+    /// Of a collection in one value.
+    pub const fn small(of: Type) -> Self {
+        Self { of, is_large: false }
+    }
+
+    /// Of a collection with an entry for each element.
+    pub const fn large(of: Type) -> Self {
+        Self { of, is_large: true }
+    }
+
+    /// The tag in a header; `None` where this version does not know it.
+    pub fn of(attributes: &Attributes) -> Option<Self> {
+        let Some(tag) = attributes.type_tag.map(NonZeroU8::get) else { return Some(Self::STRING) };
+        let of = match tag & !LARGE {
+            1 => Type::Hash,
+            2 => Type::SortedSet,
+            3 => Type::Set,
+            4 => Type::List,
+            _ => return None,
+        };
+        Some(Self { of, is_large: tag & LARGE != 0 })
+    }
+
+    /// As a header has it.
+    pub fn encode(self) -> Option<NonZeroU8> {
+        let of = match self.of {
+            Type::String => 0,
+            Type::Hash => 1,
+            Type::SortedSet => 2,
+            Type::Set => 3,
+            Type::List => 4,
+        };
+        NonZeroU8::new(of | if self.is_large { LARGE } else { 0 })
+    }
+}
+
+/// A large collection: a number that no other ever has, and the slot its elements are in. That is the slot of the key it was made
+/// under; renaming a key leaves the elements where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CollectionId {
+    /// The slot.
+    pub slot: Slot,
+    /// The number, not 0.
+    pub number: u64,
+}
+
+/// Bytes of an encoded [`CollectionId`].
+pub const COLLECTION_ID_BYTES: usize = 10;
+
+impl CollectionId {
+    /// As it begins the payload of a large collection's key.
+    pub fn encode(self) -> [u8; COLLECTION_ID_BYTES] {
+        let mut bytes = [0; COLLECTION_ID_BYTES];
+        bytes[..2].copy_from_slice(&self.slot.number().to_be_bytes());
+        bytes[2..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// What `payload` begins with, and the rest of it.
+    pub fn decode(payload: &[u8]) -> Option<(Self, &[u8])> {
+        let (slot, rest) = payload.split_first_chunk::<2>()?;
+        let (number, rest) = rest.split_first_chunk::<8>()?;
+        let number = u64::from_be_bytes(*number);
+        (number != 0).then_some((Self { slot: Slot::new(u16::from_be_bytes(*slot))?, number }, rest))
+    }
+}
+
+/// Puts the store's key of the user's `key` into `to`.
+#[inline]
+pub fn key_into(slot: Slot, key: &[u8], to: &mut Vec<u8>) {
+    to.clear();
+    to.reserve(KEY_PREFIX_BYTES + key.len());
+    to.push(KEY);
+    to.extend_from_slice(&slot.number().to_be_bytes());
+    to.extend_from_slice(&position_in_slot(key).to_be_bytes());
+    to.extend_from_slice(key);
+}
+
+/// The store's key of the user's `key`.
+pub fn key(slot: Slot, key: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::new();
+    key_into(slot, key, &mut stored);
+    stored
+}
+
+/// The user's key in a store's key that begins with [`KEY_PREFIX_BYTES`].
+pub fn user_key(stored: &[u8]) -> &[u8] {
+    stored.get(KEY_PREFIX_BYTES..).unwrap_or_default()
+}
+
+/// Slot and position as one number: the order of keys in the store. `None` for what is no user's key.
+pub fn place_of(stored: &[u8]) -> Option<u32> {
+    let [KEY, place @ ..] = *stored.first_chunk::<KEY_PREFIX_BYTES>()? else { return None };
+    Some(u32::from_be_bytes(place))
+}
+
+/// Places go up to before this number.
+pub const PLACES: u32 = (SLOTS as u32) << 16;
+
+/// The store's keys from `place` on begin here.
+pub fn from_place(place: u32) -> Vec<u8> {
+    let mut stored = vec![KEY];
+    stored.extend_from_slice(&place.to_be_bytes());
+    stored
+}
+
+/// From the first of the user's keys to before what follows the last.
+pub fn all_keys() -> std::ops::Range<Vec<u8>> {
+    vec![KEY]..vec![KEY + 1]
+}
+
+/// The same of all elements.
+pub fn all_elements() -> std::ops::Range<Vec<u8>> {
+    vec![ELEMENT]..vec![ELEMENT + 1]
+}
+
+/// The same of the ledger.
+pub fn whole_ledger() -> std::ops::Range<Vec<u8>> {
+    vec![LEDGER]..vec![LEDGER + 1]
+}
+
+/// The store's key of an element.
+pub fn element(id: CollectionId, sub_key: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(ELEMENT_PREFIX_BYTES + sub_key.len());
+    stored.push(ELEMENT);
+    stored.extend_from_slice(&id.encode());
+    stored.extend_from_slice(sub_key);
+    stored
+}
+
+/// The sub-key in the store's key of an element.
+pub fn sub_key(stored: &[u8]) -> &[u8] {
+    stored.get(ELEMENT_PREFIX_BYTES..).unwrap_or_default()
+}
+
+/// From the first element of a collection to before what follows its last.
+pub fn elements(id: CollectionId) -> std::ops::Range<Vec<u8>> {
+    let from = element(id, &[]);
+    let after = element(CollectionId { number: id.number.wrapping_add(1), ..id }, &[]);
+    // No number is ever the greatest: they are counted from 1.
+    from..after
+}
+
+/// The store's key of a collection in the ledger.
+pub fn ledger(id: CollectionId) -> Vec<u8> {
+    let mut stored = vec![LEDGER];
+    stored.extend_from_slice(&id.encode());
+    stored
+}
+
+/// The collection that a key of the ledger is of.
+pub fn ledger_id(stored: &[u8]) -> Option<CollectionId> {
+    match CollectionId::decode(stored.strip_prefix(&[LEDGER])?)? {
+        (id, []) => Some(id),
+        _ => None,
+    }
+}
+
+/// The store's key of what the keyspace remembers under `name`.
+pub fn own(name: &str) -> Vec<u8> {
+    let mut stored = vec![OWN];
+    stored.extend_from_slice(name.as_bytes());
+    stored
+}
+
+/// Whether a keyspace may have written this key of the store. What a workload or the library wrote is told apart by it.
+pub fn is_known(stored: &[u8]) -> bool {
+    match stored.first() {
+        Some(&KEY) => {
+            stored.get(..KEY_PREFIX_BYTES).is_some() && {
+                let user = user_key(stored);
+                key(Slot::of(user), user) == stored
+            }
+        }
+        Some(&ELEMENT) => CollectionId::decode(&stored[1..]).is_some(),
+        Some(&LEDGER) => ledger_id(stored).is_some(),
+        // It has few names, and later versions may have more.
+        Some(&OWN) => stored.len() > 1 && stored[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'-'),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_keyspace_writes_is_known_and_nothing_else() {
+        let id = CollectionId { slot: Slot::of(b"k"), number: 7 };
+        for own in
+            [key(Slot::of(b""), b""), key(Slot::of(b"{a}b"), b"{a}b"), element(id, b""), ledger(id), own("clock")]
+        {
+            assert!(is_known(&own), "{}", own.escape_ascii());
+        }
+        for foreign in [
+            &b""[..],
+            b"0000000000000001",
+            b"user6284781860667377211",
+            b"k",
+            b"key",
+            b"key00000000001",
+            b"e",
+            b"m",
+            b"m0",
+        ] {
+            assert!(!is_known(foreign), "{}", foreign.escape_ascii());
+        }
+    }
+}

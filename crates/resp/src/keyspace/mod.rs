@@ -1,0 +1,131 @@
+//! The keys of a store as Redis knows them: typed, with an expiry, changed under latches, watched.
+//!
+//! Nothing here knows a command or a client.
+
+mod clock;
+mod group;
+mod latches;
+pub mod layout;
+mod numbers;
+mod orphans;
+pub mod slot;
+mod upkeep;
+mod watch;
+mod whole;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
+
+pub use clock::{Clock, NOTED_EVERY};
+pub use group::{Committed, Entry, Group, Keys, MAX_KEY_BYTES, Mark, Seen, Waiting};
+pub use latches::Latches;
+pub use layout::{CollectionId, Tag, Type};
+pub use orphans::{Orphans, Reclaimed};
+pub use slot::Slot;
+pub use upkeep::Upkeep;
+pub use watch::{Touched, Watches};
+
+use numbers::Numbers;
+
+/// How much of a foreign key an error shows.
+const SHOWN_KEY_BYTES: usize = 64;
+
+/// The keys of one store. Shared by all threads; the store is used by nobody else meanwhile.
+#[derive(Debug)]
+pub struct Keyspace {
+    store: Arc<Store>,
+    latches: Latches,
+    watches: Watches,
+    clock: Clock,
+    numbers: Numbers,
+    orphans: Orphans,
+    syncs_each_write: bool,
+    /// Whether a group was committed since the time was noted.
+    is_written: AtomicBool,
+}
+
+impl Keyspace {
+    /// The keys of `store`, which was opened for writing with `durability`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
+    pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
+        refuse_foreign_keys(&store)?;
+        let clock = Clock::from(read_number(&store, "clock")?.unwrap_or(0));
+        Ok(Arc::new(Self {
+            latches: Latches::default(),
+            watches: Watches::default(),
+            numbers: Numbers::of(&store)?,
+            orphans: Orphans::default(),
+            syncs_each_write: durability == Durability::Always,
+            is_written: AtomicBool::new(false),
+            clock,
+            store,
+        }))
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The time by which keys expire.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Who watches which key.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// Writes down what time it is, if clients have written since the last time: so that it is not earlier in the next life of the store.
+    /// An idle store is left alone. Call it every [`NOTED_EVERY`].
+    ///
+    /// # Errors
+    ///
+    /// Those of a write; nothing is lost by one.
+    pub fn note_time(&self) -> Result<(), StoreError> {
+        if self.is_written.swap(false, Ordering::Relaxed) {
+            self.store.put(&layout::own("clock"), &self.clock.now_ms().to_be_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the first and the last key: the keyspace's own stand together, so what others wrote is at one end or the other.
+fn refuse_foreign_keys(store: &Store) -> Result<(), StoreError> {
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut scan = store.scan(.., direction, None)?;
+        let entry = match scan.next_entry() {
+            // One damaged value keeps nobody from the others: who reads it is told.
+            Err(StoreError::Corrupt { .. }) => continue,
+            entry => entry?,
+        };
+        let Some(entry) = entry else { return Ok(()) };
+        if !layout::is_known(entry.key) {
+            let shown = &entry.key[..entry.key.len().min(SHOWN_KEY_BYTES)];
+            return Err(StoreError::WrongFormat {
+                directory: store.directory().to_path_buf(),
+                reason: format!(
+                    "it holds the key \"{}\", which was not written for clients but by a workload or a program of its own; serve \
+                     clients from another folder, or this one without clients (`ecotone serve --clients off`)",
+                    shown.escape_ascii()
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn read_number(store: &Store, name: &str) -> Result<Option<u64>, StoreError> {
+    let Some(found) = store.get(&layout::own(name))? else { return Ok(None) };
+    let number = <[u8; 8]>::try_from(&found[..]).map_err(|_| StoreError::Corrupt {
+        location: Some(format!("the keyspace's own entry {name:?}")),
+        detail: format!("{} bytes instead of 8", found.len()),
+    })?;
+    Ok(Some(u64::from_be_bytes(number)))
+}

@@ -1,0 +1,147 @@
+//! Large collections without a key: what is left of those that were deleted, overwritten or have expired.
+//!
+//! To delete a large collection removes its key and nothing else. Its elements go later, here. The ledger says under which key
+//! each collection is; one whose key holds something else, or nothing, is an orphan. No number is given twice, so an orphan never
+//! finds a key again: only a rename could bring it one, and that changes key and ledger at once, under both latches.
+//!
+//! Most orphans are told to this module when they become one. The others (overwritten without a look, expired and removed by a compaction,
+//! or of a process that was killed) are found by [`Keyspace::reclaim_all`], which reads the whole ledger.
+//!
+//! Bounds: [`MOST_KNOWN`] collections; who is forgotten is found later. Threads: one reclaims, any number add.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use ecotone_engine::{Direction, Error as StoreError, WriteOptions};
+use parking_lot::Mutex;
+
+use super::Keyspace;
+use super::layout::{self, CollectionId, Tag};
+use super::slot::Slot;
+
+/// Orphans that are remembered.
+const MOST_KNOWN: usize = 65_536;
+
+/// Collections of at most so many elements are removed one by one: reads pay for each range that was removed until it is compacted.
+const ONE_BY_ONE: usize = 512;
+
+/// Entries of the ledger that are read at once.
+const AT_ONCE: usize = 1024;
+
+/// Collections that have lost their key.
+#[derive(Debug, Default)]
+pub struct Orphans(Mutex<VecDeque<CollectionId>>);
+
+impl Orphans {
+    /// They have lost their key.
+    pub fn add(&self, orphans: Vec<CollectionId>) {
+        if orphans.is_empty() {
+            return;
+        }
+        let mut known = self.0.lock();
+        let room = MOST_KNOWN - known.len();
+        known.extend(orphans.into_iter().take(room));
+    }
+
+    fn take(&self) -> Option<CollectionId> {
+        self.0.lock().pop_front()
+    }
+}
+
+/// What was reclaimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reclaimed {
+    /// Collections.
+    pub collections: u64,
+}
+
+impl Keyspace {
+    /// Removes the elements of the orphans that are known, at most `most` of them. May wait for the device.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads and writes; the others are left for the next time.
+    pub fn reclaim_known(&self, most: usize) -> Result<Reclaimed, StoreError> {
+        let mut reclaimed = Reclaimed::default();
+        for _ in 0..most {
+            let Some(id) = self.orphans.take() else { break };
+            reclaimed.collections += u64::from(self.reclaim(id)?);
+        }
+        Ok(reclaimed)
+    }
+
+    /// Looks through the whole ledger for orphans and removes their elements. `pause` is called now and then; `false` ends it.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads and writes.
+    pub fn reclaim_all(&self, mut pause: impl FnMut() -> bool) -> Result<Reclaimed, StoreError> {
+        let mut reclaimed = Reclaimed::default();
+        let mut from = layout::whole_ledger().start;
+        let end = layout::whole_ledger().end;
+        while pause() {
+            let mut ids = Vec::new();
+            {
+                let range = (Bound::Excluded(from.as_slice()), Bound::Excluded(end.as_slice()));
+                let mut ledger = self.store.scan(range, Direction::Forward, None)?;
+                while ids.len() < AT_ONCE
+                    && let Some(entry) = ledger.next_entry()?
+                {
+                    ids.extend(layout::ledger_id(entry.key));
+                }
+            }
+            let Some(last) = ids.last() else { break };
+            from = layout::ledger(*last);
+            for id in ids {
+                reclaimed.collections += u64::from(self.reclaim(id)?);
+            }
+        }
+        Ok(reclaimed)
+    }
+
+    /// Removes what is left of the collection, if it is an orphan.
+    fn reclaim(&self, id: CollectionId) -> Result<bool, StoreError> {
+        let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(false) };
+        let slot = Slot::of(&key);
+        self.latches.take(slot);
+        let outcome = self.reclaim_latched(id, slot, &key);
+        self.latches.release(slot);
+        outcome
+    }
+
+    fn reclaim_latched(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
+        // Again, now that nobody can rename it.
+        let in_ledger = self.store.get(&layout::ledger(id))?;
+        if in_ledger.is_none_or(|under| *under != *key) {
+            return Ok(false);
+        }
+        let held = self.store.get(&layout::key(slot, key))?;
+        let held = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large));
+        match held.as_ref().map(|value| CollectionId::decode(value)) {
+            // Its time may be over; the key goes with a compaction, and the elements after it.
+            Some(Some((found, _))) if found == id => return Ok(false),
+            // Bytes that this version does not know: nothing is removed that may be meant by them.
+            Some(None) => return Ok(false),
+            Some(Some(_)) | None => {}
+        }
+        let mut batch = self.store.batch();
+        self.remove_elements(id, &mut batch)?;
+        batch.delete(&layout::ledger(id))?;
+        self.store.write(&batch, WriteOptions::default())?;
+        Ok(true)
+    }
+
+    fn remove_elements(&self, id: CollectionId, batch: &mut ecotone_engine::Batch<'_>) -> Result<(), StoreError> {
+        let elements = layout::elements(id);
+        let range = elements.start.as_slice()..elements.end.as_slice();
+        let mut scan = self.store.scan(range.clone(), Direction::Forward, None)?;
+        while let Some(entry) = scan.next_entry()? {
+            if batch.len() == ONE_BY_ONE {
+                batch.clear();
+                return batch.delete_range(range);
+            }
+            batch.delete(entry.key)?;
+        }
+        Ok(())
+    }
+}

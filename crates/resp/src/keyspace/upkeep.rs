@@ -1,0 +1,95 @@
+//! What a keyspace does beside its clients: reclaims orphans, and writes down what time it is.
+//!
+//! Failure: what could not be done is tried again the next time; the first of a row of failures is logged.
+//!
+//! Threads: one of its own, from the start to the drop.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Keyspace, NOTED_EVERY};
+
+/// Time between two looks.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Orphans that are reclaimed in one look.
+const MOST_IN_A_LOOK: usize = 1000;
+
+/// Time between two readings of the whole ledger.
+const READS_LEDGER_EVERY: Duration = Duration::from_secs(3600);
+
+/// Works until it is dropped.
+#[derive(Debug)]
+pub struct Upkeep {
+    stopping: Arc<Stopping>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Stopping {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stopping {
+    /// Waits for `time`, or until it is set: whether it is.
+    fn within(&self, time: Duration) -> bool {
+        let mut is_set = self.is_set.lock();
+        if !*is_set {
+            self.changed.wait_for(&mut is_set, time);
+        }
+        *is_set
+    }
+}
+
+impl Upkeep {
+    /// Begins.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread.
+    pub fn of(keyspace: Arc<Keyspace>) -> std::io::Result<Self> {
+        let stopping = Arc::new(Stopping::default());
+        let inside = stopping.clone();
+        let work = move || {
+            let mut noted = Instant::now();
+            let mut read_ledger: Option<Instant> = None;
+            let mut has_failed = false;
+            while !inside.within(LOOKS_EVERY) {
+                let mut outcome = keyspace.reclaim_known(MOST_IN_A_LOOK).map(drop);
+                if outcome.is_ok() && read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY) {
+                    outcome = keyspace.reclaim_all(|| !*inside.is_set.lock()).map(drop);
+                    read_ledger = Some(Instant::now());
+                }
+                if outcome.is_ok() && noted.elapsed() >= NOTED_EVERY {
+                    noted = Instant::now();
+                    outcome = keyspace.note_time();
+                }
+                match outcome {
+                    Ok(()) => has_failed = false,
+                    Err(error) if !std::mem::replace(&mut has_failed, true) => {
+                        tracing::warn!(%error, "what deleted collections left cannot be removed; it is tried again");
+                    }
+                    Err(_) => {}
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("ecotone-keyspace".into()).spawn(work)?;
+        Ok(Self { stopping, thread: Some(thread) })
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        *self.stopping.is_set.lock() = true;
+        self.stopping.changed.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the keyspace's thread panicked");
+        }
+    }
+}

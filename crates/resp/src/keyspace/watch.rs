@@ -1,0 +1,109 @@
+//! Who watches which key (`WATCH`), and is told when it is written.
+//!
+//! Bounds: a client watches what it has named and no more; what it sent is bounded by the limits of requests.
+//!
+//! Threads: a write looks at one counter of its slot, under the slot's latch. Only where somebody watches a key of that slot is a lock
+//! taken.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::slot::{SLOTS, Slot};
+
+/// What all watches of one client share: whether a key they name was written.
+#[derive(Debug, Clone, Default)]
+pub struct Touched(Arc<AtomicBool>);
+
+impl Touched {
+    /// Whether a key was written since it was watched.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The watched keys of all clients.
+#[derive(Debug)]
+pub struct Watches {
+    in_slot: Box<[AtomicU32]>,
+    keys: Mutex<HashMap<Vec<u8>, Vec<Touched>>>,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        Self { in_slot: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(), keys: Mutex::default() }
+    }
+}
+
+impl Watches {
+    /// From now on a write of `key` sets `touched`. Once for each client and key.
+    pub fn add(&self, key: &[u8], touched: &Touched) {
+        let mut keys = self.keys.lock();
+        keys.entry(key.to_vec()).or_default().push(touched.clone());
+        self.count(key).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The end of what [`add`](Self::add) began.
+    pub fn remove(&self, key: &[u8], touched: &Touched) {
+        let mut keys = self.keys.lock();
+        let Some(watching) = keys.get_mut(key) else { return };
+        if let Some(found) = watching.iter().position(|other| Arc::ptr_eq(&other.0, &touched.0)) {
+            watching.swap_remove(found);
+            self.count(key).fetch_sub(1, Ordering::SeqCst);
+        }
+        if watching.is_empty() {
+            keys.remove(key);
+        }
+    }
+
+    /// `key` is being written, under the latch of its slot.
+    #[inline]
+    pub fn touch(&self, slot: Slot, key: &[u8]) {
+        if self.in_slot[usize::from(slot.number())].load(Ordering::SeqCst) > 0 {
+            self.touch_watched(key);
+        }
+    }
+
+    /// All keys are being removed, under all latches.
+    pub fn touch_all(&self) {
+        self.keys.lock().values().flatten().for_each(|touched| touched.0.store(true, Ordering::Release));
+    }
+
+    #[cold]
+    fn touch_watched(&self, key: &[u8]) {
+        for touched in self.keys.lock().get(key).into_iter().flatten() {
+            touched.0.store(true, Ordering::Release);
+        }
+    }
+
+    fn count(&self, key: &[u8]) -> &AtomicU32 {
+        &self.in_slot[usize::from(Slot::of(key).number())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_watches_is_told_and_nobody_else() {
+        let watches = Watches::default();
+        let (one, other) = (Touched::default(), Touched::default());
+        watches.add(b"a", &one);
+        watches.add(b"b", &other);
+        watches.touch(Slot::of(b"c"), b"c");
+        assert!(!one.is_set() && !other.is_set());
+        watches.touch(Slot::of(b"a"), b"a");
+        assert!(one.is_set() && !other.is_set());
+        watches.remove(b"b", &other);
+        watches.remove(b"b", &other);
+        watches.touch(Slot::of(b"b"), b"b");
+        watches.touch_all();
+        assert!(!other.is_set());
+        watches.remove(b"a", &one);
+        assert!(watches.keys.lock().is_empty());
+        assert!(watches.in_slot.iter().all(|count| count.load(Ordering::SeqCst) == 0));
+    }
+}

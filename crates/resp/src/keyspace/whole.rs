@@ -1,0 +1,125 @@
+//! Keys as a whole, whatever they hold: deleted, moved, copied.
+//!
+//! A large collection is more than its key's bytes: its elements and its note in the ledger have to follow. Who removes, overwrites or
+//! moves what it has not made itself goes through here.
+
+use std::ops::ControlFlow;
+
+use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
+
+use super::group::{Entry, Keys, Waiting};
+use super::layout::{CollectionId, ELEMENT_PREFIX_BYTES};
+use crate::error::{Failure, Outcome};
+
+/// What a batch needs for an element besides its bytes, at most: lengths and a header.
+const ELEMENT_OVERHEAD_BYTES: usize = 32;
+
+impl Entry<'_> {
+    /// The large collection that this is the key's part of.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupt`]: it says that it is one, and does not say which.
+    pub fn collection(&self) -> Result<Option<CollectionId>, StoreError> {
+        if !self.tag.is_large {
+            return Ok(None);
+        }
+        match CollectionId::decode(self) {
+            Some((id, _)) => Ok(Some(id)),
+            None => Err(StoreError::Corrupt {
+                location: None,
+                detail: format!("a large collection's key holds {} bytes that do not name it", self.len()),
+            }),
+        }
+    }
+}
+
+impl<'c> Keys<'c> {
+    /// Removes whatever is under `key`, whose slot is held. Tells whether something was.
+    pub fn delete(&mut self, key: &[u8]) -> Outcome<bool> {
+        let Some(entry) = self.entry(key)? else { return Ok(false) };
+        self.remove(key)?;
+        self.give_up(&entry);
+        Ok(true)
+    }
+
+    /// Removes `key`, whose slot is held, and gives what was under it. A large collection keeps its elements: the entry must be put under
+    /// another key with [`put_entry`](Self::put_entry), or given up.
+    pub fn take(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
+        let entry = self.entry(key)?;
+        if entry.is_some() {
+            self.remove(key)?;
+        }
+        Ok(entry)
+    }
+
+    /// Sees to the elements of what stood under a key that has been removed or overwritten.
+    pub fn give_up(&mut self, entry: &Entry<'_>) {
+        // One that cannot be told is found in the ledger later, as it has no key any more.
+        if let Ok(Some(id)) = entry.collection() {
+            self.orphan(id);
+        }
+    }
+
+    /// Puts what was [taken](Self::take) from another key under `key`, whose slot is held. Whatever was there is deleted. Takes the same
+    /// time whatever the size.
+    pub fn put_entry(&mut self, key: &[u8], entry: &Entry<'_>) -> Outcome {
+        let id = entry.collection()?;
+        if let Some(old) = self.entry(key)? {
+            self.give_up(&old);
+        }
+        self.set(key, entry.tag, entry.expires_at_ms, entry)?;
+        if let Some(id) = id {
+            self.moved(id, key);
+        }
+        Ok(())
+    }
+
+    /// Puts a copy of `entry`, which is under another key, under `key`, whose slot is held. Whatever was there is deleted. The elements of
+    /// a large collection are copied, which needs waiting.
+    ///
+    /// # Errors
+    ///
+    /// Besides those of reads and writes: a collection that does not fit into one batch.
+    pub fn put_copy(&mut self, key: &[u8], entry: &Entry<'_>) -> Outcome {
+        let old = self.entry(key)?;
+        match entry.collection()? {
+            None => self.set(key, entry.tag, entry.expires_at_ms, entry)?,
+            Some(from) => self.put_large_copy(key, entry, from)?,
+        }
+        if let Some(old) = old {
+            self.give_up(&old);
+        }
+        Ok(())
+    }
+
+    fn put_large_copy(&mut self, key: &[u8], entry: &Entry<'_>, from: CollectionId) -> Outcome {
+        if self.waiting() == Waiting::Never {
+            return Err(Failure::MustWait);
+        }
+        let mut left = MAX_BATCH_BYTES.saturating_sub(self.written_bytes() + key.len() + entry.len());
+        let mut elements = Vec::new();
+        let mut fits = true;
+        self.visit_all_elements(from, Direction::Forward, |sub_key, value| {
+            let bytes = ELEMENT_PREFIX_BYTES + sub_key.len() + value.len() + ELEMENT_OVERHEAD_BYTES;
+            fits = bytes <= left;
+            if !fits {
+                return ControlFlow::Break(());
+            }
+            left -= bytes;
+            elements.push((sub_key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        if !fits {
+            let text = format!("ERR the collection is too large to be copied: a copy may take {MAX_BATCH_BYTES} bytes");
+            return Err(Failure::with(text));
+        }
+        let to = self.new_collection(key)?;
+        for (sub_key, value) in elements {
+            self.set_element(to, &sub_key, &value)?;
+        }
+        let mut payload = to.encode().to_vec();
+        payload.extend_from_slice(&entry[payload.len()..]);
+        self.set(key, entry.tag, entry.expires_at_ms, &payload)
+    }
+}

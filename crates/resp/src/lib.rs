@@ -1,0 +1,20 @@
+//! The Redis protocol and its commands, over a store.
+//!
+//! From the bottom: [`protocol`] is bytes; [`keyspace`] is typed keys with expiry, changed under latches and committed in groups;
+//! [`collections`] is how those lie in the store; [`command`] has one file for each family of commands; [`execute`] carries out one request; [`serve`] is connections and threads.
+//!
+//! What must never be in here: files and tables (that is `engine`), the configuration file, HTTP and the wiring of a server (that is
+//! `server`).
+
+pub mod client;
+pub mod collections;
+pub mod command;
+pub mod error;
+pub mod execute;
+pub mod keyspace;
+pub mod protocol;
+pub mod saves;
+pub mod serve;
+pub mod service;
+pub mod slowlog;
+pub mod usage;

@@ -1,0 +1,229 @@
+//! The sums of `INCRBYFLOAT` and `HINCRBYFLOAT`, and fixed-point text.
+//!
+//! Redis adds in the 80-bit floating point of x86 (C's `long double`: a mantissa of 64 bits) and writes the sum with `%.17Lf`, without
+//! trailing zeros (`ld2string` with `LD_STR_HUMAN`, `util.c`). Clients and replicas see that text, so it is done the same way here, in
+//! integers: decimal to the nearest 64 bits, the sum rounded to 64 bits, and 17 exact decimals of it. Ties go to the even neighbour, as
+//! IEEE 754 says.
+//!
+//! Not followed: the fewer bits of numbers below 2⁻¹⁶³⁸², of which 17 decimals show nothing.
+
+use std::fmt;
+
+use super::natural::Natural;
+use super::number::{Hexadecimal, is_infinity, parse_power, shift_right_nearest, split_sign};
+
+/// Redis refuses longer floating-point texts (`MAX_LONG_DOUBLE_CHARS`), in bytes.
+const LONGEST_TEXT: usize = 5 * 1024;
+
+/// The exponents of two of the largest number's highest bit and of the smallest number.
+const EXPONENTS: std::ops::RangeInclusive<i64> = -16445..=16383;
+
+/// Why two texts have no sum. [`Display`](fmt::Display) gives the text of `INCRBYFLOAT`, without the code word `ERR`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecimalError {
+    /// The value is not a floating-point number. `HINCRBYFLOAT` says "hash value is not a float".
+    Value,
+    /// The increment is not a floating-point number.
+    Increment,
+    /// The increment is infinite. `HINCRBYFLOAT` says "value is NaN or Infinity", and says so before it looks at the value.
+    InfiniteIncrement,
+    /// The sum is infinite or no number.
+    InfiniteSum,
+}
+
+impl fmt::Display for DecimalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Value | Self::Increment => "value is not a valid float",
+            Self::InfiniteIncrement | Self::InfiniteSum => "increment would produce NaN or Infinity",
+        })
+    }
+}
+
+impl std::error::Error for DecimalError {}
+
+/// The sum of two floating-point texts, as `INCRBYFLOAT` writes it: no exponent, at most 17 decimals, `0` for what is nearer to 0.
+pub fn add_decimals(value: &[u8], increment: &[u8]) -> Result<String, DecimalError> {
+    let value = Parsed::new(value).ok_or(DecimalError::Value)?;
+    let increment = Parsed::new(increment).ok_or(DecimalError::Increment)?;
+    let Parsed::Finite(increment) = increment else { return Err(DecimalError::InfiniteIncrement) };
+    let Parsed::Finite(value) = value else { return Err(DecimalError::InfiniteSum) };
+    let sum = value.add(increment);
+    if sum.top() > *EXPONENTS.end() { Err(DecimalError::InfiniteSum) } else { Ok(sum.to_fixed()) }
+}
+
+/// A double as C's `%.17f` without trailing zeros, as `GEOPOS` writes it: no exponent, at most 17 decimals.
+pub fn format_double_fixed(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string().to_ascii_lowercase();
+    }
+    let bits = value.to_bits();
+    let (fraction, exponent) = (bits & ((1 << 52) - 1), (bits >> 52 & 0x7ff) as i64);
+    let (mantissa, exponent) = if exponent == 0 { (fraction, -1074) } else { (fraction | 1 << 52, exponent - 1075) };
+    Extended::nearest(value.is_sign_negative(), u128::from(mantissa), exponent).to_fixed()
+}
+
+enum Parsed {
+    Finite(Extended),
+    Infinite,
+}
+
+impl Parsed {
+    /// None: not a number, or one beyond the range.
+    fn new(text: &[u8]) -> Option<Self> {
+        if text.len() >= LONGEST_TEXT {
+            return None;
+        }
+        let (negative, unsigned) = split_sign(text);
+        if is_infinity(unsigned) {
+            return Some(Self::Infinite);
+        }
+        let number = match Hexadecimal::parse(unsigned) {
+            Some(hexadecimal) => {
+                let Hexadecimal { mantissa, exponent } = hexadecimal?;
+                Extended::nearest(negative, mantissa, exponent)
+            }
+            None => Extended::parse_decimal(negative, unsigned)?,
+        };
+        (number.mantissa == 0 || EXPONENTS.contains(&number.top())).then_some(Self::Finite(number))
+    }
+}
+
+/// `mantissa` × 2^`exponent`, the highest bit of the mantissa set; or zero.
+#[derive(Clone, Copy, Debug)]
+struct Extended {
+    negative: bool,
+    mantissa: u64,
+    exponent: i64,
+}
+
+impl Extended {
+    /// The number nearest to `mantissa` × 2^`exponent`.
+    fn nearest(negative: bool, mantissa: u128, exponent: i64) -> Self {
+        if mantissa == 0 {
+            return Self { negative, mantissa: 0, exponent: 0 };
+        }
+        let excess = 64 - i64::from(mantissa.leading_zeros());
+        if excess <= 0 {
+            let mantissa = (mantissa as u64) << -excess;
+            return Self { negative, mantissa, exponent: exponent.saturating_add(excess) };
+        }
+        let rounded = shift_right_nearest(mantissa, excess);
+        // Rounding up can carry into one bit more; the 64 below are then 0.
+        let carried = rounded >> 64 != 0;
+        let mantissa = if carried { 1 << 63 } else { rounded as u64 };
+        Self { negative, mantissa, exponent: exponent.saturating_add(excess + i64::from(carried)) }
+    }
+
+    /// The exponent of two of the highest bit.
+    fn top(self) -> i64 {
+        self.exponent.saturating_add(63)
+    }
+
+    fn parse_decimal(negative: bool, unsigned: &[u8]) -> Option<Self> {
+        /// As many digits as fit into a limb are taken at once.
+        const FULL: u64 = 10u64.pow(19);
+        let (mut digits, mut part, mut factor) = (Natural::new(0), 0, 1);
+        let (mut any, mut after_point, mut power, mut significant) = (false, false, 0i64, 0i64);
+        let mut rest = unsigned;
+        while let [byte @ (b'0'..=b'9' | b'.'), tail @ ..] = rest {
+            rest = tail;
+            if *byte == b'.' {
+                if after_point {
+                    return None;
+                }
+                after_point = true;
+                continue;
+            }
+            any = true;
+            part = part * 10 + u64::from(byte - b'0');
+            factor *= 10;
+            if factor == FULL {
+                digits.multiply_add(factor, part);
+                (part, factor) = (0, 1);
+            }
+            significant += i64::from(significant > 0 || *byte != b'0');
+            power -= i64::from(after_point);
+        }
+        digits.multiply_add(factor, part);
+        if let [b'e' | b'E', exponent @ ..] = rest {
+            power += parse_power(exponent)?;
+        } else if !rest.is_empty() {
+            return None;
+        }
+        if !any {
+            return None;
+        }
+        if digits.is_zero() {
+            return Some(Self::nearest(negative, 0, 0));
+        }
+        // The range is about 10⁻⁴⁹⁵¹ to 10⁴⁹³²; the bound keeps the powers small.
+        if (significant + power).abs() > 5000 {
+            return None;
+        }
+        Some(Self::nearest_decimal(negative, digits, power))
+    }
+
+    /// The number nearest to `digits` × 10^`power`, which is 5^`power` × 2^`power`.
+    fn nearest_decimal(negative: bool, mut digits: Natural, power: i64) -> Self {
+        /// 64 bits of the mantissa, one to round, and one because the quotient can be one bit shorter. What remains decides ties.
+        const QUOTIENT_BITS: i64 = 66;
+        let mut divisor = Natural::new(1);
+        let larger = if power < 0 { &mut divisor } else { &mut digits };
+        larger.multiply_power(5, power.unsigned_abs());
+        let shift = divisor.bits() + QUOTIENT_BITS - digits.bits();
+        if shift >= 0 {
+            digits.shift_left(shift as u64)
+        } else {
+            divisor.shift_left(shift.unsigned_abs())
+        }
+        // Long division in base two: the quotient is below 2^(QUOTIENT_BITS + 1).
+        divisor.shift_left(QUOTIENT_BITS as u64);
+        let mut quotient = 0u128;
+        for _ in 0..=QUOTIENT_BITS {
+            quotient = quotient << 1 | u128::from(digits.subtract_if_fits(&divisor));
+            digits.shift_left(1);
+        }
+        let mantissa = quotient << 1 | u128::from(!digits.is_zero());
+        Self::nearest(negative, mantissa, power - shift - 1)
+    }
+
+    fn add(self, other: Self) -> Self {
+        /// Room below the larger mantissa: what is shifted out of it only decides ties.
+        const ROOM: u32 = 62;
+        if self.mantissa == 0 {
+            return other;
+        }
+        if other.mantissa == 0 {
+            return self;
+        }
+        let (large, small) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
+        let high = u128::from(large.mantissa) << ROOM;
+        let low = u128::from(small.mantissa) << ROOM;
+        let distance = (large.exponent - small.exponent).min(127);
+        let lost = low & ((1u128 << distance) - 1) != 0;
+        let low = low >> distance | u128::from(lost);
+        let exponent = large.exponent - i64::from(ROOM);
+        if large.negative == small.negative {
+            return Self::nearest(large.negative, high + low, exponent);
+        }
+        let (negative, difference) =
+            if high >= low { (large.negative, high - low) } else { (small.negative, low - high) };
+        Self::nearest(negative, difference, exponent)
+    }
+
+    /// At most 17 decimals.
+    fn to_fixed(self) -> String {
+        const UNIT: u128 = 10u128.pow(17);
+        let magnitude = if self.exponent >= 0 {
+            let mut whole = Natural::new(self.mantissa);
+            whole.shift_left(self.exponent.unsigned_abs());
+            whole.into_decimal()
+        } else {
+            let units = shift_right_nearest(u128::from(self.mantissa) * UNIT, self.exponent.saturating_neg());
+            let text = format!("{}.{:017}", units / UNIT, units % UNIT);
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        if self.negative && magnitude != "0" { format!("-{magnitude}") } else { magnitude }
+    }
+}

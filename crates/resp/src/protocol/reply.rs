@@ -1,0 +1,250 @@
+//! Replies: answers into the bytes that a client receives, in RESP2 or RESP3.
+//!
+//! Follows the `addReply` family of Redis 7.0 (`networking.c`) byte for byte, RESP2 standing in for what only RESP3 has: a map becomes
+//! an array of keys and values, a set or a push an array, a boolean an integer, a double, big number or verbatim string a bulk string.
+//!
+//! Invariants: bytes are only appended, except by [`Reply::truncate`] and by the `end` methods, which put a header in front of what was
+//! written since [`Reply::begin`]. The elements that a header announces are written by the caller.
+//!
+//! The bytes are not bounded here; who writes long answers looks at [`Reply::len`].
+
+use super::number::format_double;
+use super::text::Text;
+
+/// The version of the protocol that a connection speaks: RESP2 until `HELLO 3`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Version {
+    /// Redis' protocol up to 5.0.
+    Resp2,
+    /// The protocol with maps, sets, doubles, booleans and pushes.
+    Resp3,
+}
+
+/// A place where a header will stand whose count is not known yet. Given by [`Reply::begin`], used up by an `end` method.
+#[derive(Debug)]
+#[must_use = "without an end method, what follows has no header"]
+pub struct Mark(usize);
+
+/// The bytes of one or more answers, in order.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    out: Vec<u8>,
+    version: Version,
+}
+
+impl Reply {
+    /// No answers yet.
+    pub fn new(version: Version) -> Self {
+        Self { out: Vec::new(), version }
+    }
+
+    /// Changes the version of the answers that follow.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+
+    /// The version of the answers that follow.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All bytes so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// How many bytes there are so far.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Takes back everything after the first `len` bytes. Marks set after them must not be ended.
+    pub fn truncate(&mut self, len: usize) {
+        self.out.truncate(len);
+    }
+
+    /// Takes back everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.out.clear();
+    }
+
+    /// Answers that are whole already, of this version.
+    pub fn raw(&mut self, answers: &[u8]) {
+        self.out.extend_from_slice(answers);
+    }
+
+    /// All bytes so far; none remain.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// A status such as `OK`. CR and LF in `text` become spaces.
+    pub fn simple(&mut self, text: &str) {
+        self.out.push(b'+');
+        self.one_line(text);
+    }
+
+    /// An error. `text` begins with its code word, as in `ERR syntax error`. CR and LF at its ends are dropped, others become spaces.
+    pub fn error(&mut self, text: &str) {
+        self.out.push(b'-');
+        self.one_line(text.trim_matches(['\r', '\n']));
+    }
+
+    /// An integer.
+    pub fn integer(&mut self, value: i64) {
+        self.line(b':', Text::integer(value).as_bytes());
+    }
+
+    /// A bulk string of any bytes.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.end_line();
+    }
+
+    /// A bulk string of text.
+    pub fn bulk_text(&mut self, text: &str) {
+        self.bulk(text.as_bytes());
+    }
+
+    /// No value, where a bulk string could stand.
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(self.choose(&b"$-1\r\n"[..], b"_\r\n"));
+    }
+
+    /// No value, where an array could stand.
+    pub fn null_array(&mut self) {
+        self.out.extend_from_slice(self.choose(&b"*-1\r\n"[..], b"_\r\n"));
+    }
+
+    /// The header of an array; `elements` answers must follow.
+    pub fn array(&mut self, elements: usize) {
+        self.header(b'*', elements);
+    }
+
+    /// The header of a map; `pairs` keys must follow, each with its value behind it.
+    pub fn map(&mut self, pairs: usize) {
+        let (kind, count) = self.map_header(pairs);
+        self.header(kind, count);
+    }
+
+    /// The header of a set; `elements` answers must follow.
+    pub fn set(&mut self, elements: usize) {
+        self.header(self.choose(b'*', b'~'), elements);
+    }
+
+    /// The header of a message that was not asked for; `elements` answers must follow.
+    pub fn push(&mut self, elements: usize) {
+        self.header(self.choose(b'*', b'>'), elements);
+    }
+
+    /// A floating-point number with 17 significant digits; see [`format_double`].
+    pub fn double(&mut self, value: f64) {
+        let text = format_double(value);
+        match self.version {
+            Version::Resp2 => self.bulk(text.as_bytes()),
+            Version::Resp3 => self.line(b',', text.as_bytes()),
+        }
+    }
+
+    /// A truth value.
+    pub fn boolean(&mut self, value: bool) {
+        self.out.extend_from_slice(match (self.version, value) {
+            (Version::Resp2, true) => b":1\r\n",
+            (Version::Resp2, false) => b":0\r\n",
+            (Version::Resp3, true) => b"#t\r\n",
+            (Version::Resp3, false) => b"#f\r\n",
+        });
+    }
+
+    /// Text of a format with a name of three letters: `txt` or `mkd`.
+    pub fn verbatim(&mut self, format: [u8; 3], text: &str) {
+        match self.version {
+            Version::Resp2 => self.bulk_text(text),
+            Version::Resp3 => {
+                self.header(b'=', text.len() + 4);
+                self.out.extend_from_slice(&format);
+                self.out.push(b':');
+                self.out.extend_from_slice(text.as_bytes());
+                self.end_line();
+            }
+        }
+    }
+
+    /// An integer beyond 64 bits, as decimal `digits` with an optional sign.
+    pub fn big_number(&mut self, digits: &str) {
+        match self.version {
+            Version::Resp2 => self.bulk_text(digits),
+            Version::Resp3 => self.line(b'(', digits.as_bytes()),
+        }
+    }
+
+    /// Remembers where a header has to stand whose count is known later. Marks are ended in the reverse order of their beginnings.
+    pub fn begin(&self) -> Mark {
+        Mark(self.out.len())
+    }
+
+    /// Makes the `elements` answers since `mark` an array. Moves them, so its time grows with their bytes.
+    pub fn end_array(&mut self, mark: Mark, elements: usize) {
+        self.insert_header(mark, b'*', elements);
+    }
+
+    /// Makes the `pairs` keys and values since `mark` a map.
+    pub fn end_map(&mut self, mark: Mark, pairs: usize) {
+        let (kind, count) = self.map_header(pairs);
+        self.insert_header(mark, kind, count);
+    }
+
+    /// Makes the `elements` answers since `mark` a set.
+    pub fn end_set(&mut self, mark: Mark, elements: usize) {
+        self.insert_header(mark, self.choose(b'*', b'~'), elements);
+    }
+
+    fn choose<T>(&self, resp2: T, resp3: T) -> T {
+        match self.version {
+            Version::Resp2 => resp2,
+            Version::Resp3 => resp3,
+        }
+    }
+
+    fn map_header(&self, pairs: usize) -> (u8, usize) {
+        match self.version {
+            Version::Resp2 => (b'*', 2 * pairs),
+            Version::Resp3 => (b'%', pairs),
+        }
+    }
+
+    fn header(&mut self, kind: u8, count: usize) {
+        // A count of things in memory is far below i64::MAX.
+        self.line(kind, Text::integer(count as i64).as_bytes());
+    }
+
+    fn insert_header(&mut self, Mark(start): Mark, kind: u8, count: usize) {
+        let before = self.out.len();
+        self.header(kind, count);
+        let header_bytes = self.out.len() - before;
+        if let Some(behind) = self.out.get_mut(start..) {
+            behind.rotate_right(header_bytes);
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.out.push(kind);
+        self.out.extend_from_slice(text);
+        self.end_line();
+    }
+
+    fn one_line(&mut self, text: &str) {
+        self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.end_line();
+    }
+
+    fn end_line(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}

@@ -1,0 +1,165 @@
+//! Saves that clients ask for (`SAVE`, `BGSAVE`): everything in memory goes into tables, and the log to the device.
+//!
+//! What a client was told is kept by the log already, as far as the store's durability says. A save is for those who want it now.
+//!
+//! Invariants: at most one save runs. Failure: a save that fails has lost nothing; the next one tries again.
+//!
+//! Threads: any. A save in the background has a thread of its own, which ends with it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ecotone_engine::{Error as StoreError, Store};
+use parking_lot::Mutex;
+
+use crate::keyspace::Keyspace;
+
+/// The saves of one store.
+#[derive(Debug)]
+pub struct Saves {
+    state: Mutex<State>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    running_since: Option<Instant>,
+    is_in_background: bool,
+    last: Saved,
+}
+
+/// What is known of saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// When the last one that succeeded ended, in seconds since 1970; before the first, when the server began.
+    pub at_s: u64,
+    /// Keys that the store had written by then, since it was opened.
+    pub keys_written: u64,
+    /// How long the last one in the background took.
+    pub background_took: Option<Duration>,
+    /// Whether the last one in the background succeeded.
+    pub background_succeeded: bool,
+    /// Saves that succeeded.
+    pub number: u64,
+    /// Since when one runs in the background.
+    pub background_since: Option<Instant>,
+}
+
+/// Why there was no save.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// One runs.
+    #[error("Background save already in progress")]
+    Running,
+    /// No thread could be had.
+    #[error("Background save error: {0}")]
+    NoThread(#[from] std::io::Error),
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Default for Saves {
+    fn default() -> Self {
+        let last = Saved {
+            at_s: now_s(),
+            keys_written: 0,
+            background_took: None,
+            background_succeeded: true,
+            number: 0,
+            background_since: None,
+        };
+        let state = State { running_since: None, is_in_background: false, last };
+        Self { state: Mutex::new(state), background: Mutex::default() }
+    }
+}
+
+impl Saves {
+    /// Saves, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`SaveError`].
+    pub fn save(&self, store: &Store) -> Result<(), SaveError> {
+        self.begin(false)?;
+        let outcome = write_all(store);
+        self.end(store, outcome.is_ok());
+        Ok(outcome?)
+    }
+
+    /// Begins a save on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// See [`SaveError`]; what the store says of it comes later, into the log and [`Saved::background_succeeded`].
+    pub fn save_in_background(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<(), SaveError> {
+        self.begin(true)?;
+        let (saves, keyspace) = (self.clone(), keyspace.clone());
+        let save = move || {
+            let outcome = write_all(keyspace.store());
+            if let Err(error) = &outcome {
+                tracing::warn!(%error, "a save in the background failed");
+            }
+            saves.end(keyspace.store(), outcome.is_ok());
+        };
+        match std::thread::Builder::new().name("save".into()).spawn(save) {
+            // The thread before it has ended, or is about to: there is only one save at a time.
+            Ok(thread) => *self.background.lock() = Some(thread),
+            Err(error) => {
+                self.state.lock().running_since = None;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a save that runs in the background: before the store is closed.
+    pub fn finish(&self) {
+        let thread = self.background.lock().take();
+        if let Some(thread) = thread {
+            // A save that panicked has told so, and there is nothing to be done about it here.
+            let _ = thread.join();
+        }
+    }
+
+    /// What is known of saves.
+    pub fn last(&self) -> Saved {
+        let state = self.state.lock();
+        Saved { background_since: state.running_since.filter(|_| state.is_in_background), ..state.last }
+    }
+
+    fn begin(&self, is_in_background: bool) -> Result<(), SaveError> {
+        let mut state = self.state.lock();
+        if state.running_since.is_some() {
+            return Err(SaveError::Running);
+        }
+        state.running_since = Some(Instant::now());
+        state.is_in_background = is_in_background;
+        Ok(())
+    }
+
+    fn end(&self, store: &Store, succeeded: bool) {
+        let keys_written = store.counters().keys_written;
+        let mut state = self.state.lock();
+        let took = state.running_since.take().map(|since| since.elapsed());
+        if state.is_in_background {
+            state.last.background_took = took;
+            state.last.background_succeeded = succeeded;
+        }
+        if succeeded {
+            state.last.at_s = now_s();
+            state.last.keys_written = keys_written;
+            state.last.number += 1;
+        }
+    }
+}
+
+fn write_all(store: &Store) -> Result<(), StoreError> {
+    store.flush(true)?;
+    store.sync()
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

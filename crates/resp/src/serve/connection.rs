@@ -1,0 +1,250 @@
+//! One connection: bytes that came, replies that go, and the client between them.
+//!
+//! Requests are carried out in rounds: all that have come whole, one behind the other. What a round replied is sent when what it wrote is
+//! committed.
+//!
+//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests or [`ROUND_REPLY_BYTES`] of replies, so that
+//! no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than the limits say,
+//! before its bytes are kept.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ecotone_engine::Error as StoreError;
+
+use crate::client::{Client, Then};
+use crate::error::Failure;
+use crate::execute::{Step, execute};
+use crate::keyspace::{Group, Waiting};
+use crate::protocol::reply::{Reply, Version};
+use crate::protocol::request::{self, Parser};
+use crate::service::{Limits, Service};
+
+/// Bytes of replies after which a round ends.
+const ROUND_REPLY_BYTES: usize = 256 * 1024;
+
+/// A buffer that has grown beyond this is given back when it is empty.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// Arguments for which no memory is taken.
+const FEW: usize = 16;
+
+/// The state of a connection between two rounds. May go from thread to thread.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    pub(super) reply: Reply,
+    /// What came and was not carried out.
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that are done with.
+    done: usize,
+    parser: Parser,
+    ranges: Vec<Range<usize>>,
+    /// Where the replies lie that depend on the commit.
+    dependents: Vec<Range<usize>>,
+    /// Where the reply begins that comes after a rest.
+    rests_from: usize,
+    limits: Arc<Limits>,
+}
+
+/// Why a round has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// All that came is carried out.
+    Empty,
+    /// There is more, after the replies are sent.
+    Full,
+    /// The next request takes a latch that somebody else has.
+    Latched,
+    /// The next request takes more than a look into memory.
+    MustWait,
+    /// The connection closes when the replies are sent.
+    Closes,
+}
+
+impl Connection {
+    pub(super) fn new(client: Client, limits: Arc<Limits>) -> Self {
+        Self {
+            client,
+            reply: Reply::new(Version::Resp2),
+            buffer: Vec::new(),
+            done: 0,
+            parser: Parser::new(),
+            ranges: Vec::new(),
+            dependents: Vec::new(),
+            rests_from: 0,
+            limits,
+        }
+    }
+
+    /// More bytes came.
+    pub(super) fn receive(&mut self, bytes: &[u8]) {
+        if self.done > 0 {
+            self.buffer.drain(..self.done);
+            self.done = 0;
+        }
+        if let Some(needs) = self.parser.needs() {
+            self.buffer.reserve(needs.saturating_sub(self.buffer.len()).max(bytes.len()));
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Bytes that wait to be carried out.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.buffer.len() - self.done
+    }
+
+    /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
+    pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+        let ended = self.carry_out(service, group, waiting);
+        self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
+        if self.done == self.buffer.len() {
+            self.done = 0;
+            if self.buffer.capacity() > KEPT_BYTES {
+                self.buffer = Vec::new();
+            } else {
+                self.buffer.clear();
+            }
+        }
+        ended
+    }
+
+    fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+        for _ in 0..self.limits.pipeline_requests {
+            if self.done == self.buffer.len() {
+                return Ended::Empty;
+            }
+            if self.reply.len() >= ROUND_REPLY_BYTES {
+                return Ended::Full;
+            }
+            let limits = self.request_limits();
+            let bytes = &self.buffer[self.done..];
+            let consumed = match self.parser.parse(bytes, &limits, &mut self.ranges) {
+                Ok(Some(consumed)) => consumed,
+                Ok(None) if bytes.len() > self.limits.request_bytes => {
+                    let most = self.limits.request_bytes;
+                    self.reply.error(&format!("ERR Protocol error: the request is longer than {most} bytes"));
+                    return Ended::Closes;
+                }
+                Ok(None) => return Ended::Empty,
+                Err(error) => {
+                    self.reply.error(&format!("ERR {error}"));
+                    return Ended::Closes;
+                }
+            };
+            let source = self.parser.source(bytes);
+            let began = self.reply.len();
+            let step = with_arguments(source, &self.ranges, |arguments| {
+                execute(service, &mut self.client, group, arguments, &mut self.reply, waiting)
+            });
+            match step {
+                Step::Done { depends } => {
+                    self.done += consumed;
+                    if depends {
+                        self.note_dependent(began);
+                    }
+                    if self.reply.len() > self.limits.output_bytes {
+                        tracing::warn!(
+                            client = %self.client.info.address, bytes = self.reply.len(), most = self.limits.output_bytes,
+                            "a reply is longer than a client may be owed; it is disconnected"
+                        );
+                        self.reply.clear();
+                        return Ended::Closes;
+                    }
+                }
+                Step::Latched => return Ended::Latched,
+                Step::MustWait => return Ended::MustWait,
+            }
+            match self.client.then {
+                Then::Go => {}
+                Then::Rest(_) => {
+                    self.rests_from = began;
+                    return Ended::Full;
+                }
+                Then::Close => return Ended::Closes,
+            }
+        }
+        Ended::Full
+    }
+
+    fn request_limits(&self) -> request::Limits {
+        if self.client.is_authenticated {
+            request::Limits { bulk_bytes: self.limits.argument_bytes, ..request::Limits::DEFAULT }
+        } else {
+            request::Limits::UNAUTHENTICATED
+        }
+    }
+
+    fn note_dependent(&mut self, began: usize) {
+        let replied = began..self.reply.len();
+        self.dependents.push(replied);
+    }
+
+    /// What is replied before the command after which the client rests, if it does: its own reply comes after the rest.
+    pub(super) fn before_rest(&self) -> &[u8] {
+        &self.reply.bytes()[..self.rests_from]
+    }
+
+    /// The rest is over: that part of the replies was sent.
+    pub(super) fn has_rested(&mut self) {
+        let rest = self.reply.bytes()[self.rests_from..].to_vec();
+        self.reply.clear();
+        self.reply.raw(&rest);
+        self.rests_from = 0;
+    }
+
+    /// The replies are sent.
+    pub(super) fn sent(&mut self) {
+        if self.reply.len() > KEPT_BYTES {
+            drop(self.reply.take());
+        } else {
+            self.reply.clear();
+        }
+    }
+
+    /// Whether replies wait for a commit.
+    pub(super) fn depends(&self) -> bool {
+        !self.dependents.is_empty()
+    }
+
+    /// The commit is over: what depends on it may be sent, or is an error instead.
+    pub(super) fn committed(&mut self, outcome: &Result<(), StoreError>) {
+        let Err(error) = outcome else {
+            self.dependents.clear();
+            return;
+        };
+        let dependents = std::mem::take(&mut self.dependents);
+        let failure = Failure::Store(error.clone());
+        let replied = self.reply.take();
+        let version = self.reply.version();
+        // Where it is now is not known; all of it comes after the rest.
+        self.rests_from = 0;
+        let mut told = Vec::with_capacity(replied.len());
+        let mut from = 0;
+        for dependent in dependents {
+            told.extend_from_slice(&replied[from..dependent.start]);
+            let mut instead = Reply::new(version);
+            instead.error(&failure.reply());
+            told.extend_from_slice(instead.bytes());
+            from = dependent.end;
+        }
+        told.extend_from_slice(&replied[from..]);
+        self.reply.raw(&told);
+    }
+}
+
+/// Calls `then` with the arguments that `ranges` of `source` are.
+fn with_arguments(source: &[u8], ranges: &[Range<usize>], then: impl FnOnce(&[&[u8]]) -> Step) -> Step {
+    if ranges.is_empty() {
+        return Step::Done { depends: false };
+    }
+    if ranges.len() <= FEW {
+        let mut arguments: [&[u8]; FEW] = [&[]; FEW];
+        for (argument, range) in arguments.iter_mut().zip(ranges) {
+            *argument = &source[range.clone()];
+        }
+        return then(&arguments[..ranges.len()]);
+    }
+    let arguments: Vec<&[u8]> = ranges.iter().map(|range| &source[range.clone()]).collect();
+    then(&arguments)
+}

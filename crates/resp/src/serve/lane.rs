@@ -1,0 +1,203 @@
+//! A lane: one thread that serves many clients, and commits what they write together.
+//!
+//! Each time the thread looks at its sockets it lets every client that sent something carry out its requests into one group, commits the
+//! group once, and then lets them send their replies. So the log gets one record for all, and a slow client costs nobody else anything.
+//!
+//! The thread never waits for the device or for another thread. A request that would is carried out by one of a bounded number of
+//! threads that may wait, while the lane goes on; only its own client waits. A commit for which RocksDB has no room at the moment is
+//! handed on as well: until it is through, what other clients write is collected, and what they read is answered.
+//!
+//! Threads: everything here belongs to the lane's thread, but for what it hands on.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ecotone_engine::Error as StoreError;
+use tokio::sync::Notify;
+
+use super::connection::{Connection, Ended};
+use crate::keyspace::{Group, Waiting};
+use crate::service::Service;
+
+/// A group that has grown to this is committed before it grows further.
+const GROUP_BYTES: usize = 1024 * 1024;
+
+/// What is read from a socket at once.
+pub(super) const READ_BYTES: usize = 64 * 1024;
+
+/// One thread's clients and what they write.
+pub(super) struct Lane {
+    pub(super) service: Arc<Service>,
+    group: RefCell<Group>,
+    /// Of what is in `group`.
+    ticket: RefCell<Rc<Ticket>>,
+    wants_commit: Notify,
+    /// A commit is under way on another thread.
+    is_handed_on: Cell<bool>,
+    /// Written, and to be synced before anybody is told.
+    unsynced: RefCell<Vec<Rc<Ticket>>>,
+    wants_sync: Notify,
+    /// Clients of this lane, for who deals them out.
+    pub(super) clients: Arc<AtomicUsize>,
+    /// Where sockets are read into. Only between two looks at sockets does it hold anything.
+    pub(super) scratch: RefCell<Box<[u8]>>,
+}
+
+/// Stands for a group until it is committed.
+#[derive(Default)]
+pub(super) struct Ticket {
+    outcome: OnceCell<Result<(), StoreError>>,
+    done: Notify,
+}
+
+impl Ticket {
+    fn finish(&self, outcome: Result<(), StoreError>) {
+        let _ = self.outcome.set(outcome);
+        self.done.notify_waiters();
+    }
+
+    pub(super) async fn outcome(&self) -> Result<(), StoreError> {
+        loop {
+            if let Some(outcome) = self.outcome.get() {
+                return outcome.clone();
+            }
+            self.done.notified().await;
+        }
+    }
+}
+
+impl Lane {
+    pub(super) fn new(service: Arc<Service>, clients: Arc<AtomicUsize>) -> Rc<Self> {
+        Rc::new(Self {
+            group: RefCell::new(Group::new(service.keyspace.clone())),
+            service,
+            ticket: RefCell::default(),
+            wants_commit: Notify::new(),
+            is_handed_on: Cell::new(false),
+            unsynced: RefCell::default(),
+            wants_sync: Notify::new(),
+            clients,
+            scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
+        })
+    }
+
+    /// Carries out what has come on `connection`, and returns when its replies may be sent.
+    pub(super) async fn round(self: &Rc<Self>, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        let mut ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        if ended == Ended::Latched && self.commit_at_once() {
+            ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        }
+        self.settle(&mut connection).await;
+        if matches!(ended, Ended::Latched | Ended::MustWait) {
+            return self.round_that_waits(connection).await;
+        }
+        (connection, ended)
+    }
+
+    /// Waits for the commit of what the connection's replies depend on, if they do.
+    async fn settle(&self, connection: &mut Connection) {
+        if !connection.depends() {
+            return;
+        }
+        let ticket = self.ticket.borrow().clone();
+        if self.group.borrow().bytes() >= GROUP_BYTES {
+            self.commit_at_once();
+        }
+        self.wants_commit.notify_one();
+        let outcome = ticket.outcome().await;
+        connection.committed(&outcome);
+    }
+
+    async fn round_that_waits(&self, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        let service = self.service.clone();
+        self.service.statistics.waiting.fetch_add(1, Ordering::Relaxed);
+        let done = tokio::task::spawn_blocking(move || {
+            let mut group = Group::new(service.keyspace.clone());
+            let mut ended = connection.round(&service, &mut group, Waiting::Allowed);
+            while ended == Ended::Latched {
+                // With no latch held it waits for the one it needs.
+                let outcome = group.commit(Waiting::Allowed).map(drop);
+                connection.committed(&outcome);
+                ended = connection.round(&service, &mut group, Waiting::Allowed);
+            }
+            let outcome = group.commit(Waiting::Allowed).map(drop);
+            connection.committed(&outcome);
+            (connection, ended)
+        })
+        .await;
+        self.service.statistics.waiting.fetch_sub(1, Ordering::Relaxed);
+        match done {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    /// Commits now, before others of this turn had their chance. `false`: it cannot be done without waiting.
+    fn commit_at_once(&self) -> bool {
+        if self.is_handed_on.get() {
+            return false;
+        }
+        let mut group = self.group.borrow_mut();
+        if !group.holds_any() && group.is_empty() {
+            return true;
+        }
+        match group.commit(Waiting::Never) {
+            Err(StoreError::WouldWait) => false,
+            outcome => {
+                drop(group);
+                let ticket = self.ticket.take();
+                match outcome {
+                    Ok(committed) if committed.needs_sync => {
+                        self.unsynced.borrow_mut().push(ticket);
+                        self.wants_sync.notify_one();
+                    }
+                    outcome => ticket.finish(outcome.map(drop)),
+                }
+                true
+            }
+        }
+    }
+
+    /// Commits the groups of this lane, for ever.
+    pub(super) async fn commit_groups(self: Rc<Self>) {
+        loop {
+            self.wants_commit.notified().await;
+            // Behind everybody who has something to carry out in this turn.
+            tokio::task::yield_now().await;
+            if self.commit_at_once() {
+                continue;
+            }
+            self.is_handed_on.set(true);
+            let next = Group::new(self.service.keyspace.clone());
+            let mut group = self.group.replace(next);
+            let ticket = self.ticket.take();
+            let outcome = tokio::task::spawn_blocking(move || group.commit(Waiting::Allowed)).await;
+            self.is_handed_on.set(false);
+            match outcome {
+                Ok(outcome) => ticket.finish(outcome.map(drop)),
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+            // For those who wrote meanwhile.
+            self.wants_commit.notify_one();
+        }
+    }
+
+    /// Syncs what the groups of this lane wrote, for ever. Those that come while one sync is under way share the next.
+    pub(super) async fn sync_groups(self: Rc<Self>) {
+        loop {
+            self.wants_sync.notified().await;
+            let tickets = self.unsynced.take();
+            if tickets.is_empty() {
+                continue;
+            }
+            let store = self.service.keyspace.store().clone();
+            match tokio::task::spawn_blocking(move || store.sync()).await {
+                Ok(outcome) => tickets.iter().for_each(|ticket| ticket.finish(outcome.clone())),
+                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+            }
+            self.wants_sync.notify_one();
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What all threads that serve clients share, and what the server around them gives.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::client::Clients;
+use crate::keyspace::Keyspace;
+use crate::saves::Saves;
+use crate::slowlog::Slowlog;
+use crate::usage::{Rates, Usage};
+
+/// The version of Redis that clients may take this server for.
+pub const COMPATIBLE_VERSION: &str = "7.0.15";
+
+/// What is served, by which rules, and what has happened so far.
+pub struct Service {
+    /// The keys.
+    pub keyspace: Arc<Keyspace>,
+    /// Who is connected.
+    pub clients: Clients,
+    /// What can be changed while it runs.
+    pub limits: RwLock<Arc<Limits>>,
+    /// Counts since the start.
+    pub statistics: Statistics,
+    /// Commands that took long.
+    pub slowlog: Slowlog,
+    /// The server around it.
+    pub host: Arc<dyn Host>,
+    /// Saves that clients ask for.
+    pub saves: Arc<Saves>,
+    /// 40 hexadecimal digits that no other run of a server has.
+    pub run_id: String,
+    /// When it began.
+    pub since: Instant,
+}
+
+impl Service {
+    /// Serves `keyspace` from now on.
+    pub fn new(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>) -> Self {
+        Self {
+            keyspace,
+            clients: Clients::default(),
+            limits: RwLock::new(Arc::new(limits)),
+            statistics: Statistics::default(),
+            slowlog: Slowlog::default(),
+            host,
+            saves: Arc::default(),
+            run_id: run_id(),
+            since: Instant::now(),
+        }
+    }
+}
+
+/// From the system's random numbers, with which the standard library keys its hashes.
+fn run_id() -> String {
+    let mut digits: String = (0..3).map(|part| format!("{:016x}", RandomState::new().hash_one(part))).collect();
+    digits.truncate(40);
+    digits
+}
+
+/// The server around the protocol: what its commands need and a store does not know.
+pub trait Host: Send + Sync {
+    /// Sections of `INFO`: name, and lines of key and value. `name` is what was asked for, in lower case: a section, `default`, `all` or
+    /// `everything`. Lines of a section that the protocol has itself (`server`, `memory`) are added to it.
+    fn info(&self, name: &str) -> Vec<InfoSection>;
+
+    /// The settings whose names match one of the lower-case glob patterns, by name.
+    fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String>;
+
+    /// Changes settings, all or none. The error is a text without code word.
+    ///
+    /// # Errors
+    ///
+    /// Which setting, and why.
+    fn change(&self, settings: &[(String, String)]) -> Result<(), String>;
+
+    /// Writes the settings into the file they came from.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    fn rewrite(&self) -> Result<(), String>;
+
+    /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable unless `is_abrupt`.
+    fn shut_down(&self, is_abrupt: bool);
+}
+
+/// A section of `INFO`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InfoSection {
+    /// As in `# Name`.
+    pub name: &'static str,
+    /// Keys and values.
+    pub lines: Vec<(String, String)>,
+}
+
+/// Bounds of what clients may take. Each refusal names its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients at a time.
+    pub clients: usize,
+    /// Bytes of one request, with all its arguments.
+    pub request_bytes: usize,
+    /// Bytes of one argument.
+    pub argument_bytes: usize,
+    /// Requests of one client that are carried out before its replies are sent.
+    pub pipeline_requests: usize,
+    /// Bytes of replies that wait for one client. Who takes no more than this is disconnected.
+    pub output_bytes: usize,
+    /// Time a client may send nothing; none: for ever.
+    pub idle: Option<Duration>,
+    /// Time a client may take to accept a reply.
+    pub send: Duration,
+    /// Bytes of commands queued by `MULTI`.
+    pub transaction_bytes: usize,
+    /// Passwords: none is asked for if there is none.
+    pub password: Option<String>,
+    /// Commands that took longer stand in the slow log; none: no command.
+    pub slow_after: Option<Duration>,
+    /// Entries of the slow log.
+    pub slowlog_entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            clients: 10_000,
+            request_bytes: 1 << 30,
+            argument_bytes: 512 << 20,
+            pipeline_requests: 1024,
+            output_bytes: 256 << 20,
+            idle: None,
+            send: Duration::from_secs(60),
+            transaction_bytes: 64 << 20,
+            password: None,
+            slow_after: Some(Duration::from_millis(10)),
+            slowlog_entries: 128,
+        }
+    }
+}
+
+/// Counts since the start, or since `CONFIG RESETSTAT`.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    /// Commands carried out.
+    pub commands: AtomicU64,
+    /// Connections taken.
+    pub connections: AtomicU64,
+    /// Connections refused because there were too many.
+    pub refused: AtomicU64,
+    /// Bytes received.
+    pub bytes_in: AtomicU64,
+    /// Bytes sent.
+    pub bytes_out: AtomicU64,
+    /// Lookups that found their key.
+    pub hits: AtomicU64,
+    /// Lookups that did not.
+    pub misses: AtomicU64,
+    /// Replies that were errors.
+    pub errors: AtomicU64,
+    /// Clients that wait for a thread that may wait.
+    pub waiting: AtomicUsize,
+    /// By the error's code word.
+    pub errors_by_word: Mutex<BTreeMap<String, u64>>,
+    /// By command.
+    pub usage: Usage,
+    /// Of commands, bytes received and bytes sent.
+    pub rates: Rates,
+}
+
+impl Statistics {
+    /// All from 0 again, but for what is there now.
+    pub fn reset(&self) {
+        for count in [
+            &self.commands,
+            &self.connections,
+            &self.refused,
+            &self.bytes_in,
+            &self.bytes_out,
+            &self.hits,
+            &self.misses,
+            &self.errors,
+        ] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.errors_by_word.lock().clear();
+        self.usage.reset();
+    }
+}

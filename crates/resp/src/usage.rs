@@ -1,0 +1,127 @@
+//! What was asked of the server: for each command (`INFO commandstats`), and how fast (`INFO stats`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::command::{Command, table};
+
+/// Counts for each command and subcommand of the table.
+#[derive(Debug)]
+pub struct Usage {
+    /// By the addresses of the table's entries, ascending.
+    counts: Box<[Counts]>,
+}
+
+/// What was asked of one command.
+#[derive(Debug)]
+pub struct Counts {
+    /// The command.
+    pub command: &'static Command,
+    /// How often it was carried out.
+    pub calls: AtomicU64,
+    /// How long that took in all.
+    pub took_ns: AtomicU64,
+    /// How often it was refused before: by the number of its arguments, for want of a password.
+    pub refused: AtomicU64,
+    /// How often it replied an error.
+    pub failed: AtomicU64,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        let counts = |command| Counts {
+            command,
+            calls: AtomicU64::new(0),
+            took_ns: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        let mut counts: Box<[Counts]> = table::all_with_subcommands().map(counts).collect();
+        counts.sort_unstable_by_key(|counts| address(counts.command));
+        Self { counts }
+    }
+}
+
+impl Usage {
+    /// A command was carried out.
+    #[inline]
+    pub fn carried_out(&self, command: &'static Command, took: Duration, has_failed: bool) {
+        let Some(counts) = self.of(command) else { return };
+        counts.calls.fetch_add(1, Ordering::Relaxed);
+        counts.took_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        if has_failed {
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A command was refused before it was carried out.
+    pub fn refused(&self, command: &'static Command) {
+        if let Some(counts) = self.of(command) {
+            counts.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All commands that something was asked of.
+    pub fn used(&self) -> impl Iterator<Item = &Counts> {
+        self.counts
+            .iter()
+            .filter(|counts| counts.calls.load(Ordering::Relaxed) > 0 || counts.refused.load(Ordering::Relaxed) > 0)
+    }
+
+    /// All from 0 again.
+    pub fn reset(&self) {
+        for counts in &self.counts {
+            for count in [&counts.calls, &counts.took_ns, &counts.refused, &counts.failed] {
+                count.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn of(&self, command: &'static Command) -> Option<&Counts> {
+        let place = self.counts.binary_search_by_key(&address(command), |counts| address(counts.command));
+        place.ok().map(|place| &self.counts[place])
+    }
+}
+
+fn address(command: &'static Command) -> usize {
+    std::ptr::from_ref(command).addr()
+}
+
+/// Nothing is measured over less time.
+const LEAST_WINDOW: Duration = Duration::from_secs(1);
+
+/// How fast counts grow: between the last two looks that were a second apart. Nobody wakes up to measure.
+#[derive(Debug)]
+pub struct Rates(Mutex<Window>);
+
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    totals: [u64; 3],
+    per_second: [f64; 3],
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self(Mutex::new(Window { since: Instant::now(), totals: [0; 3], per_second: [0.0; 3] }))
+    }
+}
+
+impl Rates {
+    /// How much each of `totals` grows in a second.
+    pub fn of(&self, totals: [u64; 3]) -> [f64; 3] {
+        let mut window = self.0.lock();
+        let elapsed = window.since.elapsed();
+        if elapsed >= LEAST_WINDOW {
+            let before = window.totals;
+            // Less than before: they began again from 0.
+            window.per_second =
+                std::array::from_fn(|of| totals[of].saturating_sub(before[of]) as f64 / elapsed.as_secs_f64());
+            window.totals = totals;
+            window.since = Instant::now();
+        }
+        window.per_second
+    }
+}

@@ -1,0 +1,439 @@
+//! Answers that say nothing of keys, compared with those of the real server where it is installed.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+#[path = "common/real.rs"]
+mod real;
+
+use std::collections::BTreeSet;
+
+use common::{Fixture, TestClient};
+use ecotone_resp::command::{Command, table};
+use real::{RealClient, RealServer};
+
+/// Words of a request; `''` is an empty one.
+fn words(request: &str) -> Vec<&[u8]> {
+    request.split(' ').map(|word| if word == "''" { &b""[..] } else { word.as_bytes() }).collect()
+}
+
+/// Sends `request` to both and compares what they reply.
+fn compare(own: &mut TestClient<'_>, real: &mut RealClient, request: &str) {
+    let (ours, theirs) = (own.send(&words(request)), real.send(&words(request)));
+    assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{request}");
+}
+
+fn compare_all(own: &Fixture, real: &RealServer, requests: &[&str]) {
+    for hello in [None, Some("HELLO 3")] {
+        let (mut ours, mut theirs) = (own.client(), real.client());
+        if let Some(hello) = hello {
+            ours.ask(hello);
+            theirs.send(&words(hello));
+        }
+        for request in requests {
+            compare(&mut ours, &mut theirs, request);
+        }
+    }
+}
+
+#[test]
+fn of_connections() {
+    let Some(real) = RealServer::start(&[]) else { return };
+    compare_all(
+        &Fixture::new(),
+        &real,
+        &[
+            "PING",
+            "PING a",
+            "PING ''",
+            "PING a b",
+            "ping",
+            "ECHO",
+            "ECHO a",
+            "ECHO a b",
+            "SELECT 0",
+            "SELECT x",
+            "SELECT -1",
+            "SELECT 99",
+            "SELECT 99999999999",
+            "SELECT 99999999999999999999",
+            "SELECT 0.0",
+            "SELECT",
+            "SELECT 0 0",
+            "AUTH",
+            "AUTH x",
+            "AUTH default x",
+            "AUTH other x",
+            "AUTH a b c",
+            "HELLO x",
+            "HELLO 1",
+            "HELLO 4",
+            "HELLO 2 AUTH",
+            "HELLO 3 AUTH default",
+            "HELLO 3 AUTH other x",
+            "HELLO 3 SETNAME",
+            "HELLO 3 other",
+            "HELLO 3 setname \u{1}",
+            "HELLO 3 AUTH default x SETNAME",
+            "HELLO '' AUTH default x",
+            "RESET x",
+            "nothing",
+            "nothing a b",
+            "MULTI",
+            "PING a b",
+            "nothing",
+            "EXEC",
+            "MULTI",
+            "PING",
+            "PING a b c",
+            "EXEC",
+            "MULTI",
+            "RESET",
+            "EXEC",
+            "DISCARD",
+            "PING",
+        ],
+    );
+}
+
+#[test]
+fn of_clients() {
+    let Some(real) = RealServer::start(&[]) else { return };
+    compare_all(
+        &Fixture::new(),
+        &real,
+        &[
+            "CLIENT",
+            "CLIENT nothing",
+            "CLIENT ID x",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME",
+            "CLIENT SETNAME a",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME a\u{1}",
+            "CLIENT GETNAME",
+            "CLIENT SETNAME ''",
+            "CLIENT GETNAME",
+            "CLIENT LIST TYPE other",
+            "CLIENT LIST TYPE",
+            "CLIENT LIST ID",
+            "CLIENT LIST ID x",
+            "CLIENT LIST ID 1 x",
+            "CLIENT LIST ID 99999",
+            "CLIENT LIST TYPE master",
+            "CLIENT LIST TYPE pubsub",
+            "CLIENT LIST other x",
+            "CLIENT LIST TYPE normal x",
+            "CLIENT KILL",
+            "CLIENT KILL 1.1.1.1:1",
+            "CLIENT KILL ID",
+            "CLIENT KILL ID x",
+            "CLIENT KILL ID 0",
+            "CLIENT KILL ID -1",
+            "CLIENT KILL ID 99999",
+            "CLIENT KILL TYPE other",
+            "CLIENT KILL TYPE master",
+            "CLIENT KILL TYPE normal ID 99999",
+            "CLIENT KILL ADDR 1.1.1.1:1",
+            "CLIENT KILL LADDR 1.1.1.1:1",
+            "CLIENT KILL USER other",
+            "CLIENT KILL USER default ID 99999",
+            "CLIENT KILL SKIPME yes ID 99999",
+            "CLIENT KILL SKIPME perhaps",
+            "CLIENT KILL other x",
+            "CLIENT KILL ID 1 ADDR",
+            "CLIENT NO-EVICT",
+            "CLIENT NO-EVICT on",
+            "CLIENT NO-EVICT OFF",
+            "CLIENT NO-EVICT perhaps",
+        ],
+    );
+}
+
+#[test]
+fn of_the_server() {
+    let Some(real) = RealServer::start(&["--enable-debug-command", "yes"]) else { return };
+    let own = Fixture::new();
+    own.host.settings.lock().extend([("save".into(), String::new()), ("appendonly".into(), "no".into())]);
+    own.host.settings.lock().insert("maxclients".into(), "10000".into());
+    compare_all(
+        &own,
+        &real,
+        &[
+            "CONFIG",
+            "CONFIG nothing",
+            "CONFIG HELP",
+            "CONFIG HELP x",
+            "CONFIG GET",
+            "CONFIG GET save",
+            "CONFIG GET SAVE",
+            "CONFIG GET nothing",
+            "CONFIG GET appendonl?",
+            "CONFIG SET nothing 1",
+            "CONFIG SET save",
+            "CONFIG SET maxclients 1 maxclients 2",
+            "CONFIG SET maxclients 5 save",
+            "CONFIG REWRITE",
+            "CONFIG RESETSTAT",
+            "CONFIG RESETSTAT x",
+            "TIME x",
+            "SLOWLOG",
+            "SLOWLOG nothing",
+            "SLOWLOG HELP",
+            "SLOWLOG RESET",
+            "SLOWLOG LEN",
+            "SLOWLOG GET",
+            "SLOWLOG GET 5",
+            "SLOWLOG GET -1",
+            "SLOWLOG GET -2",
+            "SLOWLOG GET x",
+            "SLOWLOG GET 1 2",
+            "SLOWLOG LEN x",
+            "MEMORY",
+            "MEMORY nothing",
+            "MEMORY USAGE",
+            "MEMORY USAGE nokey",
+            "MEMORY USAGE nokey SAMPLES",
+            "MEMORY USAGE nokey SAMPLES x",
+            "MEMORY USAGE nokey SAMPLES -1",
+            "MEMORY USAGE nokey SAMPLES 0",
+            "MEMORY USAGE nokey other 1",
+            "MEMORY PURGE",
+            "DEBUG",
+            "DEBUG SLEEP",
+            "DEBUG SLEEP 0",
+            "DEBUG SLEEP x",
+            "DEBUG nothing",
+            "DEBUG SLEEP 0 0",
+            "SAVE x",
+            "BGSAVE nothing",
+            "BGSAVE SCHEDULE x",
+            "LASTSAVE x",
+            "SHUTDOWN nothing",
+            "SHUTDOWN ABORT",
+            "SHUTDOWN SAVE NOSAVE",
+            "SHUTDOWN ABORT NOW",
+            "SHUTDOWN ABORT SAVE",
+            "WAIT",
+            "WAIT 0 0",
+            "WAIT 0 100",
+            "WAIT 1 1",
+            "WAIT -1 0",
+            "WAIT x 0",
+            "WAIT 0 x",
+            "WAIT 0 -1",
+            "ROLE",
+            "ROLE x",
+            "INFO nothing",
+            "INFO cluster",
+            "CLUSTER",
+            "CLUSTER nothing",
+            "CLUSTER INFO",
+            "CLUSTER MYID",
+            "CLUSTER SLOTS",
+            "CLUSTER SHARDS",
+            "CLUSTER NODES",
+            "CLUSTER KEYSLOT",
+            "CLUSTER KEYSLOT a",
+            "CLUSTER HELP",
+            "READONLY",
+            "READWRITE",
+            "ASKING",
+            "READONLY x",
+            "ACL",
+            "ACL nothing",
+            "ACL WHOAMI",
+            "ACL USERS",
+            "ACL CAT",
+            "ACL CAT nothing",
+            "ACL CAT a b",
+            "INFO keyspace",
+            "MULTI",
+            "SAVE",
+            "EXEC",
+            "MULTI",
+            "WAIT 1 100",
+            "ROLE",
+            "EXEC",
+        ],
+    );
+}
+
+#[test]
+fn of_the_table() {
+    let Some(real) = RealServer::start(&[]) else { return };
+    compare_all(
+        &Fixture::new(),
+        &real,
+        &[
+            "COMMAND nothing",
+            "COMMAND COUNT x",
+            "COMMAND INFO nothing",
+            "COMMAND INFO nothing get ''",
+            "COMMAND DOCS nothing",
+            "COMMAND LIST FILTERBY",
+            "COMMAND LIST FILTERBY ACLCAT",
+            "COMMAND LIST FILTERBY ACLCAT nothing",
+            "COMMAND LIST FILTERBY PATTERN nothing*",
+            "COMMAND LIST FILTERBY PATTERN PIN?",
+            "COMMAND LIST FILTERBY MODULE any",
+            "COMMAND LIST FILTERBY other x",
+            "COMMAND LIST other x y",
+            "COMMAND LIST x",
+            "COMMAND INFO get client|id debug select",
+            "COMMAND GETKEYS",
+            "COMMAND GETKEYS get",
+        ],
+    );
+}
+
+#[test]
+fn of_getkeys() {
+    let Some(real) = RealServer::start(&[]) else { return };
+    let own = Fixture::new();
+    let (mut ours, mut theirs) = (own.client(), real.client());
+    for asked in [
+        "get a",
+        "GET a",
+        "get a b",
+        "set a b",
+        "set a",
+        "mset a 1 b 2",
+        "mset a 1 b",
+        "msetnx a 1",
+        "mget a b c",
+        "del a b c",
+        "exists a",
+        "rename a b",
+        "hset h f v",
+        "hmget h a b",
+        "zadd z 1 a",
+        "zunionstore d 2 a b",
+        "zunionstore d 2 a b WEIGHTS 1 2",
+        "zunionstore d 3 a b",
+        "zunionstore d x a b",
+        "zunionstore d 0 a",
+        "zunionstore d -1 a",
+        "zinter 2 a b",
+        "zinterstore d 1 a",
+        "zdiff 1 a",
+        "sintercard 2 a b",
+        "sintercard 0 a b",
+        "sunionstore d a b",
+        "smove a b m",
+        "lmove a b left right",
+        "lmpop 2 a b left",
+        "zmpop 1 a min",
+        "watch a b",
+        "expire a 1",
+        "type a",
+        "bitop and d a b",
+        "getset a b",
+        "append a b",
+        "copy a b",
+        "zrangestore d s 0 1",
+        "object encoding a",
+        "memory usage k",
+        "memory usage k samples 5",
+        "memory doctor x",
+        "memory nothing k",
+        "config get save",
+        "ping x",
+        "nothing x",
+        "nothing",
+        "client list",
+        "exec x",
+        "flushall async",
+        "scan 0",
+    ] {
+        // What this server does not have is an unknown command here.
+        let name = asked.split(' ').next().unwrap();
+        if table::find(name.as_bytes()).is_some() || name == "nothing" {
+            compare(&mut ours, &mut theirs, &format!("COMMAND GETKEYS {asked}"));
+        }
+    }
+}
+
+/// A reply of RESP2, as far as `COMMAND INFO` uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Parsed {
+    Number(i64),
+    Text(String),
+    Array(Vec<Parsed>),
+}
+
+impl Parsed {
+    fn of(bytes: &mut &[u8]) -> Self {
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap();
+        let (kind, line) = (bytes[0], std::str::from_utf8(&bytes[1..end]).unwrap().to_owned());
+        *bytes = &bytes[end + 2..];
+        match kind {
+            b':' => Self::Number(line.parse().unwrap()),
+            b'*' => Self::Array((0..line.parse::<i64>().unwrap()).map(|_| Self::of(bytes)).collect()),
+            b'$' => {
+                let (text, rest) = bytes.split_at(line.parse().unwrap());
+                *bytes = &rest[2..];
+                Self::Text(String::from_utf8(text.to_vec()).unwrap())
+            }
+            _ => Self::Text(line),
+        }
+    }
+
+    fn array(&self) -> &[Self] {
+        let Self::Array(elements) = self else { panic!("{self:?}") };
+        elements
+    }
+
+    fn texts(&self) -> BTreeSet<String> {
+        let texts = self.array().iter().map(|text| match text {
+            Self::Text(text) => text.clone(),
+            other => panic!("{other:?}"),
+        });
+        texts.collect()
+    }
+}
+
+/// Flags of Redis' that mean nothing here: there are no scripts to be busy with, no loading in the background, and `EXEC` is in no slow
+/// log anyway.
+const NOT_TOLD: [&str; 3] = ["allow_busy", "no_async_loading", "skip_slowlog"];
+
+/// Commands that Redis 7.0 does not have.
+const LATER: [&str; 2] = ["client|setinfo", "client|no-touch"];
+
+#[test]
+fn every_command_is_described_as_redis_does() {
+    let Some(real) = RealServer::start(&[]) else { return };
+    let own = Fixture::new();
+    let (mut ours, mut theirs) = (own.client(), real.client());
+    let mut differences = Vec::new();
+    for command in table::all_with_subcommands() {
+        let Command { name, .. } = command;
+        if LATER.contains(name) {
+            continue;
+        }
+        let request = format!("COMMAND INFO {name}");
+        let (own_reply, real_reply) = (ours.send(&words(&request)), theirs.send(&words(&request)));
+        let (own_reply, real_reply) = (Parsed::of(&mut &own_reply[..]), Parsed::of(&mut &real_reply[..]));
+        let (Some(Parsed::Array(own)), Some(Parsed::Array(real))) =
+            (own_reply.array().first(), real_reply.array().first())
+        else {
+            differences.push(format!("{name}: Redis has none"));
+            continue;
+        };
+        // Name, arity, first key, last key, step.
+        for field in [0, 1, 3, 4, 5] {
+            if own[field] != real[field] {
+                differences.push(format!("{name}, field {field}: {:?} and not {:?}", own[field], real[field]));
+            }
+        }
+        // Flags and categories.
+        for field in [2, 6] {
+            let mut expected = real[field].texts();
+            expected.retain(|flag| !NOT_TOLD.contains(&flag.as_str()));
+            if own[field].texts() != expected {
+                differences.push(format!("{name}: {:?} and not {expected:?}", own[field].texts()));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "\n{}", differences.join("\n"));
+}

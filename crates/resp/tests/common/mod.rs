@@ -1,0 +1,175 @@
+//! A service without connections: requests go in, replies come out.
+
+#![allow(dead_code)] // each test file uses its part
+
+pub mod redis;
+pub mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
+use ecotone_resp::client::Client;
+use ecotone_resp::command::table;
+use ecotone_resp::execute::{Step, execute};
+use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
+use ecotone_resp::protocol::reply::{Reply, Version};
+use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+use parking_lot::Mutex;
+
+/// A host with settings that are kept and nothing behind them.
+#[derive(Default)]
+pub struct TestHost {
+    pub settings: Mutex<BTreeMap<String, String>>,
+    pub was_shut_down: AtomicBool,
+}
+
+impl Host for TestHost {
+    fn info(&self, _: &str) -> Vec<InfoSection> {
+        Vec::new()
+    }
+
+    fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String> {
+        let settings = self.settings.lock();
+        settings.iter().filter(|(name, _)| matches(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
+        let mut known = self.settings.lock();
+        for (name, _) in settings {
+            if !known.contains_key(name) {
+                return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
+            }
+        }
+        known.extend(settings.iter().cloned());
+        Ok(())
+    }
+
+    fn rewrite(&self) -> Result<(), String> {
+        Err("The server is running without a config file".into())
+    }
+
+    fn shut_down(&self, _: bool) {
+        self.was_shut_down.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A service over a store in a folder of its own.
+pub struct Fixture {
+    pub service: Service,
+    pub host: Arc<TestHost>,
+    pub directory: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        Self::with(StoreOptions { durability: Durability::None, ..StoreOptions::default() }.with_separation(128))
+    }
+
+    pub fn with(options: StoreOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self::at(directory, options)
+    }
+
+    pub fn at(directory: tempfile::TempDir, options: StoreOptions) -> Self {
+        let durability = options.durability;
+        let store = Arc::new(Store::open(directory.path(), OpenMode::CreateOrOpen, options).unwrap());
+        let host = Arc::new(TestHost::default());
+        let keyspace = Keyspace::open(store, durability).unwrap();
+        let service = Service::new(keyspace, Limits::default(), host.clone());
+        Self { service, host, directory }
+    }
+
+    /// Changes keys past all commands, and commits.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Keys<'_>) -> T) -> T {
+        let mut group = Group::new(self.service.keyspace.clone());
+        group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed);
+        let changed = change(&mut group.keys(Waiting::Allowed));
+        group.commit(Waiting::Allowed).unwrap();
+        changed
+    }
+
+    /// Puts a large collection of no special kind under `key`: its elements are `0` to `elements - 1`, each with its number as value.
+    pub fn plant_large(&self, key: &str, of: Type, elements: u32) -> CollectionId {
+        self.change(|keys| {
+            let id = keys.new_collection(key.as_bytes()).unwrap();
+            for number in 0..elements {
+                let number = number.to_string();
+                keys.set_element(id, number.as_bytes(), number.as_bytes()).unwrap();
+            }
+            let payload = [&id.encode()[..], b"common"].concat();
+            keys.set(key.as_bytes(), Tag::large(of), None, &payload).unwrap();
+            id
+        })
+    }
+
+    /// Asks a new client's requests and compares the replies. Keys that a command makes which is not there yet are planted.
+    pub fn check(requests: &[(&str, &str)]) {
+        let fixture = Self::new();
+        let mut client = fixture.client();
+        for (request, reply) in requests {
+            match request.split_once(' ') {
+                Some(("RPUSH", rest)) if table::find(b"rpush").is_none() => {
+                    let key = rest.split(' ').next().unwrap().as_bytes();
+                    fixture.change(|keys| keys.set(key, Tag::small(Type::List), None, b"planted")).unwrap();
+                }
+                _ => assert_eq!(client.ask(request), *reply, "{request}"),
+            }
+        }
+    }
+
+    pub fn client(&self) -> TestClient<'_> {
+        let info = self.service.clients.add("127.0.0.1:1".into(), "127.0.0.1:6379".into(), 100).unwrap();
+        let is_authenticated = self.service.limits.read().password.is_none();
+        TestClient {
+            service: &self.service,
+            client: Client::new(info, is_authenticated),
+            reply: Reply::new(Version::Resp2),
+        }
+    }
+}
+
+/// A client that waits for each reply.
+pub struct TestClient<'f> {
+    pub service: &'f Service,
+    pub client: Client,
+    reply: Reply,
+}
+
+impl TestClient<'_> {
+    /// From now on replies are of this version.
+    pub fn speak(&mut self, version: Version) {
+        self.reply.set_version(version);
+    }
+
+    /// The bytes of the reply to one request.
+    pub fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
+        let mut group = Group::new(self.service.keyspace.clone());
+        let reply = self.run(&mut group, arguments, Waiting::Allowed).unwrap();
+        group.commit(Waiting::Allowed).unwrap();
+        reply
+    }
+
+    /// The same in a group that may hold more already, and is committed by the caller; or here, where the request needs waiting.
+    pub fn send_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Vec<u8> {
+        if let Ok(reply) = self.run(group, arguments, Waiting::Never) {
+            return reply;
+        }
+        group.commit(Waiting::Allowed).unwrap();
+        self.run(group, arguments, Waiting::Allowed).unwrap()
+    }
+
+    fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
+        match execute(self.service, &mut self.client, group, arguments, &mut self.reply, waiting) {
+            Step::Done { .. } => Ok(self.reply.take()),
+            step => Err(step),
+        }
+    }
+
+    /// The same of a request in words, without quotes, with the reply as text.
+    pub fn ask(&mut self, request: &str) -> String {
+        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+        String::from_utf8_lossy(&self.send(&arguments)).into_owned()
+    }
+}

@@ -1,0 +1,114 @@
+//! Random commands to a Redis server and to this one: the replies are the same bytes.
+//!
+//! A family of commands takes part with a file of [`generate::Family`] and one line in [`FAMILIES`]. Where a reply is not the same bytes
+//! by its nature (a time, a set), its line in the family says how to compare. Nothing may depend on how fast the test runs: what expires
+//! does so long before or long after.
+//!
+//! A failure shows the seed and few commands that still fail alone.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+#[path = "../common/mod.rs"]
+mod common;
+mod generate;
+mod hashes;
+mod keys;
+mod sides;
+mod sorted_sets;
+mod strings;
+mod table;
+
+use common::Fixture;
+use common::redis::RealRedis;
+use ecotone_engine::{Durability, StoreOptions};
+use ecotone_resp::protocol::reply::Version;
+use generate::{Family, Random, Request};
+use sides::{Here, Side, There, first_difference};
+
+const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, sorted_sets::FAMILY];
+
+/// Collections by themselves: among all commands few live long enough to become large.
+const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[sorted_sets::FAMILY]];
+
+/// Commands for each seed.
+const COMMANDS: usize = 3000;
+
+fn requests(families: &[Family], seed: u64) -> Vec<Request> {
+    let mut random = Random::new(seed);
+    (0..COMMANDS).map(|_| random.request(families)).chain(generate::closing_requests()).collect()
+}
+
+/// Compares, and where that fails looks for few requests that do.
+fn compare(families: &[Family], seed: u64, ours: &mut dyn Side, other: &mut dyn Side) {
+    let requests = requests(families, seed);
+    let Some(failed) = first_difference(&requests, ours, other) else { return };
+    let mut kept: Vec<Request> = requests[..=failed.at].to_vec();
+    let mut part = kept.len() / 2;
+    while part > 0 {
+        let mut begin = 0;
+        while begin + part < kept.len() {
+            let mut fewer = kept.clone();
+            fewer.drain(begin..begin + part);
+            match first_difference(&fewer, ours, other) {
+                Some(failed) => kept = fewer[..=failed.at].to_vec(),
+                None => begin += part,
+            }
+        }
+        part /= 2;
+    }
+    // What depends on groups or flushes may not fail again.
+    let shown = first_difference(&kept, ours, other).unwrap_or(failed);
+    let list: Vec<String> = kept.iter().map(|request| format!("  {request}\n")).collect();
+    panic!("seed {seed}\n{}{shown}", list.concat());
+}
+
+fn compare_with_redis(families: &[Family], seeds: std::ops::Range<u64>, version: Version) {
+    let redis = RealRedis::start();
+    for seed in seeds {
+        let fixture = Fixture::new();
+        let number = if version == Version::Resp2 { 2 } else { 3 };
+        let mut there = There::new(redis.client(number));
+        compare(families, seed, &mut Here::new(&fixture, version, seed, 1), &mut there);
+    }
+}
+
+#[test]
+fn replies_are_those_of_redis_in_resp2() {
+    compare_with_redis(FAMILIES, 0..4, Version::Resp2);
+}
+
+#[test]
+fn replies_are_those_of_redis_in_resp3() {
+    compare_with_redis(FAMILIES, 4..8, Version::Resp3);
+}
+
+#[test]
+fn large_collections_are_those_of_redis() {
+    for families in COLLECTIONS {
+        compare_with_redis(families, 20..23, Version::Resp2);
+        compare_with_redis(families, 23..25, Version::Resp3);
+    }
+}
+
+#[test]
+fn groups_and_flushes_change_no_reply() {
+    for seed in 100..106 {
+        compare_groups(FAMILIES, seed);
+    }
+    for families in COLLECTIONS {
+        (106..109).for_each(|seed| compare_groups(families, seed));
+    }
+}
+
+fn compare_groups(families: &[Family], seed: u64) {
+    let mut random = Random::new(seed);
+    let options = StoreOptions {
+        memtable_bytes: (64 << 10) << random.below(3),
+        durability: Durability::None,
+        ..StoreOptions::default()
+    };
+    let (plain, small) = (Fixture::new(), Fixture::with(options.with_separation(1 << random.below(10))));
+    let most = 2 + random.below(15);
+    let mut one_by_one = Here::new(&plain, Version::Resp2, seed, 1);
+    compare(families, seed, &mut Here::new(&small, Version::Resp2, seed, most), &mut one_by_one);
+}

@@ -1,0 +1,245 @@
+//! INFO, CONFIG, SLOWLOG, MEMORY, DEBUG, SAVE and what else is for who runs the server.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{Fixture, TestClient};
+use ecotone_resp::client::Then;
+use ecotone_resp::command::table;
+use ecotone_resp::service::Limits;
+
+/// Sections by name, each with its lines, in order.
+fn info(client: &mut TestClient<'_>, request: &str) -> Vec<(String, BTreeMap<String, String>)> {
+    let reply = client.ask(request);
+    let (_, text) = reply.split_once("\r\n").unwrap();
+    let sections = text.split("# ").skip(1).map(|section| {
+        let mut lines = section.lines();
+        let name = lines.next().unwrap().to_owned();
+        let lines = lines.filter_map(|line| line.split_once(':')).map(|(key, value)| (key.into(), value.into()));
+        (name, lines.collect())
+    });
+    sections.collect()
+}
+
+fn names(sections: &[(String, BTreeMap<String, String>)]) -> String {
+    sections.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn info_shows_the_sections_that_are_asked_for_in_redis_order() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let by_default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
+    for (request, expected) in [
+        ("INFO", by_default),
+        ("INFO default", by_default),
+        ("INFO DEFAULT commandstats", &by_default.replace("Errorstats", "Commandstats Errorstats")),
+        ("INFO all", &by_default.replace("Errorstats", "Commandstats Errorstats")),
+        ("INFO everything server", &by_default.replace("Errorstats", "Commandstats Errorstats")),
+        ("INFO keyspace SERVER server cPu", "Server CPU Keyspace"),
+        ("INFO nothing", ""),
+    ] {
+        assert_eq!(names(&info(&mut client, request)), expected, "{request}");
+    }
+    assert_eq!(client.ask("INFO nothing"), "$0\r\n\r\n");
+    assert_eq!(client.ask("INFO cluster"), "$30\r\n# Cluster\r\ncluster_enabled:0\r\n\r\n");
+    client.ask("HELLO 3");
+    assert!(client.ask("INFO server").starts_with('='));
+}
+
+#[test]
+fn info_tells_what_has_happened() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for request in ["SET a 1", "GET a", "GET b", "GET", "NOTHING", "CLIENT ID", "SELECT 1"] {
+        client.ask(request);
+    }
+    let sections: BTreeMap<_, _> = info(&mut client, "INFO all").into_iter().collect();
+    assert_eq!(sections["Stats"]["keyspace_hits"], "1");
+    assert_eq!(sections["Stats"]["keyspace_misses"], "1");
+    assert_eq!(sections["Stats"]["total_error_replies"], "3");
+    assert_eq!(sections["Errorstats"]["errorstat_ERR"], "count=3");
+    assert_eq!(sections["Keyspace"]["db0"], "keys=1,expires=0,avg_ttl=0");
+    assert_eq!(sections["Clients"]["connected_clients"], "1");
+    let of = |name: &str| sections["Commandstats"][name].clone();
+    assert!(of("cmdstat_get").starts_with("calls=2,usec="), "{}", of("cmdstat_get"));
+    assert!(of("cmdstat_get").ends_with(",rejected_calls=1,failed_calls=0"), "{}", of("cmdstat_get"));
+    assert!(of("cmdstat_select").ends_with(",rejected_calls=0,failed_calls=1"));
+    assert!(of("cmdstat_client|id").starts_with("calls=1,"));
+    assert!(!sections["Commandstats"].contains_key("cmdstat_hello"));
+    let resident: u64 = sections["Memory"]["used_memory_rss"].parse().unwrap();
+    let peak: u64 = sections["Memory"]["used_memory_peak"].parse().unwrap();
+    assert!(resident > 1 << 20 && peak >= resident);
+    assert_eq!(sections["Server"]["run_id"].len(), 40);
+    assert_eq!(client.ask("CONFIG RESETSTAT"), "+OK\r\n");
+    let sections: BTreeMap<_, _> = info(&mut client, "INFO all").into_iter().collect();
+    assert_eq!(sections["Stats"]["keyspace_hits"], "0");
+    assert!(sections["Errorstats"].is_empty());
+    assert!(!sections["Commandstats"].contains_key("cmdstat_get"));
+}
+
+#[test]
+fn config_is_the_hosts_and_changes_all_or_nothing() {
+    let fixture = Fixture::new();
+    let set = |name: &str, value: &str| fixture.host.settings.lock().insert(name.into(), value.into());
+    for (name, value) in [("save", ""), ("appendonly", "no"), ("maxclients", "10")] {
+        set(name, value);
+    }
+    let mut client = fixture.client();
+    assert_eq!(
+        client.ask("CONFIG GET SAVE append*"),
+        "*4\r\n$10\r\nappendonly\r\n$2\r\nno\r\n$4\r\nSAVE\r\n$0\r\n\r\n"
+    );
+    assert_eq!(client.ask("CONFIG GET nothing"), "*0\r\n");
+    assert_eq!(client.ask("CONFIG SET MaxClients 20 save x"), "+OK\r\n");
+    assert_eq!(client.ask("CONFIG GET max*"), "*2\r\n$10\r\nmaxclients\r\n$2\r\n20\r\n");
+    let unknown = "-ERR Unknown option or number of arguments for CONFIG SET - 'nothing'\r\n";
+    assert_eq!(client.ask("CONFIG SET maxclients 30 nothing 1"), unknown);
+    let twice = "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - duplicate parameter\r\n";
+    assert_eq!(client.ask("CONFIG SET maxclients 30 MAXCLIENTS 40"), twice);
+    assert_eq!(client.ask("CONFIG SET maxclients 30 save"), "-ERR syntax error\r\n");
+    assert!(client.send(&[b"CONFIG", b"SET", b"maxclients", b"\xff"]).starts_with(b"-ERR CONFIG SET failed"));
+    assert_eq!(client.ask("CONFIG GET max*"), "*2\r\n$10\r\nmaxclients\r\n$2\r\n20\r\n");
+    assert_eq!(client.ask("CONFIG REWRITE"), "-ERR The server is running without a config file\r\n");
+    client.ask("HELLO 3");
+    assert!(client.ask("CONFIG GET save").starts_with("%1\r\n"));
+}
+
+#[test]
+fn the_slow_log_can_be_read_and_cleared() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.ask("CLIENT SETNAME me");
+    for id in 0..12 {
+        let words: [&[u8]; 2] = [b"GET", b"key"];
+        fixture.service.slowlog.add(&words, id, Duration::from_micros(1500), "127.0.0.1:1", b"me", 100);
+    }
+    assert_eq!(client.ask("SLOWLOG LEN"), ":12\r\n");
+    assert!(client.ask("SLOWLOG GET").starts_with("*10\r\n*6\r\n:11\r\n:11\r\n:1500\r\n*2\r\n$3\r\nGET\r\n"));
+    assert!(client.ask("SLOWLOG GET -1").starts_with("*12\r\n"));
+    let entry = "*1\r\n*6\r\n:11\r\n:11\r\n:1500\r\n*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n$11\r\n127.0.0.1:1\r\n$2\r\nme\r\n";
+    assert_eq!(client.ask("SLOWLOG GET 1"), entry);
+    assert_eq!(client.ask("SLOWLOG GET 0"), "*0\r\n");
+    assert_eq!(client.ask("SLOWLOG RESET"), "+OK\r\n");
+    assert_eq!(client.ask("SLOWLOG LEN"), ":0\r\n");
+}
+
+#[test]
+fn who_rests_or_closes_is_told_to_the_connection() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for (request, reply, then) in [
+        ("DEBUG SLEEP 0.25", "+OK\r\n", Then::Rest(Duration::from_millis(250))),
+        ("DEBUG SLEEP x", "+OK\r\n", Then::Rest(Duration::ZERO)),
+        ("DEBUG SLEEP -1", "+OK\r\n", Then::Rest(Duration::ZERO)),
+        ("DEBUG SLEEP nan", "+OK\r\n", Then::Rest(Duration::ZERO)),
+        ("WAIT 1 50", ":0\r\n", Then::Rest(Duration::from_millis(50))),
+        ("WAIT 0 50", ":0\r\n", Then::Go),
+        ("WAIT 1 0", ":0\r\n", Then::Go),
+        ("WAIT 1 9223372036854775807", "-ERR timeout is out of range\r\n", Then::Go),
+        ("SHUTDOWN ABORT", "-ERR No shutdown in progress.\r\n", Then::Go),
+    ] {
+        assert_eq!(client.ask(request), reply, "{request}");
+        assert_eq!(std::mem::take(&mut client.client.then), then, "{request}");
+    }
+    client.ask("MULTI");
+    client.ask("WAIT 1 50");
+    assert_eq!(client.ask("SHUTDOWN"), "-ERR Command not allowed inside a transaction\r\n");
+    client.ask("DISCARD");
+    client.ask("MULTI");
+    client.ask("WAIT 1 50");
+    assert_eq!(client.ask("EXEC"), "*1\r\n:0\r\n");
+    assert_eq!(client.client.then, Then::Go);
+    assert!(!fixture.host.was_shut_down.load(Ordering::SeqCst));
+    assert_eq!(client.ask("SHUTDOWN NOSAVE NOW"), "");
+    assert_eq!(client.client.then, Then::Close);
+    assert!(fixture.host.was_shut_down.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_save_puts_into_tables_what_is_in_memory() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let memory_tables = || fixture.service.keyspace.store().counters().flushes;
+    let saved = |client: &mut TestClient<'_>| -> BTreeMap<_, _> { info(client, "INFO persistence").remove(0).1 };
+    client.ask("SET a 1");
+    assert_ne!(saved(&mut client)["rdb_changes_since_last_save"], "0");
+    let before = memory_tables();
+    assert_eq!(client.ask("SAVE"), "+OK\r\n");
+    assert!(memory_tables() > before);
+    assert_eq!(saved(&mut client)["rdb_changes_since_last_save"], "0");
+    assert_eq!(saved(&mut client)["rdb_saves"], "1");
+    client.ask("SET a 2");
+    assert_eq!(client.ask("BGSAVE SCHEDULE"), "+Background saving started\r\n");
+    fixture.service.saves.finish();
+    let lines = saved(&mut client);
+    assert_eq!((lines["rdb_saves"].as_str(), lines["rdb_last_bgsave_status"].as_str()), ("2", "ok"));
+    assert_eq!(lines["rdb_bgsave_in_progress"], "0");
+    let last: u64 = client.ask("LASTSAVE")[1..].trim().parse().unwrap();
+    assert_eq!(lines["rdb_last_save_time"], last.to_string());
+}
+
+#[test]
+fn two_saves_do_not_run_at_once() {
+    let fixture = Fixture::new();
+    fixture.client().ask("SET a 1");
+    // Whatever wins: a refusal has this text, and every client is answered.
+    let refused = "-ERR Background save already in progress\r\n";
+    let ask = |request: &str| fixture.client().ask(request);
+    let replies: Vec<String> = std::thread::scope(|scope| {
+        let threads = ["BGSAVE", "BGSAVE", "SAVE", "BGSAVE"].map(|request| scope.spawn(move || ask(request)));
+        threads.map(|thread| thread.join().unwrap()).to_vec()
+    });
+    let succeeded = replies.iter().filter(|reply| reply.as_str() != refused).count();
+    fixture.service.saves.finish();
+    assert!(succeeded >= 1, "{replies:?}");
+    assert_eq!(fixture.service.saves.last().number, succeeded as u64);
+}
+
+#[test]
+fn memory_usage_is_what_is_stored() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.ask("SET key 12345");
+    client.ask("SET key:longer 12345");
+    client.send(&[b"SET", b"big", &[b'x'; 5000]]);
+    let mut bytes = |key: &str| -> i64 { client.ask(&format!("MEMORY USAGE {key}"))[1..].trim().parse().unwrap() };
+    assert_eq!(bytes("key:longer") - bytes("key"), 7);
+    assert_eq!(bytes("big") - bytes("key"), 5000 - 5);
+    assert!((13..32).contains(&bytes("key")));
+    assert_eq!(client.ask("MEMORY USAGE nothing"), "$-1\r\n");
+}
+
+#[test]
+fn every_entry_of_the_table_is_sound() {
+    let mut names = std::collections::BTreeSet::new();
+    for command in table::all_with_subcommands() {
+        assert!(names.insert(command.name), "{} twice", command.name);
+        assert_eq!(command.name, command.name.to_lowercase());
+        assert_ne!(command.arity, 0, "{}", command.name);
+        assert!(command.summary.ends_with('.'), "{}", command.name);
+        assert!(std::ptr::eq(table::find_full(command.name.to_uppercase().as_bytes()).unwrap(), command));
+        for subcommand in command.subcommands {
+            assert_eq!(subcommand.name.split('|').next().unwrap(), command.name);
+        }
+    }
+    for none in [&b"client|"[..], b"client|nothing", b"|id", b"get|get", b"", b"client|id|id"] {
+        assert!(table::find_full(none).is_none());
+    }
+}
+
+#[test]
+fn who_is_in_stays_in_when_a_password_is_set() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    *fixture.service.limits.write() = Arc::new(Limits { password: Some("x".into()), ..Limits::default() });
+    // Who is in stays in, as in Redis; who comes later is asked.
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    assert!(fixture.client().ask("PING").starts_with("-NOAUTH"));
+}

@@ -1,0 +1,242 @@
+//! Connections: what clients may do to the server and to each other.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::Fixture;
+use common::wire::{Wire, request};
+use ecotone_engine::{Durability, SpaceLimits, StoreOptions};
+use ecotone_resp::serve::{Listen, Server};
+use ecotone_resp::service::{Limits, Service};
+
+struct Served {
+    server: Server,
+    service: Arc<Service>,
+    address: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+fn served(limits: Limits, options: StoreOptions, lanes: usize) -> Served {
+    let Fixture { service, directory, .. } = Fixture::with(options);
+    *service.limits.write() = Arc::new(limits);
+    let service = Arc::new(service);
+    let listen = Listen { addresses: vec!["127.0.0.1:0".parse().unwrap()], lanes, ..Listen::default() };
+    let server = Server::start(service.clone(), &listen, None).unwrap();
+    let address = server.listening().addresses[0];
+    Served { server, service, address, _directory: directory }
+}
+
+fn plain() -> Served {
+    served(Limits::default(), StoreOptions::default().with_separation(128), 2)
+}
+
+/// Looks until it is so; a test that waits for what never comes fails.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn requests_in_a_row_are_answered_in_their_order_however_they_come() {
+    let served = plain();
+    let mut all = Vec::new();
+    let mut expected = Vec::new();
+    for number in 0..2000_usize {
+        let value = vec![b'a' + (number % 26) as u8; number % 300];
+        let key = format!("key{}", number % 7);
+        all.extend(request(&[b"SET", key.as_bytes(), &value]));
+        expected.extend_from_slice(b"+OK\r\n");
+        all.extend(request(&[b"GET", key.as_bytes()]));
+        expected.extend(format!("${}\r\n", value.len()).into_bytes());
+        expected.extend([&value[..], b"\r\n"].concat());
+    }
+    for piece in [1 << 20, 7919, 4096, 97] {
+        let mut wire = Wire::to(served.address);
+        std::thread::scope(|scope| {
+            let mut sending = wire.stream.try_clone().unwrap();
+            let all = &all;
+            scope.spawn(move || all.chunks(piece).for_each(|piece| sending.write_all(piece).unwrap()));
+            let mut replied = vec![0; expected.len()];
+            wire.stream.read_exact(&mut replied).unwrap();
+            assert!(replied == expected, "in pieces of {piece}");
+        });
+    }
+    served.server.stop();
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_owed_little_and_holds_up_nobody() {
+    let limits = Limits { send: Duration::from_secs(1), ..Limits::default() };
+    let served = served(limits, StoreOptions::default(), 1);
+    let mut other = Wire::to(served.address);
+    let big = vec![b'x'; 1 << 20];
+    other.send(&request(&[b"SET", b"big", &big]));
+    assert_eq!(other.reply(), b"+OK\r\n");
+    // It asks for 200 MiB and reads nothing.
+    let slow = Wire::to(served.address);
+    let mut asking = slow.stream.try_clone().unwrap();
+    asking.set_nonblocking(true).unwrap();
+    let _ = asking.write(&request(&[b"GET", b"big"]).repeat(200));
+    let owed = || {
+        served
+            .service
+            .clients
+            .all()
+            .iter()
+            .map(|client| client.output_bytes.load(std::sync::atomic::Ordering::Relaxed))
+            .max()
+    };
+    until("the slow client is owed something", || owed() >= Some(big.len()));
+    let began = Instant::now();
+    let mut asked = 0;
+    while served.service.clients.len() > 1 {
+        assert!(owed() < Some(4 << 20), "{:?}", owed());
+        assert_eq!(other.ask("GET none"), "$-1\r\n");
+        asked += 1;
+        assert!(began.elapsed() < Duration::from_secs(30), "it is disconnected in the end");
+    }
+    assert!(asked > 100, "{asked}");
+    served.server.stop();
+}
+
+#[test]
+fn what_is_beyond_a_limit_is_refused_with_a_reason() {
+    let limits = Limits {
+        clients: 2,
+        argument_bytes: 1000,
+        request_bytes: 5000,
+        transaction_bytes: 100,
+        idle: Some(Duration::from_millis(300)),
+        ..Limits::default()
+    };
+    let served = served(limits, StoreOptions::default(), 1);
+    let mut one = Wire::to(served.address);
+    assert_eq!(one.ask("SET k v"), "+OK\r\n");
+    let _two = Wire::to(served.address);
+    until("both are there", || served.service.clients.len() == 2);
+    let mut three = Wire::to(served.address);
+    assert_eq!(three.reply(), b"-ERR max number of clients reached\r\n");
+    assert_eq!(three.reply(), b"");
+    // One that sends nothing goes; who is active stays.
+    until("the idle one is gone", || {
+        served.service.clients.all().iter().all(|client| client.id == 1) || served.service.clients.is_empty()
+    });
+    let mut long = Wire::to(served.address);
+    long.send(&request(&[b"SET", b"k", &[b'x'; 1001]]));
+    let refused = String::from_utf8(long.reply()).unwrap();
+    assert!(refused.starts_with("-ERR Protocol error: invalid bulk length"), "{refused}");
+    assert_eq!(long.reply(), b"");
+    let mut many = Wire::to(served.address);
+    many.send(&request(&[&[b'x'; 999][..]; 4]));
+    assert!(many.reply().starts_with(b"-ERR unknown command"));
+    let mut many = Wire::to(served.address);
+    let whole = request(&[&[b'x'; 999][..]; 8]);
+    many.send(&whole[..whole.len() - 1]);
+    let refused = String::from_utf8(many.reply()).unwrap();
+    assert!(refused.contains("longer than 5000 bytes"), "{refused}");
+    let mut queued = Wire::to(served.address);
+    queued.ask("MULTI");
+    assert_eq!(queued.ask(&format!("SET k {}", "v".repeat(90))), "+QUEUED\r\n");
+    assert!(queued.ask("SET k v12345").starts_with("-ERR the transaction is too long"));
+    assert!(queued.ask("EXEC").starts_with("-EXECABORT"));
+    served.server.stop();
+}
+
+#[test]
+fn a_password_is_asked_for_and_what_comes_before_it_is_kept_short() {
+    let limits = Limits { password: Some("secret".into()), ..Limits::default() };
+    let served = served(limits, StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address);
+    assert_eq!(wire.ask("GET k"), "-NOAUTH Authentication required.\r\n");
+    let mut long = Wire::to(served.address);
+    long.send(&request(&[&[b'x'][..]; 11]));
+    assert!(long.reply().starts_with(b"-ERR Protocol error: unauthenticated multibulk length"));
+    let mut long = Wire::to(served.address);
+    long.send(b"*1\r\n$16385\r\n");
+    assert!(long.reply().starts_with(b"-ERR Protocol error: unauthenticated bulk length"));
+    served.server.stop();
+}
+
+#[test]
+fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
+    let space = SpaceLimits { max_bytes: Some(48 << 20), reserve_bytes: Some(8 << 20) };
+    let options = StoreOptions { space, memtable_bytes: 2 << 20, ..StoreOptions::default() };
+    let served = served(Limits::default(), options, 1);
+    let mut wire = Wire::to(served.address);
+    assert_eq!(wire.ask("SET first 1"), "+OK\r\n");
+    // Nothing that compresses.
+    let mut state = 1_u64;
+    let value: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(256 * 1024)
+    .collect();
+    let refused = (0..10_000).find_map(|number| {
+        // A pipeline with reads between: each gets its own answer.
+        let key = format!("key{number}");
+        wire.send(
+            &[request(&[b"GET", b"first"]), request(&[b"SET", key.as_bytes(), &value]), request(&[b"GET", b"first"])]
+                .concat(),
+        );
+        assert_eq!(wire.reply(), b"$1\r\n1\r\n");
+        let answer = wire.reply();
+        assert_eq!(wire.reply(), b"$1\r\n1\r\n");
+        (answer != b"+OK\r\n").then_some((key, answer))
+    });
+    let (key, answer) = refused.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("-OOM ") && answer.contains("space.max_bytes"), "{answer}");
+    assert_eq!(wire.ask(&format!("GET {key}")), "$-1\r\n");
+    served.server.stop();
+}
+
+#[test]
+fn in_each_durability_a_write_is_answered_and_there_after_a_restart() {
+    for durability in [Durability::None, Durability::EverySecond, Durability::Always] {
+        let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
+        let Served { server, service, address, _directory: directory } = served(Limits::default(), options.clone(), 2);
+        std::thread::scope(|scope| {
+            for client in 0..8 {
+                scope.spawn(move || {
+                    let mut wire = Wire::to(address);
+                    for number in 0..50 {
+                        let key = format!("{client}:{number}");
+                        assert_eq!(wire.ask(&format!("SET {key} {}", "v".repeat(number * 10 + 1))), "+OK\r\n");
+                    }
+                });
+            }
+        });
+        server.stop();
+        drop(service);
+        let fixture = Fixture::at(directory, options);
+        let mut client = fixture.client();
+        for key in ["0:0", "7:49", "3:20"] {
+            assert!(client.ask(&format!("GET {key}")).ends_with("v\r\n"), "{durability:?} {key}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_stops_sends_what_it_owes() {
+    let served = plain();
+    let mut wires: Vec<Wire> = (0..10).map(|_| Wire::to(served.address)).collect();
+    for wire in &mut wires {
+        assert_eq!(wire.ask("SET k v"), "+OK\r\n");
+    }
+    let address = served.address;
+    served.server.stop();
+    for wire in &mut wires {
+        assert_eq!(wire.reply(), b"");
+    }
+    assert!(std::net::TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,213 @@
+//! Large sets as keys, and scans of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use ecotone_engine::Direction;
+use ecotone_resp::execute::{Step, execute};
+use ecotone_resp::keyspace::{CollectionId, Group, Waiting};
+use ecotone_resp::protocol::reply::{Reply, Version};
+
+use crate::common::redis::{elements, text};
+use crate::common::{Fixture, TestClient};
+
+const MEMBERS: u32 = 1000;
+
+fn fill(client: &mut TestClient<'_>, key: &str) {
+    for hundred in 0..MEMBERS / 100 {
+        let pairs: Vec<String> = (0..100).map(|n| format!("{} m{}", hundred * 100 + n, hundred * 100 + n)).collect();
+        assert_eq!(client.ask(&format!("ZADD {key} {}", pairs.join(" "))), ":100\r\n");
+    }
+}
+
+fn id(fixture: &Fixture, key: &str) -> CollectionId {
+    fixture.change(|keys| keys.entry(key.as_bytes()).unwrap().unwrap().collection().unwrap().unwrap())
+}
+
+fn entries(fixture: &Fixture, id: CollectionId) -> usize {
+    let mut entries = 0;
+    fixture.change(|keys| {
+        keys.visit_all_elements(id, Direction::Forward, |_, _| {
+            entries += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    });
+    entries
+}
+
+#[test]
+fn a_large_set_that_is_gone_leaves_nothing() {
+    let all: Vec<String> = (0..MEMBERS).map(|number| format!("m{number}")).collect();
+    let removals = [
+        "DEL z".to_owned(),
+        "GETSET other 1".to_owned(),
+        "SET z 1 XX".to_owned(),
+        "RENAME other z".to_owned(),
+        "PEXPIREAT z 1".to_owned(),
+        "ZREMRANGEBYRANK z 0 -1".to_owned(),
+        "ZREMRANGEBYSCORE z -inf +inf".to_owned(),
+        "ZPOPMAX z 5000".to_owned(),
+        format!("ZREM z {}", all.join(" ")),
+    ];
+    for request in removals {
+        let fixture = Fixture::new();
+        let mut client = fixture.client();
+        client.ask("SET other 1");
+        fill(&mut client, "z");
+        let id = id(&fixture, "z");
+        assert_eq!(entries(&fixture, id), 2 * MEMBERS as usize);
+        let reply = client.ask(&request);
+        assert!(!reply.starts_with('-'), "{request}: {reply}");
+        let is_gone = !request.starts_with("GETSET");
+        let reclaimed = fixture.service.keyspace.reclaim_known(9).unwrap().collections;
+        assert_eq!(reclaimed, u64::from(is_gone), "{request}");
+        assert_eq!(entries(&fixture, id), if is_gone { 0 } else { 2 * MEMBERS as usize }, "{request}");
+        assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0, "{request}");
+    }
+}
+
+#[test]
+fn a_large_set_moves_and_is_copied_whole() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fill(&mut client, "z");
+    assert_eq!(client.ask("RENAME z moved"), "+OK\r\n");
+    assert_eq!(client.ask("COPY moved copied"), ":1\r\n");
+    assert_eq!(client.ask("ZADD moved XX CH -1 m500"), ":1\r\n");
+    assert_eq!(client.ask("ZREM copied m0"), ":1\r\n");
+    assert_eq!(client.ask("ZRANK moved m500"), ":0\r\n");
+    assert_eq!(client.ask("ZRANK copied m500"), ":499\r\n");
+    assert_eq!(client.ask("ZREVRANK copied m999"), ":0\r\n");
+    assert_eq!(client.ask("ZCARD moved"), ":1000\r\n");
+    assert_eq!(client.ask("ZCARD copied"), ":999\r\n");
+    assert_eq!(client.ask("ZCOUNT copied (10 (20"), ":9\r\n");
+    assert_eq!(client.ask("EXPIRE moved 100"), ":1\r\n");
+    assert_eq!(client.ask("ZRANGE moved -2 -1"), "*2\r\n$4\r\nm998\r\n$4\r\nm999\r\n");
+    assert_eq!(client.ask("ZREVRANGE moved -2 -1"), "*2\r\n$2\r\nm0\r\n$4\r\nm500\r\n");
+    assert_eq!(client.ask("ZRANGEBYSCORE moved 500 +inf LIMIT 0 2"), "*2\r\n$4\r\nm501\r\n$4\r\nm502\r\n");
+}
+
+#[test]
+fn a_command_that_fails_leaves_a_large_set_as_it_was() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fill(&mut client, "z");
+    let id = id(&fixture, "z");
+    let longer = "x".repeat(70_000);
+    let reply = client.ask(&format!("ZADD z 1 new 2 m7 3 {longer}"));
+    assert!(reply.starts_with("-ERR the member has"), "{reply}");
+    assert_eq!(client.ask("ZSCORE z m7"), "$1\r\n7\r\n");
+    assert_eq!(client.ask("ZSCORE z new"), "$-1\r\n");
+    assert_eq!((client.ask("ZCARD z").as_str(), entries(&fixture, id)), (":1000\r\n", 2 * MEMBERS as usize));
+}
+
+#[test]
+fn a_range_goes_no_further_than_its_limit() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for thousand in 0..5 {
+        let pairs: Vec<String> = (0..1000).map(|n| format!("{n} m{}", thousand * 1000 + n)).collect();
+        client.ask(&format!("ZADD z {}", pairs.join(" ")));
+    }
+    let mut group = Group::new(fixture.service.keyspace.clone());
+    let mut reply = Reply::new(Version::Resp2);
+    // Who never waits gives up after a thousand entries or so.
+    let mut at_once = |request: &str| {
+        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
+        let step = execute(client.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Never);
+        matches!(step, Step::Done { .. })
+    };
+    for request in [
+        "ZRANGEBYSCORE z 1 +inf LIMIT 0 100",
+        "ZREVRANGEBYSCORE z 900 -inf LIMIT 10 100",
+        "ZRANGE z 0 99",
+        "ZRANGE z -100 -1",
+        "ZREVRANGE z 4900 -1",
+        "ZCOUNT z 7 8",
+        "ZPOPMAX z 100",
+        "ZSCAN z 0 COUNT 100",
+        "ZRANK z m7",
+        "ZRANDMEMBER z 10",
+        "ZREMRANGEBYSCORE z 10 12",
+    ] {
+        assert!(at_once(request), "{request}");
+    }
+    for request in ["ZRANGE z 0 -1", "ZCOUNT z -inf +inf", "ZREMRANGEBYRANK z 0 4000", "ZRANGE z 2000 2001"] {
+        assert!(!at_once(request), "{request}");
+    }
+}
+
+/// Goes through `z`, with `between` after each step. How often each member was returned.
+fn scan(
+    client: &mut TestClient<'_>,
+    options: &str,
+    mut between: impl FnMut(&mut TestClient<'_>),
+) -> BTreeMap<String, u32> {
+    let mut found = BTreeMap::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let request = format!("ZSCAN z {cursor}{options}");
+        let reply = client.send(&request.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        let answers = elements(&reply).unwrap();
+        for pair in elements(answers[1]).unwrap().chunks(2) {
+            *found.entry(String::from_utf8(text(pair[0]).to_vec()).unwrap()).or_default() += 1;
+        }
+        cursor = String::from_utf8(text(answers[0]).to_vec()).unwrap();
+        if cursor == "0" {
+            return found;
+        }
+        between(client);
+    }
+}
+
+#[test]
+fn a_scan_returns_what_is_there_all_the_time_exactly_once() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fill(&mut client, "z");
+    for options in ["", " COUNT 1", " COUNT 77", " COUNT 100000"] {
+        let mut step = 0;
+        let found = scan(&mut client, options, |client| {
+            // Members come, go and change their scores.
+            step += 1;
+            client.ask(&format!("ZADD z {step} passing{step} {} m{}", step * 3, step % MEMBERS));
+            client.ask(&format!("ZREM z passing{}", step - 1));
+        });
+        let stayed = found.iter().filter(|(name, _)| name.starts_with('m'));
+        assert!(stayed.clone().all(|(_, times)| *times == 1), "{options}");
+        assert_eq!(stayed.count(), MEMBERS as usize, "{options}");
+    }
+    let found = scan(&mut client, " MATCH m99? COUNT 10", |_| ());
+    assert_eq!(found.len(), 10);
+    assert_eq!(client.ask("ZSCAN z 18446744073709551615"), "*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(client.ask("ZSCAN z 4294967296"), "*2\r\n$1\r\n0\r\n*0\r\n");
+}
+
+#[test]
+fn members_are_drawn_from_a_large_set() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fill(&mut client, "z");
+    let mut drawn = |request: &str| -> Vec<Vec<u8>> {
+        let reply = client.send(&request.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        elements(&reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect()
+    };
+    let all: BTreeSet<Vec<u8>> = (0..MEMBERS).map(|number| format!("m{number}").into_bytes()).collect();
+    for count in [1, 10, 300, 600, 999, 1000, 2000] {
+        let members = drawn(&format!("ZRANDMEMBER z {count}"));
+        let different: BTreeSet<_> = members.iter().cloned().collect();
+        assert_eq!((members.len(), different.len()), (count.min(1000), count.min(1000)));
+        assert!(different.is_subset(&all));
+    }
+    let members = drawn("ZRANDMEMBER z -5000");
+    let different: BTreeSet<_> = members.iter().cloned().collect();
+    assert_eq!(members.len(), 5000);
+    // Half of them at the least: one behind a long gap takes the place of others.
+    assert!(different.is_subset(&all) && different.len() > 500, "{}", different.len());
+    for pair in drawn("ZRANDMEMBER z 50 WITHSCORES").chunks(2) {
+        assert_eq!(pair[0], [b"m", &pair[1][..]].concat());
+    }
+    let reply = client.ask("ZRANDMEMBER z -9223372036854775807");
+    assert!(reply.starts_with("-ERR value is out of range, at most"), "{reply}");
+}

@@ -1,0 +1,333 @@
+//! Every setting there is.
+
+use std::sync::LazyLock;
+
+use ecotone_engine::MAX_VALUE_BYTES;
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::policy::PolicyName;
+use ecotone_power::MAX_WATTS;
+use ecotone_resp::serve::Listen;
+use ecotone_resp::service::Limits;
+
+use super::key::{Key, Kind, OFF};
+use crate::store_options::{STORE_OPTIONS, store_options};
+
+/// The parts of the file, and what each is about.
+pub const SECTIONS: &[(&str, &str)] = &[
+    ("server", "The process."),
+    ("clients", "Redis clients: where they are listened for, and what they may take."),
+    (
+        "store",
+        "The store. With `profile = \"small-device\"` other defaults hold; every value that is given is taken as it is.",
+    ),
+    ("space", "How much space the store may take."),
+    ("federation", "Other servers that compact for this one, and for which it compacts."),
+    ("energy", "The model that joules are computed with."),
+];
+
+const MIB: u64 = 1 << 20;
+/// For counts of bytes that memory bounds before.
+const TIB: u64 = 1 << 40;
+
+/// The longest path of a Unix socket that Linux takes.
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// The longest password.
+const PASSWORD_BYTES: usize = 512;
+
+/// The prefix of the options that stand in `[space]`.
+const SPACE: &str = "space_";
+
+/// Every setting, in the order of the file.
+pub fn keys() -> &'static [Key] {
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+        let mut keys = server();
+        keys.extend(clients());
+        keys.extend(store());
+        keys.extend(federation());
+        keys
+    });
+    &KEYS
+}
+
+/// The setting of this path.
+pub(crate) fn find(path: &str) -> Option<&'static Key> {
+    keys().iter().find(|key| key.path == path)
+}
+
+/// The setting that stands for a [store option](STORE_OPTIONS).
+pub(crate) fn path_of_store_option(name: &str) -> String {
+    match name.strip_prefix(SPACE) {
+        Some(name) => format!("space.{name}"),
+        None => format!("store.{name}"),
+    }
+}
+
+fn whole(least: u64, most: u64) -> Kind {
+    Kind::Whole { least, most, word: None }
+}
+
+fn whole_or(word: &'static str, least: u64, most: u64) -> Kind {
+    Kind::Whole { least, most, word: Some(word) }
+}
+
+fn text(what: &'static str, is_one: fn(&str) -> bool) -> Kind {
+    Kind::Text { what, is_one }
+}
+
+fn host_and_port() -> Kind {
+    text("a host and a port, such as 10.0.0.5:7411", |text| {
+        text.rsplit_once(':')
+            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    })
+}
+
+fn key(path: &str, kind: Kind, default: impl ToString, unit: &'static str, about: &str) -> Key {
+    Key { path: path.into(), kind, default: default.to_string(), unit, about: about.into(), is_live: false }
+}
+
+fn live(key: Key) -> Key {
+    Key { is_live: true, ..key }
+}
+
+fn server() -> Vec<Key> {
+    let path = text("a path", |_| true);
+    let name = text("a name of at most 255 bytes", |text| ServerId::new(text).is_ok());
+    let levels = Kind::OneOf(vec!["error", "warn", "info", "debug", "trace"]);
+    vec![
+        key("server.dir", path, "", "", "Folder of the store, made if it is not there. It must be given."),
+        key(
+            "server.name",
+            name,
+            "",
+            "",
+            "Name of this server, unique in its federation; none: the address that others reach it under.",
+        ),
+        key(
+            "server.cores",
+            whole_or("auto", 1, 4096),
+            "auto",
+            "cores",
+            "Cores it may use; `auto`: all of the machine.",
+        ),
+        key(
+            "server.log_level",
+            levels,
+            "info",
+            "",
+            "What is logged, on standard error. The variable RUST_LOG, where it is set, counts instead.",
+        ),
+        key(
+            "server.log_format",
+            Kind::OneOf(vec!["text", "json"]),
+            "text",
+            "",
+            "How it is logged: lines for people, or one JSON object a line.",
+        ),
+    ]
+}
+
+fn clients() -> Vec<Key> {
+    let (limits, listen) = (Limits::default(), Listen::default());
+    let socket = text("a path of at most 107 bytes", |text| text.len() <= SOCKET_PATH_BYTES);
+    let password = text("a text of at most 512 bytes", |text| text.len() <= PASSWORD_BYTES);
+    let slow_after = limits.slow_after.map_or(OFF.into(), |slow_after| slow_after.as_micros().to_string());
+    let idle = limits.idle.map_or(OFF.into(), |idle| idle.as_secs().to_string());
+    vec![
+        key(
+            "clients.listen",
+            Kind::Addresses,
+            "127.0.0.1:6379",
+            "",
+            "Where clients are listened for; `off`: nowhere but at `unix_socket`. Beyond loopback only with a `password`. \
+             Port 0 takes any free one.",
+        ),
+        key("clients.unix_socket", socket, "", "", "Path of a Unix socket besides; none: none."),
+        key(
+            "clients.lanes",
+            whole_or("auto", 1, 1024),
+            "auto",
+            "threads",
+            "Threads that serve clients; `auto`: half of the cores, at least one.",
+        ),
+        key(
+            "clients.waiting_threads",
+            whole(1, 1024),
+            listen.waiting_threads,
+            "threads",
+            "Threads of each lane that may wait for the device.",
+        ),
+        live(key(
+            "clients.password",
+            password,
+            "",
+            "",
+            "What clients must give by AUTH; none: nothing. Give it in the file or the environment, never where others can read it.",
+        )),
+        live(key("clients.max_clients", whole(1, 1_000_000), limits.clients, "clients", "Clients at a time.")),
+        live(key(
+            "clients.max_request_bytes",
+            whole(MIB, TIB),
+            limits.request_bytes,
+            "bytes",
+            "Bytes of one request, with all its arguments. At least `max_argument_bytes`.",
+        )),
+        live(key(
+            "clients.max_argument_bytes",
+            whole(MIB, MAX_VALUE_BYTES as u64),
+            limits.argument_bytes,
+            "bytes",
+            "Bytes of one argument.",
+        )),
+        live(key(
+            "clients.pipeline_requests",
+            whole(1, 1_000_000),
+            limits.pipeline_requests,
+            "requests",
+            "Requests of one client that are carried out before its replies are sent.",
+        )),
+        live(key(
+            "clients.max_output_bytes",
+            whole(MIB, TIB),
+            limits.output_bytes,
+            "bytes",
+            "Bytes of replies that may wait for one client; who is owed more is disconnected.",
+        )),
+        live(key(
+            "clients.idle_timeout_s",
+            whole_or(OFF, 1, 31_536_000),
+            idle,
+            "seconds",
+            "A client that sends nothing for so long is disconnected.",
+        )),
+        live(key(
+            "clients.send_timeout_s",
+            whole(1, 86_400),
+            limits.send.as_secs(),
+            "seconds",
+            "A client that takes no reply for so long is disconnected.",
+        )),
+        live(key(
+            "clients.transaction_bytes",
+            whole(MIB, TIB),
+            limits.transaction_bytes,
+            "bytes",
+            "Bytes of commands that one client may queue by MULTI.",
+        )),
+        live(key(
+            "clients.slow_after_us",
+            whole_or(OFF, 0, 3_600_000_000),
+            slow_after,
+            "microseconds",
+            "Commands that take longer stand in the slow log; `off`: none.",
+        )),
+        live(key(
+            "clients.slowlog_entries",
+            whole(0, 1_000_000),
+            limits.slowlog_entries,
+            "entries",
+            "Length of the slow log.",
+        )),
+    ]
+}
+
+fn store() -> Vec<Key> {
+    // Without assignments nothing can be refused.
+    let defaults = store_options(&[] as &[&str]).map(|(options, _)| options).unwrap_or_default();
+    let mut keys: Vec<Key> = Vec::new();
+    for option in STORE_OPTIONS {
+        let path = path_of_store_option(option.name);
+        keys.push(match option.name {
+            "max_subcompactions" => {
+                let about = "Parts of one L0 compaction; `auto`: as the policy has it.";
+                key(&path, whole_or("auto", 1, 256), "auto", option.unit, about)
+            }
+            _ => key(&path, (option.kind)(), (option.get)(&defaults), option.unit, option.about),
+        });
+    }
+    // In the order of the sections.
+    keys.sort_by_key(|key| key.section() == "space");
+    keys
+}
+
+fn federation() -> Vec<Key> {
+    let policies = Kind::OneOf(PolicyName::ALL.map(PolicyName::name).to_vec());
+    vec![
+        key(
+            "federation.listen",
+            Kind::Address,
+            "127.0.0.1:7411",
+            "",
+            "Where other servers are listened for; port 0 takes any free one.",
+        ),
+        key(
+            "federation.advertise",
+            host_and_port(),
+            "",
+            "",
+            "Address under which other servers reach this one; none: the one it listens on.",
+        ),
+        key(
+            "federation.join",
+            host_and_port(),
+            "",
+            "",
+            "Address of the coordinator to join; none: this server coordinates.",
+        ),
+        key(
+            "federation.policy",
+            policies,
+            PolicyName::default(),
+            "",
+            "Where compactions run. All servers of a federation are given the same one.",
+        ),
+        key(
+            "federation.worker_slots",
+            whole_or("auto", 0, 1024),
+            "auto",
+            "jobs",
+            "Jobs of other servers at a time; `auto`: a quarter of the cores, at least one.",
+        ),
+        key(
+            "federation.network_bytes_per_s",
+            Kind::Real { least: 1.0, most: 1e15 },
+            "1.25e9",
+            "bytes per second",
+            "Bandwidth to other servers, each way.",
+        ),
+        key(
+            "energy.active_watts",
+            Kind::Real { least: 0.001, most: MAX_WATTS },
+            "10.0",
+            "watts",
+            "What one busy core takes above idle.",
+        ),
+        key(
+            "energy.idle_watts",
+            Kind::Real { least: 0.0, most: MAX_WATTS },
+            "5.0",
+            "watts",
+            "What the idle server takes.",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_whole_stands_in_a_section_and_its_default_is_a_value() {
+        let mut paths: Vec<&str> = keys().iter().map(|key| key.path.as_str()).collect();
+        let of_section = |key: &Key| SECTIONS.iter().position(|(name, _)| *name == key.section()).unwrap();
+        assert!(keys().is_sorted_by_key(of_section), "keys stand in the order of their sections");
+        for key in keys() {
+            assert_eq!(key.kind.check(&key.default), Ok(()), "{}", key.path);
+            assert!(key.about.ends_with('.'), "{}: {:?} is no sentence", key.path, key.about);
+            assert_eq!(find(&key.path).map(|found| &found.path), Some(&key.path));
+        }
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), keys().len(), "a key stands twice");
+    }
+}

@@ -1,0 +1,199 @@
+//! The configuration of a server: what was said, where, and what follows from it.
+//!
+//! From the bottom: [`key`] is one setting, [`keys`] all there are; a [`Config`] holds what was said of them, by the file
+//! ([`file`]), the environment and the command line, each of which wins over those before; [`resolve`] makes of it what a server is
+//! started with, and refuses what does not fit together; [`describe`] tells of all keys what there is to know.
+//!
+//! Every key passes one gate, [`Config::set`], wherever it comes from, and every refusal says where the value stands.
+//!
+//! Threads: none; a [`Config`] is a value.
+
+mod describe;
+mod file;
+mod key;
+mod keys;
+mod resolve;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use describe::{commented_file, reference};
+pub use key::{Key, Kind};
+pub use keys::{SECTIONS, keys};
+
+pub(crate) use key::OFF;
+pub(crate) use keys::{find, path_of_store_option};
+
+use crate::error::{Error, Result};
+
+/// The variable that names the file.
+pub const FILE_VARIABLE: &str = "ECOTONE_CONFIG";
+
+/// What was said of the settings. What nobody spoke of has its default.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    said: BTreeMap<&'static str, Said>,
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+struct Said {
+    text: String,
+    place: Place,
+}
+
+/// Where a value was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A line of the file.
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A variable of the environment.
+    Variable(String),
+    /// An argument of the command line.
+    Argument(String),
+    /// A client, since the server began.
+    Client,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line { file, line } => write!(to, "{}:{line}", file.display()),
+            Self::Variable(name) => write!(to, "environment variable {name}"),
+            Self::Argument(name) => write!(to, "{name}"),
+            Self::Client => to.write_str("CONFIG SET"),
+        }
+    }
+}
+
+impl Config {
+    /// What `file` says, if there is one, and then the variables of the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`]: which value is refused, where it stands, and why. So are keys that there are not, and variables that
+    /// begin as those of a section and name no key.
+    pub fn load(file: Option<&Path>, environment: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let mut config = Self::default();
+        if let Some(file) = file {
+            file::read_into(file, &mut config)?;
+            config.file = Some(std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf()));
+        }
+        for (name, value) in environment {
+            let is_of_section = |(section, _): &(&str, &str)| {
+                name.strip_prefix("ECOTONE_")
+                    .and_then(|rest| rest.strip_prefix(&section.to_uppercase()))
+                    .is_some_and(|rest| rest.starts_with('_'))
+            };
+            if !SECTIONS.iter().any(is_of_section) {
+                continue;
+            }
+            let key = keys().iter().find(|key| key.variable() == name).ok_or_else(|| {
+                Error::Configuration(format!(
+                    "environment variable {name}: there is no such setting; unset it, or see `ecotone serve --print-config`"
+                ))
+            })?;
+            config.set(&key.path, &value, Place::Variable(name))?;
+        }
+        Ok(config)
+    }
+
+    /// Sets the key of this path.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] if there is none, or `text` is no value of it.
+    pub fn set(&mut self, path: &str, text: &str, place: Place) -> Result<()> {
+        let key = find(path).ok_or_else(|| Error::Configuration(format!("{place}: {}", no_such_key(path))))?;
+        key.kind.check(text).map_err(|why| Error::Configuration(refusal(&place, key, text, &why)))?;
+        self.said.insert(&key.path, Said { text: text.to_owned(), place });
+        Ok(())
+    }
+
+    /// Sets a [store option](crate::STORE_OPTIONS) that is given as `name=value`.
+    ///
+    /// # Errors
+    ///
+    /// As [`set`](Self::set).
+    pub fn set_store_option(&mut self, assignment: &str, place: Place) -> Result<()> {
+        let (name, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| Error::Configuration(format!("{place}: {assignment:?} is not of the form name=value")))?;
+        let path = path_of_store_option(name);
+        if self.said.get(path.as_str()).is_some_and(|said| said.place == place) {
+            return Err(Error::Configuration(format!("{place}: {name} is given twice")));
+        }
+        self.set(&path, value, place)
+    }
+
+    /// The text that holds at the key of this path: what was said, or its default.
+    pub fn text(&self, path: &str) -> &str {
+        match self.said.get(path) {
+            Some(said) => &said.text,
+            None => find(path).map_or("", |key| &key.default),
+        }
+    }
+
+    /// Whether anybody spoke of it.
+    pub fn is_said(&self, path: &str) -> bool {
+        self.said.contains_key(path)
+    }
+
+    /// The file it came from.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Writes what clients have changed since the start into the file that the rest came from. Its comments stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] if there is no file, or it cannot be written; it is as it was then.
+    pub fn rewrite(&self) -> Result<()> {
+        let file = self.file.as_ref().ok_or_else(|| Error::Configuration("there is no configuration file".into()))?;
+        let changed = keys().iter().filter_map(|key| {
+            let said = self.said.get(key.path.as_str())?;
+            (said.place == Place::Client).then_some((key, said.text.as_str()))
+        });
+        file::rewrite(file, &changed.collect::<Vec<_>>())
+    }
+
+    /// An error that names the key of this path, its value and the place that it has it from.
+    pub(crate) fn refuse(&self, path: &str, why: &str) -> Error {
+        match (self.said.get(path), find(path)) {
+            (Some(said), Some(key)) => Error::Configuration(refusal(&said.place, key, &said.text, why)),
+            _ => Error::Configuration(format!("{path} = {}: {why}", self.text(path))),
+        }
+    }
+}
+
+fn refusal(place: &Place, key: &Key, text: &str, why: &str) -> String {
+    // Others may read the log.
+    let shown = if key.path.ends_with("password") { "(not shown)" } else { text };
+    match place {
+        Place::Line { .. } | Place::Client => format!("{place}: {} = {shown}: {why}", key.path),
+        _ => format!("{place} ({}): {shown:?}: {why}", key.path),
+    }
+}
+
+/// Says that there is no key of this path, and which there are.
+fn no_such_key(path: &str) -> String {
+    let (section, name) = path.split_once('.').unwrap_or(("", path));
+    let names: Vec<&str> = keys().iter().filter(|key| key.section() == section).map(Key::name).collect();
+    if names.is_empty() {
+        let sections: Vec<String> = SECTIONS.iter().map(|(name, _)| format!("[{name}]")).collect();
+        return format!("there is no section [{section}]; there are {}", sections.join(", "));
+    }
+    let elsewhere = keys().iter().find(|key| key.name() == name);
+    let hint = elsewhere.map(|key| format!(" ({name} belongs to [{}])", key.section())).unwrap_or_default();
+    format!("there is no key {name:?} in [{section}]{hint}; there are {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

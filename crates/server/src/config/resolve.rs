@@ -1,0 +1,232 @@
+//! What a server is started with, made of its settings; and which of them do not fit together.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ecotone_engine::{Error as StoreError, MemoryLimit, Profile, StoreOptions};
+use ecotone_policy::ids::ServerId;
+use ecotone_resp::serve::Listen;
+use ecotone_resp::service::Limits;
+
+use super::{Config, OFF, keys};
+use crate::error::{Error, Result};
+use crate::options::ServeOptions;
+use crate::store_options::store_options;
+
+/// The word for a number that the server finds itself.
+const AUTO: &str = "auto";
+
+/// A store takes no less than so many memtables.
+const LEAST_MEMTABLES: u64 = 5;
+
+/// And no less than so many reserves.
+const LEAST_RESERVES: u64 = 4;
+
+impl Config {
+    /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated cores, and the store's profile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`]: what is missing, or what does not fit together, and where it stands.
+    pub fn serve_options(&self) -> Result<(ServeOptions, Profile)> {
+        if self.text("server.dir").is_empty() {
+            let why = "a server needs a folder: give --dir, server.dir in the configuration or ECOTONE_SERVER_DIR";
+            return Err(Error::Configuration(why.into()));
+        }
+        let (store, profile) = self.store()?;
+        let listen: SocketAddr = self.parsed("federation.listen")?;
+        let given = |path: &str| Some(self.text(path)).filter(|text| !text.is_empty()).map(str::to_owned);
+        let advertise = given("federation.advertise");
+        if listen.ip().is_unspecified() && advertise.is_none() {
+            let why = "it listens on every interface; say with federation.advertise under which address other servers reach it";
+            return Err(self.refuse("federation.listen", why));
+        }
+        let address = advertise.clone().unwrap_or_else(|| listen.to_string());
+        let name = given("server.name").unwrap_or(address);
+        let options = ServeOptions {
+            directory: PathBuf::from(self.text("server.dir")),
+            listen,
+            advertise,
+            join: given("federation.join"),
+            name: ServerId::new(name).map_err(|error| self.refuse("server.name", &error.to_string()))?,
+            policy: self.parsed("federation.policy")?,
+            cores: self.cores()?,
+            emulated: None,
+            active_watts: self.parsed("energy.active_watts")?,
+            idle_watts: self.parsed("energy.idle_watts")?,
+            worker_slots: self.number("federation.worker_slots")?,
+            network_bytes_per_s: self.parsed("federation.network_bytes_per_s")?,
+            // What was asked for wins over the policy, also where it is RocksDB's default.
+            max_subcompactions: self.number("store.max_subcompactions")?,
+            store,
+            clients: None,
+        };
+        Ok((options, profile))
+    }
+
+    /// Where clients are listened for; `None`: nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] if that is beyond this machine and no password is asked for.
+    pub fn listen(&self) -> Result<Option<Listen>> {
+        let addresses = self.client_addresses();
+        let socket = Some(self.text("clients.unix_socket")).filter(|path| !path.is_empty()).map(PathBuf::from);
+        if addresses.is_empty() && socket.is_none() {
+            return Ok(None);
+        }
+        self.check_limits()?;
+        let lanes = match self.number("clients.lanes")? {
+            Some(lanes) => lanes,
+            None => (self.cores()? as usize / 2).max(1),
+        };
+        Ok(Some(Listen { addresses, socket, lanes, waiting_threads: self.parsed("clients.waiting_threads")? }))
+    }
+
+    /// What clients may take.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Configuration`] where limits do not fit one another, or a password is needed.
+    pub fn limits(&self) -> Result<Limits> {
+        self.check_limits()?;
+        let password = self.text("clients.password");
+        Ok(Limits {
+            clients: self.parsed("clients.max_clients")?,
+            request_bytes: self.parsed("clients.max_request_bytes")?,
+            argument_bytes: self.parsed("clients.max_argument_bytes")?,
+            pipeline_requests: self.parsed("clients.pipeline_requests")?,
+            output_bytes: self.parsed("clients.max_output_bytes")?,
+            idle: self.number("clients.idle_timeout_s")?.map(Duration::from_secs),
+            send: Duration::from_secs(self.parsed("clients.send_timeout_s")?),
+            transaction_bytes: self.parsed("clients.transaction_bytes")?,
+            password: (!password.is_empty()).then(|| password.to_owned()),
+            slow_after: self.number("clients.slow_after_us")?.map(Duration::from_micros),
+            slowlog_entries: self.parsed("clients.slowlog_entries")?,
+        })
+    }
+
+    /// The addresses clients are listened for at.
+    pub(crate) fn client_addresses(&self) -> Vec<SocketAddr> {
+        super::key::addresses(self.text("clients.listen")).unwrap_or_default()
+    }
+
+    /// Names the key, and its place, of what the store refused; other errors stay what they are.
+    pub fn explain(&self, error: Error) -> Error {
+        let Error::Store(StoreError::InvalidArgument { field, reason }) = &error else { return error };
+        let path = match field.split_once('.') {
+            Some(("space", _)) => (*field).to_owned(),
+            Some((of, name)) => format!("store.{of}_{name}"),
+            None => format!("store.{field}"),
+        };
+        if keys::find(&path).is_some() { self.refuse(&path, reason) } else { error }
+    }
+
+    /// The options of the store, as [`store_options`] makes them of what was said.
+    pub(crate) fn store(&self) -> Result<(StoreOptions, Profile)> {
+        let said = self.said.iter().filter_map(|(path, said)| {
+            let name = match path.split_once('.')? {
+                ("store", name) => name.to_owned(),
+                ("space", name) => format!("space_{name}"),
+                _ => return None,
+            };
+            // The policy's choice is made where the policy is known.
+            (said.text != AUTO || name != "max_subcompactions").then(|| format!("{name}={}", said.text))
+        });
+        let (options, profile) = store_options(&said.collect::<Vec<_>>())?;
+        self.check_store(&options)?;
+        Ok((options, profile))
+    }
+
+    fn check_store(&self, options: &StoreOptions) -> Result<()> {
+        let (compaction, slowdown, stop) =
+            (options.l0_compaction_trigger, options.l0_slowdown_trigger, options.l0_stop_trigger);
+        if slowdown < compaction {
+            let why =
+                format!("writers are slowed at {slowdown} L0 tables, before the first compaction at {compaction}");
+            return Err(self.refuse_one_of(&["store.l0_slowdown_trigger", "store.l0_compaction_trigger"], &why));
+        }
+        if stop < slowdown {
+            let why = format!("writers are stopped at {stop} L0 tables, before they are slowed at {slowdown}");
+            return Err(self.refuse_one_of(&["store.l0_stop_trigger", "store.l0_slowdown_trigger"], &why));
+        }
+        let memtable = options.memtable_bytes;
+        if options.max_wal_bytes != 0 && options.max_wal_bytes < memtable {
+            let why = format!("max_wal_bytes is {}, less than memtable_bytes, {memtable}", options.max_wal_bytes);
+            return Err(self.refuse_one_of(&["store.max_wal_bytes", "store.memtable_bytes"], &why));
+        }
+        let memory = options.memory.as_ref().map(MemoryLimit::limit_bytes);
+        if let Some(memory) = memory.filter(|memory| memtable > *memory && self.is_said("store.memtable_bytes")) {
+            let why = format!(
+                "it cannot be filled: block cache and memtables together have {memory} bytes, by memory_limit_bytes or the profile"
+            );
+            return Err(self.refuse("store.memtable_bytes", &why));
+        }
+        let reserves = options.space.reserve_bytes.unwrap_or(0).saturating_mul(LEAST_RESERVES);
+        let least = reserves.max(memtable.saturating_mul(LEAST_MEMTABLES));
+        if let Some(max) = options.space.max_bytes.filter(|max| *max < least) {
+            let why = format!(
+                "max_bytes is {max}, less than {LEAST_RESERVES} reserves or {LEAST_MEMTABLES} memtables: {least}"
+            );
+            return Err(self.refuse_one_of(&["space.max_bytes", "space.reserve_bytes", "store.memtable_bytes"], &why));
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self) -> Result<()> {
+        let (request, argument): (usize, usize) =
+            (self.parsed("clients.max_request_bytes")?, self.parsed("clients.max_argument_bytes")?);
+        if argument > request {
+            let why = format!("an argument may have {argument} bytes, a whole request {request}");
+            return Err(self.refuse_one_of(&["clients.max_argument_bytes", "clients.max_request_bytes"], &why));
+        }
+        let beyond = self.client_addresses().into_iter().find(|address| !is_loopback(address.ip()));
+        match beyond {
+            Some(address) if self.text("clients.password").is_empty() => {
+                let why = format!(
+                    "{address} can be reached from other machines, and no password is asked for: set clients.password \
+                     (or ECOTONE_CLIENTS_PASSWORD), or listen on 127.0.0.1 or clients.unix_socket only"
+                );
+                Err(self.refuse_one_of(&["clients.listen", "clients.password"], &why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cores(&self) -> Result<u32> {
+        match self.number("server.cores")? {
+            Some(cores) => Ok(cores),
+            None => Ok(ecotone_power::host_cores()?.floor().max(1.0) as u32),
+        }
+    }
+
+    /// The number at `path`; `None` for its word.
+    fn number<T: FromStr>(&self, path: &str) -> Result<Option<T>> {
+        match self.text(path) {
+            OFF | AUTO => Ok(None),
+            _ => self.parsed(path).map(Some),
+        }
+    }
+
+    /// The value at `path`. Its text was looked at when it was set; what is refused here is too much for this machine.
+    fn parsed<T: FromStr>(&self, path: &str) -> Result<T> {
+        self.text(path).parse().map_err(|_| self.refuse(path, "this machine cannot have that much"))
+    }
+
+    /// Refuses the first of the keys that somebody spoke of.
+    fn refuse_one_of(&self, paths: &[&str], why: &str) -> Error {
+        let said = paths.iter().find(|path| self.is_said(path)).or(paths.first());
+        self.refuse(said.copied().unwrap_or_default(), why)
+    }
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|address: Ipv4Addr| address.is_loopback())
+        }
+    }
+}

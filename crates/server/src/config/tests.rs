@@ -1,0 +1,225 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn file_with(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ecotone.toml");
+    std::fs::write(&file, text).unwrap();
+    (folder, file)
+}
+
+fn load(text: &str) -> Result<Config> {
+    let (_folder, file) = file_with(text);
+    Config::load(Some(&file), [])
+}
+
+fn variables(of: &[(&str, &str)]) -> Vec<(String, String)> {
+    of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A value that is wrong for each key, as it stands in the file. A key without one here fails the test below.
+const WRONG: &[(&str, &str)] = &[
+    ("server.dir", "7"),
+    ("server.name", "\"a\\nb\""),
+    ("server.cores", "0"),
+    ("server.log_level", "\"loud\""),
+    ("server.log_format", "\"xml\""),
+    ("clients.listen", "\"localhost\""),
+    ("clients.unix_socket", "true"),
+    ("clients.lanes", "\"off\""),
+    ("clients.waiting_threads", "0"),
+    ("clients.password", "1234"),
+    ("clients.max_clients", "\"10\""),
+    ("clients.max_request_bytes", "1000"),
+    ("clients.max_argument_bytes", "536870913"),
+    ("clients.pipeline_requests", "-1"),
+    ("clients.max_output_bytes", "0"),
+    ("clients.idle_timeout_s", "0"),
+    ("clients.send_timeout_s", "1.5"),
+    ("clients.transaction_bytes", "\"64MB\""),
+    ("clients.slow_after_us", "-1"),
+    ("clients.slowlog_entries", "1000001"),
+    ("store.profile", "\"tiny\""),
+    ("store.durability", "\"maybe\""),
+    ("store.compression", "\"gzip\""),
+    ("store.memory_limit_bytes", "1"),
+    ("store.memtable_bytes", "1"),
+    ("store.memtable_count", "1"),
+    ("store.l0_compaction_trigger", "0"),
+    ("store.l0_slowdown_trigger", "0"),
+    ("store.l0_stop_trigger", "0"),
+    ("store.level_base_bytes", "1"),
+    ("store.level_multiplier", "1"),
+    ("store.dynamic_levels", "\"true\""),
+    ("store.target_file_bytes", "1"),
+    ("store.max_subcompactions", "257"),
+    ("store.background_flushes", "0"),
+    ("store.background_compactions", "0"),
+    ("store.bloom_bits_per_key", "31"),
+    ("store.block_bytes", "1"),
+    ("store.separation_min_bytes", "0"),
+    ("store.max_open_files", "15"),
+    ("store.max_wal_bytes", "\"off\""),
+    ("store.mapped_bytes", "-1"),
+    ("store.mapped_read_bytes", "\"off\""),
+    ("store.compaction_readahead_bytes", "1073741825"),
+    ("space.max_bytes", "1"),
+    ("space.reserve_bytes", "\"off\""),
+    ("federation.listen", "\"7411\""),
+    ("federation.advertise", "\"here\""),
+    ("federation.join", "\"host:0\""),
+    ("federation.policy", "\"Eco\""),
+    ("federation.worker_slots", "-1"),
+    ("federation.network_bytes_per_s", "0"),
+    ("energy.active_watts", "0"),
+    ("energy.idle_watts", "nan"),
+];
+
+#[test]
+fn every_key_is_refused_where_it_is_wrong_with_its_line_and_what_it_must_be() {
+    let tried: BTreeSet<&str> = WRONG.iter().map(|(path, _)| *path).collect();
+    let known: BTreeSet<&str> = keys().iter().map(|key| key.path.as_str()).collect();
+    assert_eq!(tried, known, "each key has a wrong value in this test");
+    for (path, wrong) in WRONG {
+        let key = find(path).unwrap();
+        let (folder, file) = file_with(&format!("# 1\n\n[{}]\n# 4\n{} = {wrong}\n", key.section(), key.name()));
+        let refused = Config::load(Some(&file), []).unwrap_err().to_string();
+        for says in [&format!("{}:5: ", file.display()), *path, &key.kind.range()] {
+            assert!(refused.contains(says), "{says:?} is not in {refused:?}");
+        }
+        drop(folder);
+        // The environment is held to the same.
+        let text = wrong.trim_matches('"').replace("\\n", "\n");
+        if let Err(refused) = Config::load(None, variables(&[(&key.variable(), &text)])) {
+            let refused = refused.to_string();
+            assert!(refused.contains(&key.variable()) && refused.contains(&key.kind.range()), "{refused}");
+        } else {
+            // Without quotes there is nothing wrong with these.
+            let harmless = [
+                "server.dir",
+                "clients.unix_socket",
+                "clients.password",
+                "clients.max_clients",
+                "store.dynamic_levels",
+            ];
+            assert!(harmless.contains(path), "{path} = {text:?} was taken from the environment");
+        }
+    }
+}
+
+#[test]
+fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
+    let (_folder, file) = file_with("[clients]\nmax_clients = 1\nlanes = 2\npipeline_requests = 3\n");
+    let environment = [("ECOTONE_CLIENTS_MAX_CLIENTS", "10"), ("ECOTONE_CLIENTS_LANES", "20"), ("PATH", "/bin")];
+    let mut config = Config::load(Some(&file), variables(&environment)).unwrap();
+    config.set("clients.max_clients", "100", Place::Argument("--max".into())).unwrap();
+    let texts = ["max_clients", "lanes", "pipeline_requests", "send_timeout_s"];
+    let texts = texts.map(|name| config.text(&format!("clients.{name}")).to_owned());
+    assert_eq!(texts, ["100", "20", "3", "60"]);
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    for (text, says) in [
+        ("[client]\nmax_clients = 1\n", vec![":2: ", "[client]", "[clients]"]),
+        ("[client]\n", vec![":1: ", "[client]"]),
+        ("\n[clients]\nmax = 1\n", vec![":3: ", "max_clients"]),
+        ("[store]\nmax_clients = 1\n", vec![":2: ", "belongs to [clients]"]),
+        ("dir = \"/tmp\"\n", vec![":1: ", "no section"]),
+        ("[clients]\nmax_clients = \n", vec![":2: ", "not TOML"]),
+        ("[clients]\nmax_clients = 1\nmax_clients = 2\n", vec![":3: ", "not TOML"]),
+    ] {
+        let refused = load(text).unwrap_err().to_string();
+        for says in says {
+            assert!(refused.contains(says), "{says:?} is not in {refused:?}");
+        }
+    }
+    let missing = Config::load(Some(Path::new("/there/is/none.toml")), []).unwrap_err().to_string();
+    assert!(missing.contains("/there/is/none.toml"), "{missing}");
+    let refused = Config::load(None, variables(&[("ECOTONE_CLIENTS_MAXCLIENTS", "1")])).unwrap_err().to_string();
+    assert!(refused.contains("ECOTONE_CLIENTS_MAXCLIENTS"), "{refused}");
+    // Of other programs that know the name: a cluster tells its services so.
+    assert!(Config::load(None, variables(&[("ECOTONE_SERVICE_HOST", "10.0.0.1"), ("ECOTONE_CONFIG", "x")])).is_ok());
+}
+
+#[test]
+fn values_that_do_not_fit_one_another_are_refused_where_they_stand() {
+    let dir = "[server]\ndir = \"/nowhere\"\n";
+    for (text, says) in [
+        ("[store]\nl0_slowdown_trigger = 3\n", ":4: store.l0_slowdown_trigger"),
+        ("[store]\nl0_compaction_trigger = 21\n", ":4: store.l0_compaction_trigger"),
+        ("[store]\nl0_stop_trigger = 19\n", ":4: store.l0_stop_trigger"),
+        ("[store]\nmax_wal_bytes = 65536\n", ":4: store.max_wal_bytes"),
+        ("[store]\nprofile = \"small-device\"\nmemtable_bytes = 67108864\n", ":5: store.memtable_bytes"),
+        ("[store]\nmemory_limit_bytes = 8388608\nmemtable_bytes = 16777216\n", ":5: store.memtable_bytes"),
+        ("[space]\nmax_bytes = 33554432\nreserve_bytes = 16777216\n", ":4: space.max_bytes"),
+        ("[federation]\nlisten = \"0.0.0.0:7411\"\n", ":4: federation.listen"),
+    ] {
+        let refused = load(&format!("{dir}{text}")).unwrap().serve_options().err().unwrap().to_string();
+        assert!(refused.contains(says), "{says:?} is not in {refused:?}");
+    }
+    let refused = load("[clients]\nmax_request_bytes = 2000000\n").unwrap().listen().unwrap_err().to_string();
+    assert!(refused.contains(":2: clients.max_request_bytes"), "{refused}");
+    let refused = load("").unwrap().serve_options().err().unwrap().to_string();
+    assert!(refused.contains("--dir") && refused.contains("server.dir"), "{refused}");
+}
+
+#[test]
+fn what_the_store_refuses_is_told_with_its_line() {
+    let config = load("[store]\nmemtable_bytes = 1000000\n").unwrap();
+    let of_store = |field| {
+        config
+            .explain(Error::Store(ecotone_engine::Error::InvalidArgument { field, reason: "is odd".into() }))
+            .to_string()
+    };
+    assert!(of_store("memtable_bytes").ends_with(":2: store.memtable_bytes = 1000000: is odd"));
+    assert_eq!(of_store("space.max_bytes"), "space.max_bytes = off: is odd");
+    assert!(of_store("separation.min_bytes").starts_with("store.separation_min_bytes"));
+    assert_eq!(of_store("relocation"), "store: invalid relocation: is odd");
+}
+
+#[test]
+fn beyond_this_machine_nobody_is_listened_for_without_a_password() {
+    let listen = |text: &str| load(&format!("[clients]\n{text}\n")).unwrap().listen();
+    for own in ["listen = \"127.0.0.1:1\"", "listen = [\"[::1]:1\", \"127.1.2.3:1\", \"[::ffff:127.0.0.1]:1\"]", ""] {
+        assert!(listen(own).unwrap().is_some(), "{own}");
+    }
+    for open in ["0.0.0.0:1", "[::]:1", "10.0.0.5:1", "127.0.0.1:1,192.168.1.1:1", "[::ffff:10.0.0.1]:1"] {
+        let refused = listen(&format!("listen = \"{open}\"")).unwrap_err().to_string();
+        assert!(refused.contains("clients.password") && refused.contains(":2: clients.listen"), "{refused}");
+        assert!(listen(&format!("listen = \"{open}\"\npassword = \"p\"")).unwrap().is_some(), "{open}");
+    }
+    assert_eq!(listen("listen = \"off\"").unwrap(), None);
+    let socket = listen("listen = \"off\"\nunix_socket = \"/tmp/e.sock\"").unwrap().unwrap();
+    assert_eq!((socket.addresses.len(), socket.socket), (0, Some("/tmp/e.sock".into())));
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let refused = Config::load(None, variables(&[("ECOTONE_CLIENTS_PASSWORD", &"hidden".repeat(100))])).unwrap_err();
+    assert!(!refused.to_string().contains("hidden"), "{refused}");
+}
+
+#[test]
+fn settings_become_what_a_server_is_started_with() {
+    let config = load(
+        "[server]\ndir = \"/data\"\nname = \"n\"\ncores = 3\n[clients]\nidle_timeout_s = 5\nslow_after_us = \"off\"\npassword = \"p\"\n\
+         max_clients = 0x10\n[store]\ndurability = \"always\"\nmax_subcompactions = 2\n[space]\nmax_bytes = 1_000_000_000\n\
+         [federation]\nworker_slots = 0\nnetwork_bytes_per_s = 1000000\n[energy]\nidle_watts = 0.5\n",
+    )
+    .unwrap();
+    let (options, _) = config.serve_options().unwrap();
+    assert_eq!(options.directory, Path::new("/data"));
+    assert_eq!((options.name.as_str(), options.cores, options.worker_slots()), ("n", 3, 0));
+    assert_eq!((options.max_subcompactions, options.network_bytes_per_s, options.idle_watts), (Some(2), 1e6, 0.5));
+    assert_eq!(options.store.durability, ecotone_engine::Durability::Always);
+    assert_eq!(options.store.space.max_bytes, Some(1_000_000_000));
+    let limits = config.limits().unwrap();
+    assert_eq!((limits.clients, limits.password.as_deref(), limits.slow_after), (16, Some("p"), None));
+    assert_eq!(limits.idle, Some(std::time::Duration::from_secs(5)));
+    // What nobody says is what those hold who ask for nothing.
+    let (options, _) = load("[server]\ndir = \"/data\"\n").unwrap().serve_options().unwrap();
+    assert_eq!((options.max_subcompactions, options.name.as_str()), (None, "127.0.0.1:7411"));
+    assert_eq!(load("").unwrap().limits().unwrap(), ecotone_resp::service::Limits::default());
+}

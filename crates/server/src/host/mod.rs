@@ -1,0 +1,106 @@
+//! The server around the protocol, as its commands see it: INFO, CONFIG and SHUTDOWN.
+//!
+//! Threads: any may ask. A change of settings holds the lock on them, so that of two changes one comes after the other.
+
+mod info;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+
+use ecotone_engine::Store;
+use ecotone_offload::Federation;
+use ecotone_policy::ids::ServerId;
+use ecotone_policy::policy::PolicyName;
+use ecotone_power::ThreadDuties;
+use ecotone_resp::serve::Listening;
+use ecotone_resp::service::{Host, InfoSection, Service};
+use parking_lot::Mutex;
+
+use crate::config::Config;
+use crate::monitor::Watch;
+
+/// What a server consists of besides its clients.
+pub(crate) struct Around {
+    pub(crate) store: Arc<Store>,
+    pub(crate) federation: Arc<Federation>,
+    pub(crate) duties: Arc<ThreadDuties>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) name: ServerId,
+    pub(crate) join: Option<String>,
+    pub(crate) policy: PolicyName,
+    pub(crate) worker_slots: u32,
+}
+
+/// The server, for the commands of its clients.
+pub(crate) struct ServerHost {
+    config: Mutex<Config>,
+    around: Around,
+    shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+    serving: OnceLock<Serving>,
+}
+
+/// What is known when clients are listened for.
+struct Serving {
+    /// Weak: the service holds its host.
+    service: Weak<Service>,
+    listening: Listening,
+}
+
+impl ServerHost {
+    pub(crate) fn new(config: Config, around: Around, shut_down: Arc<dyn Fn(bool) + Send + Sync>) -> ServerHost {
+        ServerHost { config: Mutex::new(config), around, shut_down, serving: OnceLock::new() }
+    }
+
+    /// Clients are served from now on.
+    pub(crate) fn serves(&self, service: &Arc<Service>, listening: Listening) {
+        let _ = self.serving.set(Serving { service: Arc::downgrade(service), listening });
+    }
+}
+
+impl Host for ServerHost {
+    fn info(&self, name: &str) -> Vec<InfoSection> {
+        let is_asked = |section: &str| matches!(name, "default" | "all" | "everything") || name == section;
+        let mut sections = Vec::new();
+        if is_asked("store") {
+            sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store) });
+        }
+        if is_asked("federation") {
+            sections.push(InfoSection { name: "Federation", lines: info::federation(&self.around) });
+        }
+        if is_asked("energy") {
+            sections.push(InfoSection { name: "Energy", lines: info::energy(&self.around) });
+        }
+        sections
+    }
+
+    fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String> {
+        let mut all = settings::all(&self.config.lock(), self.serving.get().map(|serving| &serving.listening));
+        all.retain(|name, _| matches(name));
+        all
+    }
+
+    fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
+        let mut config = self.config.lock();
+        let listening = self.serving.get().map(|serving| &serving.listening);
+        let changed = settings::changed(&config, listening, settings)?;
+        let limits = changed.limits().map_err(|error| format!("CONFIG SET failed - {error}"))?;
+        if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
+            *service.limits.write() = Arc::new(limits);
+        }
+        *config = changed;
+        Ok(())
+    }
+
+    fn rewrite(&self) -> Result<(), String> {
+        let config = self.config.lock();
+        if config.file().is_none() {
+            return Err("The server is running without a config file".into());
+        }
+        config.rewrite().map_err(|error| format!("Rewriting config file: {error}"))
+    }
+
+    fn shut_down(&self, is_abrupt: bool) {
+        (self.shut_down)(is_abrupt);
+    }
+}

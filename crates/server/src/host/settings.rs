@@ -1,0 +1,225 @@
+//! The settings under the names that clients of Redis know, beside those of the configuration.
+//!
+//! Redis has a file without sections and units of its own; each [`Alias`] says how one of its settings is written in ours. What
+//! Redis can be and this server never is stands in [`FIXED`], so that clients that ask are told so.
+
+use std::collections::BTreeMap;
+
+use ecotone_resp::serve::Listening;
+
+use crate::config::{Config, OFF, Place, find, keys};
+
+/// A setting of Redis that is one of ours.
+struct Alias {
+    name: &'static str,
+    path: &'static str,
+    units: Units,
+}
+
+/// How Redis writes the value.
+#[derive(Clone, Copy)]
+enum Units {
+    /// As we do.
+    Same,
+    /// Bytes, also with `kb`, `mb`, `gb`.
+    Bytes,
+    /// A number where `off` is this one.
+    OffIs(&'static str),
+}
+
+const ALIASES: &[Alias] = &[
+    Alias { name: "maxclients", path: "clients.max_clients", units: Units::Same },
+    Alias { name: "timeout", path: "clients.idle_timeout_s", units: Units::OffIs("0") },
+    Alias { name: "requirepass", path: "clients.password", units: Units::Same },
+    Alias { name: "proto-max-bulk-len", path: "clients.max_argument_bytes", units: Units::Bytes },
+    Alias { name: "client-query-buffer-limit", path: "clients.max_request_bytes", units: Units::Bytes },
+    Alias { name: "slowlog-log-slower-than", path: "clients.slow_after_us", units: Units::OffIs("-1") },
+    Alias { name: "slowlog-max-len", path: "clients.slowlog_entries", units: Units::Same },
+];
+
+/// What never changes.
+const FIXED: &[(&str, &str)] = &[
+    ("appendonly", "yes"),
+    ("cluster-enabled", "no"),
+    ("daemonize", "no"),
+    ("databases", "1"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("notify-keyspace-events", ""),
+    ("protected-mode", "yes"),
+    ("save", ""),
+    ("tls-port", "0"),
+];
+
+impl Units {
+    fn shown(self, text: &str) -> String {
+        match self {
+            Self::OffIs(number) if text == OFF => number.into(),
+            _ => text.into(),
+        }
+    }
+
+    /// Ours for Redis'. What is no value is left for the key to refuse.
+    fn taken(self, value: &str) -> String {
+        match self {
+            Self::OffIs(number) if value == number => OFF.into(),
+            Self::Bytes => bytes(value).map_or_else(|| value.into(), |bytes| bytes.to_string()),
+            _ => value.into(),
+        }
+    }
+}
+
+/// As Redis reads sizes: `k` is a thousand, `kb` 1024.
+fn bytes(value: &str) -> Option<u64> {
+    let value = value.to_ascii_lowercase();
+    let digits = value.trim_end_matches(|end: char| end.is_ascii_alphabetic());
+    let factor: u64 = match &value[digits.len()..] {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// All settings by name: ours by their paths, and Redis'.
+pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<String, String> {
+    let mut all: BTreeMap<String, String> =
+        keys().iter().map(|key| (key.path.clone(), config.text(&key.path).to_owned())).collect();
+    if let Ok((options, _)) = config.store() {
+        // The defaults of another profile are others.
+        for option in crate::store_options::STORE_OPTIONS {
+            let path = crate::config::path_of_store_option(option.name);
+            if !config.is_said(&path) && option.name != "max_subcompactions" {
+                all.insert(path, (option.get)(&options));
+            }
+        }
+    }
+    all.extend(ALIASES.iter().map(|alias| (alias.name.to_owned(), alias.units.shown(config.text(alias.path)))));
+    all.extend(FIXED.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let addresses = listening.map(|listening| listening.addresses.as_slice()).unwrap_or_default();
+    let socket = listening.and_then(|listening| listening.socket.as_ref());
+    let binds: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
+    let directory = std::path::absolute(config.text("server.dir"));
+    let computed = [
+        ("appendfsync", redis_durability(config.text("store.durability")).to_owned()),
+        ("bind", binds.join(" ")),
+        ("dir", directory.map(|directory| directory.display().to_string()).unwrap_or_default()),
+        ("loglevel", redis_level(config.text("server.log_level")).to_owned()),
+        ("port", addresses.first().map_or(0, std::net::SocketAddr::port).to_string()),
+        ("unixsocket", socket.map(|path| path.display().to_string()).unwrap_or_default()),
+    ];
+    all.extend(computed.map(|(name, value)| (name.to_owned(), value)));
+    all
+}
+
+fn redis_durability(durability: &str) -> &str {
+    if durability == "none" { "no" } else { durability }
+}
+
+fn redis_level(level: &str) -> &'static str {
+    match level {
+        "trace" | "debug" => "debug",
+        "info" => "notice",
+        _ => "warning",
+    }
+}
+
+/// The configuration with `settings`; nothing of them is taken if one is refused. The error is Redis' text.
+pub(super) fn changed(
+    config: &Config,
+    listening: Option<&Listening>,
+    settings: &[(String, String)],
+) -> Result<Config, String> {
+    let (mut changed, known) = (config.clone(), all(config, listening));
+    let mut seen = Vec::new();
+    for (name, value) in settings {
+        let name = name.to_lowercase();
+        let refused = |why: &str| format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
+        let Some(present) = known.get(&name) else {
+            return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
+        };
+        let alias = ALIASES.iter().find(|alias| alias.name == name);
+        let (path, text) = match alias {
+            Some(alias) => (alias.path, alias.units.taken(value)),
+            None => (name.as_str(), value.clone()),
+        };
+        if seen.iter().any(|seen| seen == path) {
+            return Err(refused("duplicate parameter"));
+        }
+        seen.push(path.to_owned());
+        match find(path) {
+            Some(key) if key.is_live => {
+                key.kind.check(&text).map_err(|why| refused(&format!("argument {why}")))?;
+                changed.set(path, &text, Place::Client).map_err(|error| refused(&error.to_string()))?;
+            }
+            // Some clients set what holds already, to be sure of it.
+            _ if value == present => {}
+            _ => return Err(refused("can't set immutable config")),
+        }
+    }
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(settings: &[(&str, &str)]) -> Result<Config, String> {
+        let owned: Vec<_> = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        changed(&Config::default(), None, &owned)
+    }
+
+    #[test]
+    fn every_alias_names_a_key_that_can_change_and_no_name_stands_twice() {
+        for alias in ALIASES {
+            assert!(find(alias.path).is_some_and(|key| key.is_live), "{}", alias.name);
+            assert!(FIXED.iter().all(|(name, _)| *name != alias.name), "{}", alias.name);
+        }
+    }
+
+    #[test]
+    fn what_redis_says_is_written_as_ours() {
+        for (name, value, path, text) in [
+            ("maxclients", "5", "clients.max_clients", "5"),
+            ("TIMEOUT", "0", "clients.idle_timeout_s", "off"),
+            ("timeout", "9", "clients.idle_timeout_s", "9"),
+            ("slowlog-log-slower-than", "-1", "clients.slow_after_us", "off"),
+            ("slowlog-log-slower-than", "0", "clients.slow_after_us", "0"),
+            ("proto-max-bulk-len", "2mb", "clients.max_argument_bytes", "2097152"),
+            ("client-query-buffer-limit", "2g", "clients.max_request_bytes", "2000000000"),
+            ("requirepass", "", "clients.password", ""),
+            ("clients.slowlog_entries", "7", "clients.slowlog_entries", "7"),
+        ] {
+            let config = change(&[(name, value)]).unwrap();
+            assert_eq!(config.text(path), text, "{name} {value}");
+            let shown = all(&config, None);
+            let back = change(&[(name, &shown[&name.to_lowercase()])]).unwrap();
+            assert_eq!(back.text(path), text, "{name} as it is shown");
+        }
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_in_redis_words_and_what_holds_is_no_change() {
+        assert!(
+            change(&[("save", ""), ("appendonly", "yes"), ("databases", "1"), ("store.compression", "lz4")]).is_ok()
+        );
+        for (settings, says) in [
+            (&[("appendonly", "no")][..], "'appendonly') - can't set immutable config"),
+            (&[("store.memtable_bytes", "1048576")], "'store.memtable_bytes') - can't set immutable config"),
+            (&[("maxmemory", "100mb")], "can't set immutable config"),
+            (&[("port", "1")], "can't set immutable config"),
+            (&[("no-such", "1")], "Unknown option or number of arguments for CONFIG SET - 'no-such'"),
+            (&[("maxclients", "0")], "'maxclients') - argument must be a whole number from 1 to 1000000"),
+            (&[("maxclients", "5"), ("clients.max_clients", "6")], "duplicate parameter"),
+            (&[("maxclients", "5"), ("timeout", "-1")], "'timeout')"),
+        ] {
+            let refused = change(settings).unwrap_err();
+            assert!(refused.contains(says), "{says:?} is not in {refused:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A server as the commands of its clients see it: INFO and CONFIG, without the protocol between.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ecotone_resp::service::Host;
+use ecotone_server::config::Config;
+use ecotone_server::{ClientOptions, Daemon};
+
+struct Running {
+    daemon: Daemon,
+    was_shut_down: Arc<AtomicBool>,
+}
+
+/// A server with `text` in its file, or without a file.
+fn start(folder: &Path, text: Option<&str>) -> Running {
+    let file = folder.join("ecotone.toml");
+    if let Some(text) = text {
+        std::fs::write(&file, text).unwrap();
+    }
+    let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let environment = [
+        of("ECOTONE_SERVER_DIR", folder.join("data").to_str().unwrap()),
+        of("ECOTONE_FEDERATION_LISTEN", "127.0.0.1:0"),
+        of("ECOTONE_CLIENTS_LISTEN", "127.0.0.1:0"),
+    ];
+    let config = Config::load(text.map(|_| file.as_path()), environment).unwrap();
+    let was_shut_down = Arc::new(AtomicBool::new(false));
+    let seen = was_shut_down.clone();
+    let clients = ClientOptions {
+        listen: config.listen().unwrap().unwrap(),
+        config: config.clone(),
+        shut_down: Arc::new(move |_| seen.store(true, Ordering::SeqCst)),
+    };
+    let (mut options, _) = config.serve_options().unwrap();
+    options.clients = Some(clients);
+    Running { daemon: Daemon::start(options, None).unwrap(), was_shut_down }
+}
+
+impl Running {
+    fn host(&self) -> &dyn Host {
+        self.daemon.service().unwrap().host.as_ref()
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        self.host().settings(&|known| known == name).remove(name)
+    }
+
+    fn set(&self, settings: &[(&str, &str)]) -> Result<(), String> {
+        let settings: Vec<_> = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        self.host().change(&settings)
+    }
+}
+
+#[test]
+fn settings_change_all_or_none_and_hold_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path(), None);
+    let service = server.daemon.service().unwrap();
+    server
+        .set(&[("maxclients", "7"), ("requirepass", "p"), ("timeout", "30"), ("slowlog-log-slower-than", "-1")])
+        .unwrap();
+    let limits = service.limits.read().clone();
+    assert_eq!((limits.clients, limits.password.as_deref(), limits.slow_after), (7, Some("p"), None));
+    assert_eq!(limits.idle, Some(Duration::from_secs(30)));
+    assert_eq!(server.get("clients.max_clients").as_deref(), Some("7"));
+
+    for wrong in [
+        &[("maxclients", "8"), ("port", "1")][..],
+        &[("maxclients", "8"), ("timeout", "x")],
+        // An argument must fit into a request.
+        &[("maxclients", "8"), ("client-query-buffer-limit", "1mb")],
+    ] {
+        let refused = server.set(wrong).unwrap_err();
+        assert!(refused.starts_with("CONFIG SET failed"), "{refused}");
+        assert!(!refused.contains('\n'), "{refused}");
+    }
+    assert_eq!(service.limits.read().clients, 7, "of a refused change nothing is taken");
+    assert_eq!(server.host().rewrite().unwrap_err(), "The server is running without a config file");
+    server.daemon.stop().unwrap();
+}
+
+#[test]
+fn clients_are_told_what_redis_would_tell_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path(), Some("[store]\ndurability = \"always\"\nprofile = \"small-device\"\n"));
+    let port = server.daemon.listening().unwrap().addresses[0].port().to_string();
+    let directory = folder.path().join("data");
+    for (name, value) in [
+        ("maxmemory", "0"),
+        ("maxmemory-policy", "noeviction"),
+        ("save", ""),
+        ("appendonly", "yes"),
+        ("appendfsync", "always"),
+        ("databases", "1"),
+        ("maxclients", "10000"),
+        ("timeout", "0"),
+        ("proto-max-bulk-len", "536870912"),
+        ("bind", "127.0.0.1"),
+        ("port", &port),
+        ("dir", directory.to_str().unwrap()),
+        ("tls-port", "0"),
+        ("store.memtable_bytes", "4194304"),
+    ] {
+        assert_eq!(server.get(name).as_deref(), Some(value), "{name}");
+    }
+    assert_eq!(server.get("no-such"), None);
+    server.daemon.stop().unwrap();
+}
+
+#[test]
+fn what_was_changed_is_written_into_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path(), Some("# Ours.\n[clients]\nmax_clients = 5 # few\n"));
+    server.set(&[("maxclients", "6")]).unwrap();
+    server.host().rewrite().unwrap();
+    let text = std::fs::read_to_string(folder.path().join("ecotone.toml")).unwrap();
+    assert_eq!(text, "# Ours.\n[clients]\nmax_clients = 6 # few\n");
+    std::fs::remove_file(folder.path().join("ecotone.toml")).unwrap();
+    assert!(server.host().rewrite().unwrap_err().starts_with("Rewriting config file"));
+    server.daemon.stop().unwrap();
+}
+
+#[test]
+fn info_tells_of_the_store_the_federation_and_the_energy() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path(), None);
+    let store = server.daemon.store();
+    // The keyspace's own note of the time: a key as clients write them would do as well.
+    store.put(b"mclock", &[0; 8]).unwrap();
+    store.flush(true).unwrap();
+    let sections = server.host().info("everything");
+    let names: Vec<&str> = sections.iter().map(|section| section.name).collect();
+    assert_eq!(names, ["Store", "Federation", "Energy"]);
+    let lines: BTreeMap<String, String> = sections.into_iter().flat_map(|section| section.lines).collect();
+    let number = |name: &str| lines[name].parse::<f64>().unwrap_or_else(|_| panic!("{name}: {}", lines[name]));
+    assert_eq!(lines["level0"].split(',').next(), Some("tables=1"));
+    assert_eq!((lines["writers"].as_str(), number("flushes_total")), ("run", 1.0));
+    assert!(number("space_free_bytes") > 0.0);
+    assert_eq!((lines["federation_role"].as_str(), lines["policy"].as_str()), ("coordinator", "eco"));
+    assert_eq!(lines["federation_address"], server.daemon.address());
+    assert_eq!(lines["energy_source"], "model");
+    let by_duty = lines.iter().filter(|(name, _)| name.starts_with("energy_joules_") && *name != "energy_joules_total");
+    let sum: f64 = by_duty.map(|(_, joules)| joules.parse::<f64>().unwrap()).sum();
+    assert!((sum - number("energy_joules_total")).abs() < 0.02, "{sum} of {}", lines["energy_joules_total"]);
+    // Values must not break the lines of INFO.
+    assert!(lines.iter().all(|(name, value)| !name.contains([':', '\n']) && !value.contains('\n')));
+    assert_eq!(server.host().info("energy").len(), 1);
+    assert!(server.host().info("keyspace").is_empty());
+
+    server.host().shut_down(false);
+    assert!(server.was_shut_down.load(Ordering::SeqCst));
+    server.daemon.stop().unwrap();
+}
