@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
 
-use super::group::{Entry, Keys, Waiting};
+use super::group::Waiting;
+use super::keys::{Entry, Keys};
 use super::layout::{CollectionId, ELEMENT_PREFIX_BYTES};
 use crate::error::{Failure, Outcome};
 
