@@ -15,6 +15,8 @@ pub mod introspection;
 pub mod keys;
 pub mod saving;
 pub mod scan;
+pub mod set_algebra;
+pub mod sets;
 pub mod sorted_set_random;
 pub mod sorted_set_ranges;
 pub mod sorted_sets;

@@ -28,6 +28,7 @@ pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
 pub use upkeep::Upkeep;
 pub use watch::{Touched, Watches};
+pub use whole::element_bytes;
 
 use numbers::Numbers;
 
