@@ -13,6 +13,7 @@ pub mod hashes;
 pub mod info;
 pub mod introspection;
 pub mod keys;
+pub mod lists;
 pub mod saving;
 pub mod scan;
 pub mod set_algebra;

@@ -314,6 +314,7 @@ pub fn closing_requests() -> Vec<Request> {
         requests.push(Request::new(&[b"GET", key], Compare::Exact));
         requests.push(Request::new(&[b"HGETALL", key], Compare::PairsInAnyOrder));
         requests.push(Request::new(&[b"SMEMBERS", key], Compare::AnyOrder));
+        requests.push(Request::new(&[b"LRANGE", key, b"0", b"-1"], Compare::Exact));
         requests.push(Request::new(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"], Compare::Exact));
         requests.push(Request::new(&[b"PEXPIRETIME", key], Compare::Within(10_000)));
     }
