@@ -29,8 +29,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: root build ## Three unequal servers under a flood of writes: what offloading does (about 3 minutes after the build)
+demo: root build ## Three unequal servers under a flood of writes, then a client's session with a kill (about 3 minutes after the build)
 	$(AS_ROOT) $(ECOTONE) lab $(DEMO_ARGS)
+	scripts/session.sh $(ECOTONE)
 
 # Asked before the build, so that nobody waits for it in vain.
 .PHONY: root

@@ -4,6 +4,7 @@ use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use ecotone_rocks_sys::filesystem::hooked_env;
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
@@ -307,6 +308,20 @@ impl Store {
         let gate = self.gate.as_ref()?;
         gate.look_again();
         Some(gate.room())
+    }
+
+    /// How long who writes batches should rest after a write that took `busy`: more than nothing while garbage grows faster than
+    /// relocation frees it, so that the store does not outgrow what lives in it. [`put`](Self::put) rests by itself. Say with
+    /// [`has_rested`](Self::has_rested) that it was done.
+    pub fn rest_after(&self, busy: Duration) -> Duration {
+        self.values.as_ref().map_or(Duration::ZERO, |values| values.pacing().rest_after(busy))
+    }
+
+    /// A writer has rested because of [`rest_after`](Self::rest_after).
+    pub fn has_rested(&self, time: Duration) {
+        if let Some(values) = &self.values {
+            values.pacing().has_rested(time);
+        }
     }
 
     /// What the value log holds, where the store has one.

@@ -2,6 +2,7 @@
 //!
 //! Threads: any; what a request changes is in the group, and its client must not be told before that is committed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,9 @@ use crate::service::Service;
 
 /// Characters of arguments that the reply to an unknown command repeats, as in Redis.
 const MOST_REPEATED: usize = 128;
+
+/// What a client is told whose command panicked; the panic itself is on standard error.
+const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
 
 /// What came of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +60,7 @@ pub fn execute(
             Err(failure) => refuse(service, client, reply, &failure),
         }
     } else {
-        run(service, client, group, command, arguments, reply, waiting)
+        execute_command(service, client, group, command, arguments, reply, waiting)
     }
 }
 
@@ -162,7 +166,8 @@ fn queue(
     Step::Done { depends: false }
 }
 
-fn run(
+/// Carries out `command` with `arguments`, which it takes, for a client that may use it.
+pub fn execute_command(
     service: &Service,
     client: &mut Client,
     group: &mut Group,
@@ -197,7 +202,8 @@ pub(crate) fn run_latched(
     let (mark, replied) = (group.mark(), reply.len());
     let began = Instant::now();
     let mut call = Call { arguments, keys: group.keys(waiting), reply, client, service, command };
-    let outcome = (command.run)(&mut call);
+    // A command that panics takes nobody else down: this thread serves other clients, and its group has what they wrote.
+    let outcome = catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED));
     let seen = call.keys.seen();
     drop(call);
     let has_failed = outcome.is_err();

@@ -1,16 +1,14 @@
-//! Answers that say nothing of keys, compared with those of the real server where it is installed.
+//! Answers that say nothing of keys, compared with those of a real server.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
 mod common;
-#[path = "common/real.rs"]
-mod real;
 
 use std::collections::BTreeSet;
 
+use common::redis::{RealRedis, RedisClient};
 use common::{Fixture, TestClient};
 use ecotone_resp::command::{Command, table};
-use real::{RealClient, RealServer};
 
 /// Words of a request; `''` is an empty one.
 fn words(request: &str) -> Vec<&[u8]> {
@@ -18,14 +16,14 @@ fn words(request: &str) -> Vec<&[u8]> {
 }
 
 /// Sends `request` to both and compares what they reply.
-fn compare(own: &mut TestClient<'_>, real: &mut RealClient, request: &str) {
+fn compare(own: &mut TestClient<'_>, real: &mut RedisClient, request: &str) {
     let (ours, theirs) = (own.send(&words(request)), real.send(&words(request)));
     assert_eq!(String::from_utf8_lossy(&ours), String::from_utf8_lossy(&theirs), "{request}");
 }
 
-fn compare_all(own: &Fixture, real: &RealServer, requests: &[&str]) {
+fn compare_all(own: &Fixture, real: &RealRedis, requests: &[&str]) {
     for hello in [None, Some("HELLO 3")] {
-        let (mut ours, mut theirs) = (own.client(), real.client());
+        let (mut ours, mut theirs) = (own.client(), real.new_client());
         if let Some(hello) = hello {
             ours.ask(hello);
             theirs.send(&words(hello));
@@ -38,7 +36,7 @@ fn compare_all(own: &Fixture, real: &RealServer, requests: &[&str]) {
 
 #[test]
 fn of_connections() {
-    let Some(real) = RealServer::start(&[]) else { return };
+    let real = RealRedis::start();
     compare_all(
         &Fixture::new(),
         &real,
@@ -98,7 +96,7 @@ fn of_connections() {
 
 #[test]
 fn of_clients() {
-    let Some(real) = RealServer::start(&[]) else { return };
+    let real = RealRedis::start();
     compare_all(
         &Fixture::new(),
         &real,
@@ -152,7 +150,7 @@ fn of_clients() {
 
 #[test]
 fn of_the_server() {
-    let Some(real) = RealServer::start(&["--enable-debug-command", "yes"]) else { return };
+    let real = RealRedis::start_with(&["--enable-debug-command", "yes"]);
     let own = Fixture::new();
     own.host.settings.lock().extend([("save".into(), String::new()), ("appendonly".into(), "no".into())]);
     own.host.settings.lock().insert("maxclients".into(), "10000".into());
@@ -261,7 +259,7 @@ fn of_the_server() {
 
 #[test]
 fn of_the_table() {
-    let Some(real) = RealServer::start(&[]) else { return };
+    let real = RealRedis::start();
     compare_all(
         &Fixture::new(),
         &real,
@@ -289,9 +287,9 @@ fn of_the_table() {
 
 #[test]
 fn of_getkeys() {
-    let Some(real) = RealServer::start(&[]) else { return };
+    let real = RealRedis::start();
     let own = Fixture::new();
-    let (mut ours, mut theirs) = (own.client(), real.client());
+    let (mut ours, mut theirs) = (own.client(), real.new_client());
     for asked in [
         "get a",
         "GET a",
@@ -402,9 +400,9 @@ const LATER: [&str; 2] = ["client|setinfo", "client|no-touch"];
 
 #[test]
 fn every_command_is_described_as_redis_does() {
-    let Some(real) = RealServer::start(&[]) else { return };
+    let real = RealRedis::start();
     let own = Fixture::new();
-    let (mut ours, mut theirs) = (own.client(), real.client());
+    let (mut ours, mut theirs) = (own.client(), real.new_client());
     let mut differences = Vec::new();
     for command in table::all_with_subcommands() {
         let Command { name, .. } = command;

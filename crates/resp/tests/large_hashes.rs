@@ -12,7 +12,8 @@ use common::redis::{elements, text};
 use common::{Fixture, TestClient};
 use ecotone_engine::Direction;
 use ecotone_resp::client::Client;
-use ecotone_resp::collections::hash::{self, MAX_FIELD_BYTES};
+use ecotone_resp::collections::by_hash;
+use ecotone_resp::collections::hash::MAX_FIELD_BYTES;
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
@@ -310,7 +311,7 @@ fn collision() -> (String, String) {
     let mut seen = std::collections::HashMap::new();
     for number in 0_u64.. {
         let field = format!("c{number}");
-        if let Some(known) = seen.insert(hash::hash_of(field.as_bytes()), field.clone()) {
+        if let Some(known) = seen.insert(by_hash::hash_of(field.as_bytes()), field.clone()) {
             return (known, field);
         }
     }

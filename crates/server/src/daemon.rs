@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
+    CompactionFinished, Counters, LocalSlots, MemoryLimit, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
+    StoreOptions,
 };
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
@@ -28,6 +29,7 @@ use crate::clients::Served;
 use crate::colocated::Colocated;
 use crate::error::{Error, Result};
 use crate::host::Around;
+use crate::host_memory::host_memory_bytes;
 use crate::monitor::{Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
 use crate::sample_base::{SampleBase, counting_from};
@@ -143,7 +145,9 @@ impl Daemon {
         let _ = events.federation.set(Arc::downgrade(&federation));
         options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
-        options.store.reclaim_expired = options.clients.is_some();
+        if options.clients.is_some() {
+            suit_clients(&mut options.store);
+        }
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
         federation.set_load_source(watch.clone());
@@ -292,6 +296,25 @@ impl Daemon {
             // Somebody still reads; the last one closes it.
             Some(Err(_)) | None => Ok(()),
         }
+    }
+}
+
+/// The share of the memory that block cache and memtables of a server with clients take unless told otherwise: the kernel's cache, the
+/// clients and others on the machine need the rest.
+const MEMORY_SHARE: u64 = 8;
+
+/// What they take at least then.
+const LEAST_MEMORY_BYTES: u64 = 64 << 20;
+
+/// What is different in a store that clients use: keys expire, and lookups must not wait for the device more often than memory demands.
+fn suit_clients(store: &mut StoreOptions) {
+    store.reclaim_expired = true;
+    if store.memory.is_none()
+        && let Some(memory_bytes) = host_memory_bytes()
+    {
+        // Memtables must fit, with a cache beside them.
+        let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
+        store.memory = Some(MemoryLimit::new((memory_bytes / MEMORY_SHARE).max(least)));
     }
 }
 

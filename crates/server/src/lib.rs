@@ -13,6 +13,7 @@ mod daemon;
 mod error;
 mod host;
 mod host_load;
+mod host_memory;
 mod monitor;
 mod options;
 pub mod record;

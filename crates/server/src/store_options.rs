@@ -85,14 +85,15 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "memory_limit_bytes",
-        about: "Block cache and memtables of the whole process; `off`: a cache of 64 MiB, and the memtables beside it.",
+        about: "Block cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or of \
+                its control group, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("off") },
+        kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("auto") },
         set: |options, value| {
-            options.memory = number_or(value, "off")?.map(MemoryLimit::new);
+            options.memory = number_or(value, "auto")?.map(MemoryLimit::new);
             Ok(())
         },
-        get: |options| options.memory.as_ref().map_or_else(|| "off".into(), |memory| memory.limit_bytes().to_string()),
+        get: |options| options.memory.as_ref().map_or_else(|| "auto".into(), |memory| memory.limit_bytes().to_string()),
     },
     whole!(memtable_bytes, "bytes", 64 * KIB, 16 * GIB, "Size of a memtable before it is flushed."),
     whole!(

@@ -33,6 +33,17 @@ impl Pacing {
         self.rest_per_mille.store((share.clamp(0.0, 0.9) * 1000.0) as u32, Ordering::Relaxed);
     }
 
+    /// For a writer that rests by itself: how long after a write that took `busy`. It says so with [`has_rested`](Self::has_rested).
+    pub(crate) fn rest_after(&self, busy: Duration) -> Duration {
+        let share = f64::from(self.rest_per_mille.load(Ordering::Relaxed)) / 1000.0;
+        busy.mul_f64(share / (1.0 - share)).min(MOST_REST)
+    }
+
+    /// A writer has rested by itself.
+    pub(crate) fn has_rested(&self, time: Duration) {
+        self.rested_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
     /// How long writers have rested, all together.
     pub(crate) fn rested(&self) -> Duration {
         Duration::from_micros(self.rested_us.load(Ordering::Relaxed))
@@ -92,6 +103,18 @@ mod tests {
         let rested = pacing.rested();
         pacing.around(|| busy(Duration::from_micros(500)));
         assert_eq!(pacing.rested(), rested);
+    }
+
+    #[test]
+    fn who_rests_by_itself_is_told_how_long() {
+        let pacing = Pacing::default();
+        let busy = Duration::from_millis(3);
+        assert_eq!(pacing.rest_after(busy), Duration::ZERO);
+        pacing.set(0.75);
+        assert_eq!(pacing.rest_after(busy), Duration::from_millis(9));
+        assert_eq!(pacing.rest_after(Duration::from_secs(1)), MOST_REST);
+        pacing.has_rested(busy);
+        assert_eq!(pacing.rested(), busy);
     }
 
     #[test]

@@ -7,45 +7,21 @@
 //!  sub-key:  hash:u32 field         value:  the field's value
 //! ```
 //!
-//! `hash` is [`hash_of`] the field: fields are scanned in its order, so that a cursor is a number and needs no memory of the server's,
-//! and a random number finds a field.
+//! See [`by_hash`].
 //!
 //! Invariants: no field is there twice, a hash has at least one, [`Large::elements`] is their number.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 
 use ecotone_engine::Error as StoreError;
 
-use super::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS, corrupt, packed};
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Reservoir, random_below, sub_key};
+use super::{Large, MOST_SMALL_ELEMENTS, corrupt, packed};
 use crate::error::{Failure, Outcome};
-use crate::keyspace::{CollectionId, Entry, Keys, MAX_KEY_BYTES, Tag, Type, Waiting};
+use crate::keyspace::{Entry, Keys, Tag, Type};
 
-/// Bytes before the field in a sub-key.
-const HASH_BYTES: usize = 4;
-
-/// The longest field of a large hash, in bytes: it is part of a key of the store's. A small hash is smaller than that.
-pub const MAX_FIELD_BYTES: usize = MAX_KEY_BYTES - HASH_BYTES;
-
-/// Fields that are drawn from a large hash while other clients wait for the thread: each takes a look of its own.
-const MOST_DRAWN_AT_ONCE: u64 = 100;
-
-/// Draws for each different field that is wanted, before all are read instead.
-const MOST_DRAWS_EACH: usize = 10;
-
-/// A field and its value.
-pub type Pair<'a> = [&'a [u8]; 2];
-
-/// Where a field stands among those of a large hash: the upper half of its XXH3.
-pub fn hash_of(field: &[u8]) -> u32 {
-    (twox_hash::XxHash3_64::oneshot(field) >> 32) as u32
-}
-
-/// The sub-key of a field.
-pub fn sub_key(field: &[u8]) -> Vec<u8> {
-    [&hash_of(field).to_be_bytes(), field].concat()
-}
+/// The longest field of a large hash, in bytes. A small hash is smaller than that.
+pub const MAX_FIELD_BYTES: usize = MAX_NAME_BYTES;
 
 /// A hash as a command has found it.
 #[derive(Debug)]
@@ -116,7 +92,7 @@ impl<'c> Hash<'c> {
     /// Those of reads.
     pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(Pair<'_>)) -> Outcome {
         if let Some(large) = self.large {
-            return visit_from(keys, large.id, 0, |_, pair| {
+            return by_hash::visit_from(keys, large.id, 0, |_, pair| {
                 visit(pair);
                 ControlFlow::Continue(())
             });
@@ -133,28 +109,11 @@ impl<'c> Hash<'c> {
     /// # Errors
     ///
     /// Those of reads.
-    pub fn scan(
-        &self,
-        keys: &mut Keys<'c>,
-        cursor: u64,
-        count: usize,
-        mut visit: impl FnMut(Pair<'_>),
-    ) -> Outcome<u64> {
-        let Some(large) = self.large else { return self.visit(keys, visit).map(|()| 0) };
-        // Beyond the last hash there is nothing.
-        let Ok(from) = u32::try_from(cursor.saturating_sub(1)) else { return Ok(0) };
-        let (mut visited, mut last, mut next) = (0, from, 0);
-        visit_from(keys, large.id, from, |hash, pair| {
-            // Fields of one hash go together: no cursor stands between them.
-            if visited >= count && hash != last {
-                next = u64::from(hash) + 1;
-                return ControlFlow::Break(());
-            }
-            (visited, last) = (visited + 1, hash);
-            visit(pair);
-            ControlFlow::Continue(())
-        })?;
-        Ok(next)
+    pub fn scan(&self, keys: &mut Keys<'c>, cursor: u64, count: usize, visit: impl FnMut(Pair<'_>)) -> Outcome<u64> {
+        match self.large {
+            Some(large) => by_hash::scan(keys, large.id, cursor, count, visit),
+            None => self.visit(keys, visit).map(|()| 0),
+        }
     }
 
     /// Shows `visit` fields at random, `count` times or until it breaks; the same ones may come again. In a large hash those behind a long
@@ -165,14 +124,7 @@ impl<'c> Hash<'c> {
     /// Those of reads.
     pub fn draw(&self, keys: &mut Keys<'c>, count: u64, mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
         if let Some(large) = self.large {
-            check_draws(keys, count)?;
-            for _ in 0..count {
-                let Some([field, value]) = draw_one(keys, large.id)? else { break };
-                if visit([&field, &value]).is_break() {
-                    break;
-                }
-            }
-            return Ok(());
+            return by_hash::draw(keys, large.id, count, visit);
         }
         let pairs = pairs(&self.entry).collect::<Result<Vec<_>, _>>()?;
         if pairs.is_empty() {
@@ -192,36 +144,14 @@ impl<'c> Hash<'c> {
     ///
     /// Those of reads.
     pub fn draw_different(&self, keys: &mut Keys<'c>, count: usize) -> Outcome<Vec<[Vec<u8>; 2]>> {
-        // Of a hash that is much larger than what is wanted, few draws are in vain.
         if let Some(large) = self.large
-            && (count as u64).saturating_mul(3) <= large.elements
+            && let Some(drawn) = by_hash::draw_different(keys, large, count)?
         {
-            check_draws(keys, count as u64)?;
-            let (mut known, mut drawn) = (HashSet::new(), Vec::with_capacity(count));
-            for _ in 0..count * MOST_DRAWS_EACH {
-                if drawn.len() == count {
-                    break;
-                }
-                let Some(pair) = draw_one(keys, large.id)? else { break };
-                if known.insert(pair[0].clone()) {
-                    drawn.push(pair);
-                }
-            }
-            if drawn.len() == count {
-                return Ok(drawn);
-            }
+            return Ok(drawn);
         }
-        // Reservoir sampling: Vitter, "Random Sampling with a Reservoir" (1985), algorithm R.
-        let (mut drawn, mut visited) = (Vec::new(), 0);
-        self.visit(keys, |pair| {
-            visited += 1;
-            if drawn.len() < count {
-                drawn.push(pair.map(<[u8]>::to_vec));
-            } else if let Some(drawn) = drawn.get_mut(random_below(visited) as usize) {
-                *drawn = pair.map(<[u8]>::to_vec);
-            }
-        })?;
-        Ok(drawn)
+        let mut reservoir = Reservoir::new(count);
+        self.visit(keys, |pair| reservoir.offer(|| pair.map(<[u8]>::to_vec)))?;
+        Ok(reservoir.drawn())
     }
 
     /// Sets fields of the hash under `key`, whose slot is held and where `hash` was found. Of a field that is named twice the last value
@@ -336,13 +266,6 @@ fn check_field(field: &[u8]) -> Outcome {
     Ok(())
 }
 
-fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MOST_DRAWN_AT_ONCE && keys.waiting() == Waiting::Never {
-        return Err(Failure::MustWait);
-    }
-    Ok(())
-}
-
 /// The fields and values of a small hash.
 fn pairs(packed: &[u8]) -> impl Iterator<Item = Result<Pair<'_>, StoreError>> {
     let mut items = packed::items(packed);
@@ -369,60 +292,5 @@ fn pack(fields: &[Pair<'_>]) -> Option<Vec<u8>> {
     if fields.len() > MOST_SMALL_ELEMENTS {
         return None;
     }
-    let mut packed = Vec::new();
-    for item in fields.iter().flatten() {
-        // Before it is copied: it can be long.
-        if packed.len() + item.len() >= MOST_SMALL_BYTES {
-            return None;
-        }
-        packed::push(&mut packed, item);
-    }
-    (packed.len() <= MOST_SMALL_BYTES).then_some(packed)
-}
-
-/// Shows `visit` the fields of a large hash from `hash` on, each with its hash and its value.
-fn visit_from(
-    keys: &mut Keys<'_>,
-    id: CollectionId,
-    hash: u32,
-    mut visit: impl FnMut(u32, Pair<'_>) -> ControlFlow<()>,
-) -> Outcome {
-    let mut makes_sense = true;
-    keys.visit_elements_from(id, &hash.to_be_bytes(), |sub_key, value| match sub_key.split_first_chunk() {
-        Some((hash, field)) => visit(u32::from_be_bytes(*hash), [field, value]),
-        None => {
-            makes_sense = false;
-            ControlFlow::Break(())
-        }
-    })?;
-    if makes_sense { Ok(()) } else { Err(corrupt("an element of a large hash has no field").into()) }
-}
-
-/// A field of a large hash: the one behind a random place. All fields of one hash have the same chance.
-fn draw_one(keys: &mut Keys<'_>, id: CollectionId) -> Outcome<Option<[Vec<u8>; 2]>> {
-    let place = random_below(1 << 32) as u32;
-    for from in [place, 0] {
-        let (mut drawn, mut found, mut same) = (None, None, 0);
-        visit_from(keys, id, from, |hash, pair| {
-            if found.is_some_and(|found| found != hash) {
-                return ControlFlow::Break(());
-            }
-            (found, same) = (Some(hash), same + 1);
-            if random_below(same) == 0 {
-                drawn = Some(pair.map(<[u8]>::to_vec));
-            }
-            ControlFlow::Continue(())
-        })?;
-        if drawn.is_some() {
-            return Ok(drawn);
-        }
-    }
-    Ok(None)
-}
-
-/// 0 to `end` - 1.
-fn random_below(end: u64) -> u64 {
-    // The upper half of the product: Lemire, "Fast Random Integer Generation in an Interval" (2019), without the rejection, whose bias is
-    // beyond notice here.
-    ((u128::from(RandomState::new().hash_one(())) * u128::from(end)) >> 64) as u64
+    packed::pack_small(fields.iter().flatten().copied())
 }

@@ -4,8 +4,11 @@
 //! without elements is no key. [`packed`] is the value of a small one, [`Large`] that of a large one. Each type of collection has a file
 //! of its own here for what it stores, and one in [`crate::command`] for what clients say about it.
 
+pub mod by_hash;
 pub mod hash;
+pub mod list;
 pub mod packed;
+pub mod set;
 pub mod sorted_set;
 
 use ecotone_engine::Error as StoreError;

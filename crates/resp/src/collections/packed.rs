@@ -11,7 +11,7 @@
 
 use ecotone_engine::Error as StoreError;
 
-use super::corrupt;
+use super::{MOST_SMALL_BYTES, corrupt};
 
 /// Appends `item`.
 pub fn push(to: &mut Vec<u8>, item: &[u8]) {
@@ -22,6 +22,19 @@ pub fn push(to: &mut Vec<u8>, item: &[u8]) {
     }
     to.push(length as u8);
     to.extend_from_slice(item);
+}
+
+/// The value of a small collection of `items`; `None` if it would have more than [`MOST_SMALL_BYTES`].
+pub fn pack_small<'i>(items: impl Iterator<Item = &'i [u8]>) -> Option<Vec<u8>> {
+    let mut packed = Vec::new();
+    for item in items {
+        // Before it is copied: it can be long.
+        if packed.len() + item.len() >= MOST_SMALL_BYTES {
+            return None;
+        }
+        push(&mut packed, item);
+    }
+    (packed.len() <= MOST_SMALL_BYTES).then_some(packed)
 }
 
 /// The items of `packed`. Ends after the first error.

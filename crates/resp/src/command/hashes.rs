@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use super::scan::{ScanOptions, parse_cursor};
 use super::{Call, Command, KeyPositions, Run, flag};
-use crate::collections::hash::{Hash, Pair};
+use crate::collections::by_hash::Pair;
+use crate::collections::hash::Hash;
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::extended::{DecimalError, add_decimals};
 use crate::protocol::number::parse_integer;

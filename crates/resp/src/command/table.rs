@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{
-    Command, acl, clients, cluster, config, connection, diagnostics, expiry, hashes, info, introspection, keys, saving,
-    scan, sorted_set_random, sorted_set_ranges, sorted_sets, strings, transactions,
+    Command, acl, clients, cluster, config, connection, diagnostics, expiry, hashes, info, introspection, keys, lists,
+    saving, scan, set_algebra, sets, sorted_set_random, sorted_set_ranges, sorted_sets, strings, transactions,
 };
 
 /// A longer word is no command.
@@ -18,6 +18,9 @@ static FAMILIES: &[&[Command]] = &[
     expiry::COMMANDS,
     scan::COMMANDS,
     hashes::COMMANDS,
+    sets::COMMANDS,
+    set_algebra::COMMANDS,
+    lists::COMMANDS,
     sorted_sets::COMMANDS,
     sorted_set_ranges::COMMANDS,
     sorted_set_random::COMMANDS,

@@ -4,6 +4,7 @@
 
 mod clock;
 mod group;
+mod keys;
 mod latches;
 pub mod layout;
 mod numbers;
@@ -19,13 +20,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
 
 pub use clock::{Clock, NOTED_EVERY};
-pub use group::{Committed, Entry, Group, Keys, MAX_KEY_BYTES, Mark, Seen, Waiting};
+pub use group::{Committed, Group, Mark, Waiting};
+pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
 pub use upkeep::Upkeep;
 pub use watch::{Touched, Watches};
+pub use whole::element_bytes;
 
 use numbers::Numbers;
 

@@ -7,12 +7,18 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
 
-use super::group::{Entry, Keys, Waiting};
+use super::group::Waiting;
+use super::keys::{Entry, Keys};
 use super::layout::{CollectionId, ELEMENT_PREFIX_BYTES};
 use crate::error::{Failure, Outcome};
 
 /// What a batch needs for an element besides its bytes, at most: lengths and a header.
 const ELEMENT_OVERHEAD_BYTES: usize = 32;
+
+/// What an element takes of a batch, in bytes, at most.
+pub const fn element_bytes(sub_key_bytes: usize, value_bytes: usize) -> usize {
+    ELEMENT_PREFIX_BYTES + sub_key_bytes + value_bytes + ELEMENT_OVERHEAD_BYTES
+}
 
 impl Entry<'_> {
     /// The large collection that this is the key's part of.
@@ -101,7 +107,7 @@ impl<'c> Keys<'c> {
         let mut elements = Vec::new();
         let mut fits = true;
         self.visit_all_elements(from, Direction::Forward, |sub_key, value| {
-            let bytes = ELEMENT_PREFIX_BYTES + sub_key.len() + value.len() + ELEMENT_OVERHEAD_BYTES;
+            let bytes = element_bytes(sub_key.len(), value.len());
             fits = bytes <= left;
             if !fits {
                 return ControlFlow::Break(());

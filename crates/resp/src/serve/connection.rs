@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ecotone_engine::Error as StoreError;
 
@@ -44,6 +45,8 @@ pub(super) struct Connection {
     dependents: Vec<Range<usize>>,
     /// Where the reply begins that comes after a rest.
     rests_from: usize,
+    /// How long it should have rested because it writes, and has not.
+    pub(super) owed_rest: Duration,
     limits: Arc<Limits>,
 }
 
@@ -73,6 +76,7 @@ impl Connection {
             ranges: Vec::new(),
             dependents: Vec::new(),
             rests_from: 0,
+            owed_rest: Duration::ZERO,
             limits,
         }
     }

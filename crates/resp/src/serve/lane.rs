@@ -13,6 +13,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use ecotone_engine::Error as StoreError;
 use tokio::sync::Notify;
@@ -23,6 +24,12 @@ use crate::service::Service;
 
 /// A group that has grown to this is committed before it grows further.
 const GROUP_BYTES: usize = 1024 * 1024;
+
+/// Shorter rests are put off: the clock of the timer has milliseconds.
+const LEAST_REST: Duration = Duration::from_millis(2);
+
+/// No client rests for longer at a time.
+const MOST_REST: Duration = Duration::from_millis(100);
 
 /// What is read from a socket at once.
 pub(super) const READ_BYTES: usize = 64 * 1024;
@@ -85,15 +92,33 @@ impl Lane {
 
     /// Carries out what has come on `connection`, and returns when its replies may be sent.
     pub(super) async fn round(self: &Rc<Self>, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        let began = Instant::now();
         let mut ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
         if ended == Ended::Latched && self.commit_at_once() {
             ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
         }
+        let has_written = connection.depends();
         self.settle(&mut connection).await;
+        if has_written {
+            self.rest(&mut connection, began).await;
+        }
         if matches!(ended, Ended::Latched | Ended::MustWait) {
             return self.round_that_waits(connection).await;
         }
         (connection, ended)
+    }
+
+    /// Lets a client that has written rest where the store asks its writers to, with no latch held and nobody else held up.
+    async fn rest(&self, connection: &mut Connection, began: Instant) {
+        let store = self.service.keyspace.store();
+        connection.owed_rest += store.rest_after(began.elapsed());
+        if connection.owed_rest >= LEAST_REST {
+            let rest = Instant::now();
+            tokio::time::sleep(connection.owed_rest.min(MOST_REST)).await;
+            let rested = rest.elapsed();
+            store.has_rested(rested);
+            connection.owed_rest = connection.owed_rest.saturating_sub(rested);
+        }
     }
 
     /// Waits for the commit of what the connection's replies depend on, if they do.

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// A server with one database in memory, on a socket in a folder of its own.
 pub struct RealRedis {
@@ -15,9 +16,15 @@ pub struct RealRedis {
 impl RealRedis {
     /// Starts it and waits until it serves.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with further arguments.
+    pub fn start_with(more: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut server = Command::new("redis-server")
             .args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--appendonly", "no", "--databases", "1"])
+            .args(more)
             .current_dir(directory.path())
             .stdout(Stdio::piped())
             .spawn()
@@ -35,10 +42,19 @@ impl RealRedis {
 
     /// A new client that speaks version 2 or 3 of the protocol.
     pub fn client(&self, version: u8) -> RedisClient {
-        let path: PathBuf = self.directory.path().join("redis.sock");
-        let mut client = RedisClient { stream: BufReader::new(UnixStream::connect(path).unwrap()) };
+        let mut client = self.new_client();
         client.send(&[b"HELLO", version.to_string().as_bytes()]);
         client
+    }
+}
+
+impl RealRedis {
+    /// A client that has said nothing yet.
+    pub fn new_client(&self) -> RedisClient {
+        let path: PathBuf = self.directory.path().join("redis.sock");
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        RedisClient { stream: BufReader::new(stream) }
     }
 }
 

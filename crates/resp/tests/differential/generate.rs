@@ -116,7 +116,9 @@ impl Random {
         let words: Vec<&str> = template.split(' ').collect();
         self.fill(&words, &mut arguments);
         let mut compare = *compare;
-        if compare != Compare::Plant && self.percent(6) {
+        // A member that is popped without a count is any, and what is left would not be the same.
+        let may_be_spoiled = compare != Compare::Plant && !arguments[0].eq_ignore_ascii_case(b"SPOP");
+        if may_be_spoiled && self.percent(6) {
             self.spoil(&mut arguments);
             // A scan whose cursor was lost is none, and draws of a number that was lost are of any.
             let is_scan =
@@ -311,6 +313,8 @@ pub fn closing_requests() -> Vec<Request> {
         requests.push(Request::new(&[b"TYPE", key], Compare::Exact));
         requests.push(Request::new(&[b"GET", key], Compare::Exact));
         requests.push(Request::new(&[b"HGETALL", key], Compare::PairsInAnyOrder));
+        requests.push(Request::new(&[b"SMEMBERS", key], Compare::AnyOrder));
+        requests.push(Request::new(&[b"LRANGE", key, b"0", b"-1"], Compare::Exact));
         requests.push(Request::new(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"], Compare::Exact));
         requests.push(Request::new(&[b"PEXPIRETIME", key], Compare::Within(10_000)));
     }

@@ -13,6 +13,8 @@ mod common;
 mod generate;
 mod hashes;
 mod keys;
+mod lists;
+mod sets;
 mod sides;
 mod sorted_sets;
 mod strings;
@@ -25,10 +27,11 @@ use ecotone_resp::protocol::reply::Version;
 use generate::{Family, Random, Request};
 use sides::{Here, Side, There, first_difference};
 
-const FAMILIES: &[Family] = &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, sorted_sets::FAMILY];
+const FAMILIES: &[Family] =
+    &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, lists::FAMILY, sets::FAMILY, sorted_sets::FAMILY];
 
 /// Collections by themselves: among all commands few live long enough to become large.
-const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[sorted_sets::FAMILY]];
+const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[lists::FAMILY], &[sets::FAMILY], &[sorted_sets::FAMILY]];
 
 /// Commands for each seed.
 const COMMANDS: usize = 3000;

@@ -1,0 +1,104 @@
+//! The real program, started as a user starts it.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server, killed should the test fail.
+pub struct Server {
+    pub child: Child,
+    log: BufReader<ChildStderr>,
+    /// Where it listens, as its log says.
+    pub listening: String,
+}
+
+pub fn serve(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    command.arg("serve").args(arguments).env_remove("RUST_LOG");
+    command
+}
+
+/// A configuration in `folder` of a server that takes any free ports, and `more`.
+pub fn configuration(folder: &Path, more: &str) -> PathBuf {
+    let file = folder.join("ecotone.toml");
+    let dir = folder.join("data");
+    let text = format!(
+        "[server]\ndir = {:?}\nlog_format = \"json\"\n[federation]\nlisten = \"127.0.0.1:0\"\n[clients]\n{more}",
+        dir.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+impl Server {
+    /// Starts it and waits until it serves.
+    pub fn start(mut command: Command) -> Server {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let listening = loop {
+            let mut line = String::new();
+            if log.read_line(&mut line).unwrap() == 0 {
+                panic!("it ended: {}; {seen}", child.wait().unwrap());
+            }
+            let record: serde_json::Value =
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            if let Some(listening) = record["listening"].as_str() {
+                break listening.to_owned();
+            }
+            seen.push_str(&line);
+        };
+        Server { child, log, listening }
+    }
+
+    pub fn with(file: &Path) -> Server {
+        Server::start(serve(&["--config", file.to_str().unwrap()]))
+    }
+
+    pub fn connect(&self) -> Connection<TcpStream> {
+        let stream = TcpStream::connect(&self.listening).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Connection(stream)
+    }
+
+    pub fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Ends it as a supervisor does.
+    pub fn terminate(mut self) {
+        self.signal("-TERM");
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {rest}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+pub struct Connection<S>(pub S);
+
+impl<S: Read + Write> Connection<S> {
+    /// Sends `request` and reads as many bytes as `reply` has, which they must be.
+    pub fn says(&mut self, request: &str, reply: &str) {
+        self.0.write_all(request.as_bytes()).unwrap();
+        let mut got = vec![0; reply.len()];
+        self.0.read_exact(&mut got).unwrap_or_else(|error| panic!("{request:?}: {error}"));
+        assert_eq!(String::from_utf8_lossy(&got), reply, "{request:?}");
+    }
+}

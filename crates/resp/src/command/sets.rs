@@ -1,0 +1,262 @@
+//! Sets: what clients ask of one of them. How they lie in the store is in [`crate::collections::set`].
+
+use std::ops::ControlFlow;
+
+use super::scan::{ScanOptions, parse_cursor};
+use super::{Call, Command, KeyPositions, Run, flag};
+use crate::collections::set::Set;
+use crate::error::{Failure, Outcome, texts};
+use crate::protocol::number::parse_integer;
+
+const READ_FAST: u32 = flag::READONLY | flag::FAST;
+const WRITE_FAST: u32 = flag::WRITE | flag::FAST;
+
+pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
+    Command {
+        name,
+        arity,
+        flags,
+        keys: KeyPositions::FIRST,
+        group: "set",
+        since,
+        summary: "",
+        complexity: "O(1)",
+        subcommands: &[],
+        run,
+    }
+}
+
+/// The family.
+pub const COMMANDS: &[Command] = &[
+    Command {
+        summary: "Adds members. The set is created if it doesn't exist.",
+        complexity: "O(N) where N is the number of members to be added.",
+        ..command("sadd", -3, WRITE_FAST | flag::DENYOOM, "1.0.0", add)
+    },
+    Command {
+        summary: "Removes members. The set is deleted with its last one.",
+        complexity: "O(N) where N is the number of members to be removed.",
+        ..command("srem", -3, WRITE_FAST, "1.0.0", remove)
+    },
+    Command {
+        summary: "Moves a member from one set to another.",
+        keys: KeyPositions::Range { first: 1, last: 2, step: 1 },
+        ..command("smove", 4, WRITE_FAST, "1.0.0", move_member)
+    },
+    Command { summary: "Tells whether a member is there.", ..command("sismember", 3, READ_FAST, "1.0.0", has) },
+    Command {
+        summary: "Tells of each member whether it is there.",
+        complexity: "O(N) where N is the number of members asked for.",
+        // The members of a large set are looked for one by one: all of them before a write of another client, or all after it.
+        ..command("smismember", -3, READ_FAST | flag::LATCHES, "6.2.0", has_many)
+    },
+    Command { summary: "Counts the members.", ..command("scard", 2, READ_FAST, "1.0.0", count) },
+    Command {
+        summary: "Returns all members.",
+        complexity: "O(N) where N is the size of the set.",
+        ..command("smembers", 2, flag::READONLY, "1.0.0", all)
+    },
+    Command {
+        summary: "Removes members at random and returns them. The set is deleted with its last one.",
+        complexity: "O(N) where N is the number of members returned.",
+        ..command("spop", -2, WRITE_FAST, "1.0.0", pop)
+    },
+    Command {
+        summary: "Returns members at random.",
+        complexity: "O(N) where N is the number of members returned.",
+        ..command("srandmember", -2, flag::READONLY, "1.0.0", random)
+    },
+    Command {
+        summary: "Goes through all members, some at each call.",
+        complexity: "O(1) for every call, O(N) for all, where N is the size of the set.",
+        ..command("sscan", -3, flag::READONLY, "2.8.0", scan)
+    },
+];
+
+fn add(call: &mut Call<'_>) -> Outcome {
+    let [_, key, members @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let set = Set::read(&mut call.keys, key)?;
+    let added = Set::add(&mut call.keys, key, set.as_ref(), members)?;
+    call.reply.integer(added as i64);
+    Ok(())
+}
+
+fn remove(call: &mut Call<'_>) -> Outcome {
+    let [_, key, members @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let removed = match Set::read(&mut call.keys, key)? {
+        Some(set) => set.remove(&mut call.keys, key, members)?,
+        None => 0,
+    };
+    call.reply.integer(removed as i64);
+    Ok(())
+}
+
+fn move_member(call: &mut Call<'_>) -> Outcome {
+    let [_, from, to, member] = *call.arguments else { return Err(texts::SYNTAX) };
+    let keys = &mut call.keys;
+    let mut moves = false;
+    // What the other key holds matters only where there is a set.
+    if let Some(source) = Set::read(keys, from)? {
+        let destination = Set::read(keys, to)?;
+        moves = source.has(keys, member)?;
+        if moves && from != to {
+            source.remove(keys, from, &[member])?;
+            Set::add(keys, to, destination.as_ref(), &[member])?;
+        }
+    }
+    call.reply.integer(moves.into());
+    Ok(())
+}
+
+fn has(call: &mut Call<'_>) -> Outcome {
+    let is_there = match Set::read(&mut call.keys, call.arguments[1])? {
+        Some(set) => set.has(&mut call.keys, call.arguments[2])?,
+        None => false,
+    };
+    call.reply.integer(is_there.into());
+    Ok(())
+}
+
+fn has_many(call: &mut Call<'_>) -> Outcome {
+    let members = &call.arguments[2..];
+    let set = Set::read(&mut call.keys, call.arguments[1])?;
+    call.reply.array(members.len());
+    for member in members {
+        let is_there = match &set {
+            Some(set) => set.has(&mut call.keys, member)?,
+            None => false,
+        };
+        call.reply.integer(is_there.into());
+    }
+    Ok(())
+}
+
+fn count(call: &mut Call<'_>) -> Outcome {
+    let count = Set::read(&mut call.keys, call.arguments[1])?.map_or(Ok(0), |set| set.count())?;
+    call.reply.integer(count as i64);
+    Ok(())
+}
+
+fn all(call: &mut Call<'_>) -> Outcome {
+    let set = Set::read(&mut call.keys, call.arguments[1])?;
+    let reply = &mut *call.reply;
+    let (mark, mut members) = (reply.begin(), 0);
+    if let Some(set) = set {
+        set.visit(&mut call.keys, |member| {
+            reply.bulk(member);
+            members += 1;
+        })?;
+    }
+    reply.end_set(mark, members);
+    Ok(())
+}
+
+fn pop(call: &mut Call<'_>) -> Outcome {
+    let [_, key, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let keys = &mut call.keys;
+    let count = match options {
+        [] => None,
+        [count] => {
+            let count = parse_integer(count).and_then(|count| usize::try_from(count).ok());
+            Some(count.ok_or(texts::OUT_OF_RANGE_POSITIVE)?)
+        }
+        _ => return Err(texts::SYNTAX),
+    };
+    let set = Set::read(keys, key)?;
+    let mut drawn = Vec::new();
+    if let Some(set) = set {
+        let wanted = count.unwrap_or(1);
+        drawn = set.draw_different(keys, wanted)?;
+        if drawn.len() as u64 == set.count()? {
+            keys.delete(key)?;
+        } else if !drawn.is_empty() {
+            let members: Vec<&[u8]> = drawn.iter().map(Vec::as_slice).collect();
+            set.remove(keys, key, &members)?;
+        }
+    }
+    if count.is_some() {
+        call.reply.set(drawn.len());
+        drawn.iter().for_each(|member| call.reply.bulk(member));
+    } else {
+        match drawn.first() {
+            Some(member) => call.reply.bulk(member),
+            None => call.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+fn random(call: &mut Call<'_>) -> Outcome {
+    let [_, key, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
+    let count = match options {
+        [] => return random_one(call),
+        [count] => parse_integer(count).ok_or(texts::NOT_AN_INTEGER)?,
+        _ => return Err(texts::SYNTAX),
+    };
+    if count == i64::MIN {
+        let (least, most) = (-i64::MAX, i64::MAX);
+        return Err(Failure::with(format!("ERR value is out of range, value must between {least} and {most}")));
+    }
+    let set = Set::read(&mut call.keys, key)?;
+    let most_bytes = call.service.limits.read().output_bytes;
+    let reply = &mut *call.reply;
+    let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
+    match set {
+        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), |member| {
+            reply.bulk(member);
+            told += 1;
+            if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?,
+        Some(set) if count > 0 => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            for member in set.draw_different(&mut call.keys, count)? {
+                reply.bulk(&member);
+                told += 1;
+            }
+        }
+        _ => {}
+    }
+    // Only who asks for the same members again and again gets here.
+    if count < 0 && reply.len() - begin > most_bytes {
+        return Err(Failure::with(format!(
+            "ERR the reply would take more than {most_bytes} bytes; ask for fewer members"
+        )));
+    }
+    reply.end_array(mark, told);
+    Ok(())
+}
+
+fn random_one(call: &mut Call<'_>) -> Outcome {
+    let mut drawn = None;
+    if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
+        set.draw(&mut call.keys, 1, |member| {
+            drawn = Some(member.to_vec());
+            ControlFlow::Break(())
+        })?;
+    }
+    match drawn {
+        Some(member) => call.reply.bulk(&member),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+fn scan(call: &mut Call<'_>) -> Outcome {
+    let cursor = parse_cursor(call.arguments[2])?;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let mut next = 0;
+    // What is wrong with the options is told only where there is a set.
+    if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
+        let options = ScanOptions::parse(&call.arguments[3..], false)?;
+        next = set.scan(&mut call.keys, cursor, options.count, |member| {
+            if options.matches(member) {
+                found.push(member.to_vec());
+            }
+        })?;
+    }
+    call.reply.array(2);
+    call.reply.bulk_text(&next.to_string());
+    call.reply.array(found.len());
+    found.iter().for_each(|member| call.reply.bulk(member));
+    Ok(())
+}

@@ -1,0 +1,467 @@
+//! The keys, as one command sees them: what is in the store, under what its group has written.
+//!
+//! Nothing here waits unless the command may. Reads that do not find what they need in memory fail with [`Failure::MustWait`].
+//!
+//! Threads: of one command, on one thread.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Place;
+use std::ops::{ControlFlow, Deref, Range};
+use std::sync::Arc;
+
+use ecotone_engine::{Attributes, Direction, Store, Value};
+
+use super::Keyspace;
+use super::group::{Pending, State, Waiting};
+use super::layout::{self, CollectionId, Tag, Type};
+use super::slot::Slot;
+use crate::error::{Failure, Outcome, texts};
+
+/// The longest key that a client may use, in bytes: what the store takes, without what stands before it there.
+pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
+
+/// Entries that are visited on behalf of one client while others wait for the thread.
+const MOST_VISITED_AT_ONCE: usize = 1000;
+
+/// The keys, as one command sees them at one time: what is in the store, under what its group has written.
+pub struct Keys<'c> {
+    keyspace: &'c Keyspace,
+    state: &'c mut State,
+    waiting: Waiting,
+    now_ms: u64,
+    stored_key: Vec<u8>,
+    seen: Seen,
+}
+
+impl Drop for Keys<'_> {
+    fn drop(&mut self) {
+        self.state.stored_key = std::mem::take(&mut self.stored_key);
+    }
+}
+
+/// What a command has looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// Keys that were there.
+    pub hits: u32,
+    /// Keys that were not.
+    pub misses: u32,
+    /// Whether any of it, or its absence, is not committed yet.
+    pub is_uncommitted: bool,
+}
+
+impl Seen {
+    fn note(&mut self, is_there: bool) {
+        if is_there {
+            self.hits += 1;
+        } else {
+            self.misses += 1;
+        }
+    }
+}
+
+/// What a key holds: its expiry, its type, and its bytes.
+#[derive(Debug)]
+pub struct Entry<'c> {
+    /// Type and encoding.
+    pub tag: Tag,
+    /// When it expires, in ms since 1970 UTC.
+    pub expires_at_ms: Option<u64>,
+    payload: Payload<'c>,
+}
+
+#[derive(Debug)]
+enum Payload<'c> {
+    Stored(Value<'c>),
+    Pending(Arc<[u8]>),
+}
+
+impl Deref for Entry<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.payload {
+            Payload::Stored(value) => value,
+            Payload::Pending(payload) => payload,
+        }
+    }
+}
+
+impl<'c> Keys<'c> {
+    /// Those of `keyspace` under what `state` has, now.
+    pub(super) fn of(keyspace: &'c Keyspace, state: &'c mut State, waiting: Waiting) -> Self {
+        let stored_key = std::mem::take(&mut state.stored_key);
+        Self { now_ms: keyspace.clock.now_ms(), keyspace, state, waiting, stored_key, seen: Seen::default() }
+    }
+
+    /// The time of this command, in ms since 1970 UTC.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Whether the thread may wait. Long work that looks at many keys asks this first, and fails with [`Failure::MustWait`] else.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting
+    }
+
+    /// What was looked at so far.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Bytes of keys and values that the group has written so far, about.
+    pub fn written_bytes(&self) -> usize {
+        self.state.bytes
+    }
+
+    /// The keyspace.
+    pub fn keyspace(&self) -> &'c Keyspace {
+        self.keyspace
+    }
+
+    /// What `key` holds, unless its time is over.
+    pub fn entry(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
+        check_key(key)?;
+        layout::key_into(Slot::of(key), key, &mut self.stored_key);
+        let entry = self.read()?.filter(|entry| entry.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        self.seen.note(entry.is_some());
+        Ok(entry)
+    }
+
+    /// What `key` holds, if that is of type `of`.
+    ///
+    /// # Errors
+    ///
+    /// [`texts::WRONG_TYPE`].
+    pub fn entry_of(&mut self, key: &[u8], of: Type) -> Outcome<Option<Entry<'c>>> {
+        match self.entry(key)? {
+            Some(entry) if entry.tag.of != of => Err(texts::WRONG_TYPE),
+            entry => Ok(entry),
+        }
+    }
+
+    /// The string under `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`texts::WRONG_TYPE`].
+    pub fn string(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
+        self.entry_of(key, Type::String)
+    }
+
+    /// Type and expiry of `key`, without its bytes.
+    pub fn peek(&mut self, key: &[u8]) -> Outcome<Option<(Tag, Option<u64>)>> {
+        check_key(key)?;
+        layout::key_into(Slot::of(key), key, &mut self.stored_key);
+        let attributes = match self.pending() {
+            Some(pending) => pending.map(|pending| pending.attributes),
+            None => self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+        };
+        let found = attributes.filter(|attributes| attributes.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        self.seen.note(found.is_some());
+        found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
+    }
+
+    /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
+    /// [`orphan`](Self::orphan), or are found later.
+    pub fn set(&mut self, key: &[u8], tag: Tag, expires_at_ms: Option<u64>, payload: &[u8]) -> Outcome {
+        check_key(key)?;
+        let slot = self.begin_write(key);
+        let attributes = Attributes { expires_at_ms, type_tag: tag.encode(), ..Attributes::NONE };
+        let stored = layout::key(slot, key);
+        self.put(stored, Some(Pending { attributes, payload: payload.into() }));
+        Ok(())
+    }
+
+    /// Removes `key`, whose slot is held.
+    pub fn remove(&mut self, key: &[u8]) -> Outcome {
+        check_key(key)?;
+        let slot = self.begin_write(key);
+        self.put(layout::key(slot, key), None);
+        Ok(())
+    }
+
+    fn begin_write(&mut self, key: &[u8]) -> Slot {
+        let slot = Slot::of(key);
+        debug_assert!(self.state.held.contains(&slot), "a key is changed under the latch of its slot");
+        self.keyspace.watches.touch(slot, key);
+        slot
+    }
+
+    /// Removes all keys. All slots are held.
+    pub fn clear(&mut self) {
+        self.keyspace.watches.touch_all();
+        // Nothing of it comes back: a command that clears does not fail after this.
+        self.state.undo.clear();
+        self.state.pending.clear();
+        self.state.orphans.clear();
+        self.state.cleared = true;
+    }
+
+    /// A new large collection that will be under `key`. Its elements may be set from now on.
+    pub fn new_collection(&mut self, key: &[u8]) -> Outcome<CollectionId> {
+        let number = self.keyspace.numbers.next(&self.keyspace.store)?;
+        let id = CollectionId { slot: Slot::of(key), number };
+        self.note_in_ledger(id, key);
+        Ok(id)
+    }
+
+    /// The large collection `id` has another key from now on: it was renamed.
+    pub fn moved(&mut self, id: CollectionId, to: &[u8]) {
+        self.note_in_ledger(id, to);
+    }
+
+    fn note_in_ledger(&mut self, id: CollectionId, key: &[u8]) {
+        let pending = Pending { attributes: Attributes::NONE, payload: key.into() };
+        self.put(layout::ledger(id), Some(pending));
+    }
+
+    /// The large collection `id` has lost its key; its elements are removed later.
+    pub fn orphan(&mut self, id: CollectionId) {
+        self.state.orphans.push(id);
+    }
+
+    /// The value of an element of a large collection.
+    pub fn element(&mut self, id: CollectionId, sub_key: &[u8]) -> Outcome<Option<Entry<'c>>> {
+        self.stored_key = layout::element(id, sub_key);
+        self.read()
+    }
+
+    /// Whether a large collection has an element. Its value is not read.
+    pub fn has_element(&mut self, id: CollectionId, sub_key: &[u8]) -> Outcome<bool> {
+        self.stored_key = layout::element(id, sub_key);
+        if let Some(pending) = self.pending() {
+            return Ok(pending.is_some());
+        }
+        Ok(self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?.is_some())
+    }
+
+    /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
+    pub fn changed_within(&mut self, key: &[u8]) {
+        self.begin_write(key);
+    }
+
+    /// Sets an element of a large collection whose key's slot is held.
+    pub fn set_element(&mut self, id: CollectionId, sub_key: &[u8], value: &[u8]) -> Outcome {
+        check_key(sub_key)?;
+        let pending = Pending { attributes: Attributes::NONE, payload: value.into() };
+        self.put(layout::element(id, sub_key), Some(pending));
+        Ok(())
+    }
+
+    /// Removes an element of a large collection whose key's slot is held.
+    pub fn remove_element(&mut self, id: CollectionId, sub_key: &[u8]) {
+        self.put(layout::element(id, sub_key), None);
+    }
+
+    /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
+    pub fn visit_elements(
+        &mut self,
+        id: CollectionId,
+        range: Range<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit(
+            layout::element(id, range.start)..layout::element(id, range.end),
+            direction,
+            true,
+            |key, _, value| visit(layout::sub_key(key), value),
+        )
+    }
+
+    /// The same for all elements of the collection.
+    pub fn visit_all_elements(
+        &mut self,
+        id: CollectionId,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
+    }
+
+    /// The same, in their order, for those with sub-keys from `from` on.
+    pub fn visit_elements_from(
+        &mut self,
+        id: CollectionId,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let range = layout::element(id, from)..layout::elements(id).end;
+        self.visit(range, Direction::Forward, true, |key, _, value| visit(layout::sub_key(key), value))
+    }
+
+    /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
+    pub fn visit_keys(
+        &mut self,
+        from_place: u32,
+        mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
+    ) -> Outcome {
+        let now_ms = self.now_ms;
+        let range = layout::from_place(from_place)..layout::all_keys().end;
+        self.visit(range, Direction::Forward, false, |stored, attributes, _| {
+            match (layout::place_of(stored), Tag::of(attributes)) {
+                (Some(place), Some(tag)) if attributes.expires_at_ms.is_none_or(|at| at > now_ms) => {
+                    visit(place, layout::user_key(stored), tag)
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
+    /// it does not read values.
+    fn visit(
+        &mut self,
+        range: Range<Vec<u8>>,
+        direction: Direction,
+        reads_values: bool,
+        mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        if range.start >= range.end {
+            return Ok(());
+        }
+        self.seen.is_uncommitted |= !self.state.pending.is_empty() || self.state.cleared;
+        let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
+        if !self.state.cleared {
+            let range = range.start.as_slice()..range.end.as_slice();
+            let mut scan = match self.waiting {
+                Waiting::Never => self.keyspace.store.scan_at_once(range, direction),
+                Waiting::Allowed => self.keyspace.store.scan(range, direction, None)?,
+            };
+            let mut visited = 0;
+            loop {
+                let (key, attributes, value) = if reads_values {
+                    let Some(entry) = scan.next_entry()? else { break };
+                    (entry.key, entry.attributes, entry.value)
+                } else {
+                    let Some((key, attributes)) = scan.next_key()? else { break };
+                    (key, attributes, &[][..])
+                };
+                visited += 1;
+                if visited > MOST_VISITED_AT_ONCE && self.waiting == Waiting::Never {
+                    return Err(Failure::MustWait);
+                }
+                while let Some((key, written)) = pending.next_before(key) {
+                    if let Some(written) = written
+                        && visit(key, &written.attributes, &written.payload).is_break()
+                    {
+                        return Ok(());
+                    }
+                }
+                if !pending.hides(key) && visit(key, &attributes, value).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        while let Some((key, written)) = pending.next() {
+            if let Some(written) = written
+                && visit(key, &written.attributes, &written.payload).is_break()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: Vec<u8>, pending: Option<Pending>) {
+        self.state.bytes += key.len() + pending.as_ref().map_or(0, |pending| pending.payload.len());
+        match self.state.pending.entry(key) {
+            Place::Occupied(mut place) => {
+                let before = place.insert(pending);
+                self.state.undo.push((place.key().clone(), Some(before)));
+            }
+            Place::Vacant(place) => {
+                self.state.undo.push((place.key().clone(), None));
+                place.insert(pending);
+            }
+        }
+    }
+
+    /// What the group has written under `stored_key`; `None`: nothing, and what is in the store counts.
+    fn pending(&mut self) -> Option<Option<&Pending>> {
+        if self.state.pending.is_empty() && !self.state.cleared {
+            return None;
+        }
+        let pending = self.state.pending.get(&self.stored_key).map(Option::as_ref);
+        let pending = if self.state.cleared { Some(pending.flatten()) } else { pending };
+        self.seen.is_uncommitted |= pending.is_some();
+        pending
+    }
+
+    /// What stands under `stored_key`, whatever its time.
+    fn read(&mut self) -> Outcome<Option<Entry<'c>>> {
+        let (attributes, payload) = match self.pending() {
+            Some(None) => return Ok(None),
+            Some(Some(Pending { attributes, payload })) => (*attributes, Payload::Pending(payload.clone())),
+            None => match lookup(&self.keyspace.store, &self.stored_key, self.waiting)? {
+                Some(value) => (*value.attributes(), Payload::Stored(value)),
+                None => return Ok(None),
+            },
+        };
+        let tag = tag(&attributes)?;
+        Ok(Some(Entry { tag, expires_at_ms: attributes.expires_at_ms, payload }))
+    }
+}
+
+fn tag(attributes: &Attributes) -> Outcome<Tag> {
+    Tag::of(attributes).ok_or_else(|| {
+        Failure::with("ERR the key is of a type that this version does not know: it was written by a later one")
+    })
+}
+
+fn lookup<'s>(store: &'s Store, key: &[u8], waiting: Waiting) -> Outcome<Option<Value<'s>>> {
+    Ok(match waiting {
+        Waiting::Never => store.get_at_once(key)?,
+        Waiting::Allowed => store.get(key)?,
+    })
+}
+
+fn check_key(key: &[u8]) -> Outcome {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Failure::with(format!("ERR the key has {} bytes, the most is {MAX_KEY_BYTES}", key.len())));
+    }
+    Ok(())
+}
+
+/// What a group has written within a range, beside a scan of the store.
+struct Pendings<'p> {
+    rest: Vec<(&'p Vec<u8>, Option<&'p Pending>)>,
+    direction: Direction,
+    /// The last one that was taken.
+    last: Option<&'p Vec<u8>>,
+}
+
+impl<'p> Pendings<'p> {
+    fn new(pending: &'p BTreeMap<Vec<u8>, Option<Pending>>, range: Range<Vec<u8>>, direction: Direction) -> Self {
+        let within = pending.range(range).map(|(key, written)| (key, written.as_ref()));
+        // Taken from the end.
+        let rest = match direction {
+            Direction::Forward => within.rev().collect(),
+            Direction::Reverse => within.collect(),
+        };
+        Self { rest, direction, last: None }
+    }
+
+    fn next(&mut self) -> Option<(&'p [u8], Option<&'p Pending>)> {
+        let (key, written) = self.rest.pop()?;
+        self.last = Some(key);
+        Some((key, written))
+    }
+
+    /// The next one, if it stands before `key` or at it.
+    fn next_before(&mut self, key: &[u8]) -> Option<(&'p [u8], Option<&'p Pending>)> {
+        let (next, _) = self.rest.last()?;
+        let comes = match self.direction {
+            Direction::Forward => next.as_slice() <= key,
+            Direction::Reverse => next.as_slice() >= key,
+        };
+        if comes { self.next() } else { None }
+    }
+
+    /// Whether the one that was taken last stands in the place of `key`.
+    fn hides(&self, key: &[u8]) -> bool {
+        self.last.is_some_and(|last| last == key)
+    }
+}

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# A client's session with a server that is killed in the middle: what was acknowledged is there again.
+# Usage: session.sh ECOTONE
+set -euo pipefail
+
+ecotone=$1
+folder=$(mktemp -d "${TMPDIR:-/tmp}/ecotone-session.XXXXXX")
+socket=$folder/socket
+server=
+
+cleanup() {
+  if [ -n "$server" ]; then kill -KILL "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi
+  rm -rf "$folder"
+}
+trap cleanup EXIT
+
+client() { redis-cli -s "$socket" "$@"; }
+
+cat >"$folder/ecotone.toml" <<TOML
+[server]
+dir = "$folder/data"
+log_level = "warn"
+[federation]
+listen = "127.0.0.1:0"
+[clients]
+listen = "127.0.0.1:0"
+unix_socket = "$socket"
+TOML
+
+start() {
+  "$ecotone" serve --config "$folder/ecotone.toml" &
+  server=$!
+  for _ in $(seq 100); do
+    [ "$(client ping 2>/dev/null)" = PONG ] && return
+    kill -0 "$server" 2>/dev/null || { echo 'session: the server did not come up' >&2; exit 1; }
+    sleep 0.1
+  done
+  echo 'session: the server does not answer' >&2
+  exit 1
+}
+
+# Says a command, carries it out, and compares the reply.
+expect() {
+  local reply=$1 got
+  shift
+  echo "  > $*"
+  got=$(client "$@" | tr '\n' ' ' | sed 's/ $//')
+  echo "  $got"
+  [ "$got" = "$reply" ] || { echo "session: expected $reply" >&2; exit 1; }
+}
+
+echo
+echo 'A session with redis-cli, and a kill:'
+start
+expect OK set greeting hello
+expect 3 hset sensor:7 temperature 21.5 humidity 48 place 'hall 2'
+expect 2 zadd alarms 3 overheat 1 door
+expect 'overheat door' zrange alarms 0 -1 rev
+
+echo '  > multi, set account:a 90, set account:b 110, exec'
+client >/dev/null <<'COMMANDS'
+multi
+set account:a 90
+set account:b 110
+exec
+COMMANDS
+
+echo '  > incr counter, again and again, until kill -9'
+client -r 1000000 incr counter >"$folder/replies" 2>/dev/null &
+writer=$!
+while [ "$(wc -l <"$folder/replies")" -lt 2000 ]; do sleep 0.05; done
+kill -KILL "$server"
+wait "$server" 2>/dev/null || true
+wait "$writer" 2>/dev/null || true
+told=$(grep -E '^[0-9]+$' "$folder/replies" | tail -n 1)
+echo "  killed; the last reply was $told"
+
+start
+expect hello get greeting
+expect '21.5 48 hall 2' hmget sensor:7 temperature humidity place
+expect 'overheat door' zrange alarms 0 -1 rev
+expect '90 110' mget account:a account:b
+found=$(client get counter)
+echo "  > get counter"
+echo "  $found"
+# The increment under way at the kill may be there too.
+if [ "$found" -ne "$told" ] && [ "$found" -ne $((told + 1)) ]; then
+  echo "session: $told was acknowledged, $found is there" >&2
+  exit 1
+fi
+kill -TERM "$server"
+wait "$server"
+server=
+echo 'Nothing that was acknowledged is lost.'
