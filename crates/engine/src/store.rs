@@ -417,10 +417,15 @@ impl Store {
     }
 }
 
+/// Removed entries in a row that a scan steps over before it says that it would take waiting.
+const MOST_SKIPPED_AT_ONCE: u64 = 2000;
+
 /// Reads that never wait for the device.
 pub(crate) fn read_at_once() -> ReadOptions {
     let mut options = ReadOptions::default();
     options.set_read_tier(ReadTier::BlockCache);
+    // Stepping over what was removed takes time as well.
+    options.set_max_skippable_internal_keys(MOST_SKIPPED_AT_ONCE);
     options
 }
 

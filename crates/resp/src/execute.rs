@@ -16,6 +16,9 @@ use crate::service::Service;
 /// Characters of arguments that the reply to an unknown command repeats, as in Redis.
 const MOST_REPEATED: usize = 128;
 
+/// What keeping an argument of a queued command takes besides its bytes.
+const QUEUED_ARGUMENT_BYTES: usize = 48;
+
 /// What a client is told whose command panicked; the panic itself is on standard error.
 const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
 
@@ -152,7 +155,7 @@ fn queue(
         service.statistics.usage.refused(command);
         return refuse(service, client, reply, &Failure::text("ERR Command not allowed inside a transaction"));
     }
-    let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
+    let bytes: usize = arguments.iter().map(|argument| argument.len() + QUEUED_ARGUMENT_BYTES).sum();
     let most = service.limits.read().transaction_bytes;
     let Some(transaction) = &mut client.transaction else { return Step::Done { depends: false } };
     if transaction.bytes + bytes > most {

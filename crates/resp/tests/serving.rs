@@ -114,7 +114,7 @@ fn what_is_beyond_a_limit_is_refused_with_a_reason() {
         clients: 2,
         argument_bytes: 1000,
         request_bytes: 5000,
-        transaction_bytes: 100,
+        transaction_bytes: 300,
         idle: Some(Duration::from_millis(300)),
         ..Limits::default()
     };
@@ -239,4 +239,74 @@ fn a_server_that_stops_sends_what_it_owes() {
         assert_eq!(wire.reply(), b"");
     }
     assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
+    let served = plain();
+    // On two lanes.
+    let (mut one, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    for round in 0..20 {
+        assert!(one.ask("MGET x y").starts_with("*2\r\n"));
+        assert_eq!(other.ask(&format!("SET x {round}")), "+OK\r\n");
+        assert_eq!(one.ask("WATCH x"), "+OK\r\n");
+        assert_eq!(other.ask("SET x other"), "+OK\r\n");
+        one.ask("MULTI");
+        assert_eq!(one.ask("EXEC"), "*-1\r\n");
+        assert_eq!(other.ask("DEL x"), ":1\r\n");
+    }
+    // A large hash is copied by a thread that waits, for a latch that the lane has had.
+    let fields: Vec<String> = (0..300).map(|number| format!("f{number} v")).collect();
+    assert_eq!(one.ask(&format!("HSET h {}", fields.join(" "))), ":300\r\n");
+    for copy in 0..5 {
+        assert_eq!(one.ask(&format!("COPY h copy{copy}")), ":1\r\n");
+    }
+    // Within a transaction, whose own writes are no reason to give it up when it is tried again.
+    assert_eq!(one.ask("WATCH k"), "+OK\r\n");
+    one.ask("MULTI");
+    one.ask("SET k 1");
+    one.ask("COPY h copied");
+    assert_eq!(one.ask("EXEC"), "*2\r\n+OK\r\n:1\r\n");
+    served.server.stop();
+}
+
+#[test]
+fn clients_that_want_the_same_keys_in_pipelines_all_get_their_answers() {
+    for durability in [Durability::EverySecond, Durability::Always] {
+        let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
+        let served = served(Limits::default(), options, 2);
+        let address = served.address;
+        std::thread::scope(|scope| {
+            for client in 0..8_u64 {
+                scope.spawn(move || {
+                    let mut wire = Wire::to(address);
+                    let mut seen = 0;
+                    for round in 0..25 {
+                        let own = format!("own{client}");
+                        let value = round.to_string();
+                        let pipeline = [
+                            request(&[b"INCR", b"shared"]),
+                            request(&[b"SET", own.as_bytes(), value.as_bytes()]),
+                            request(&[b"MGET", b"a", b"b"]),
+                            request(&[b"MSET", b"a", value.as_bytes(), b"b", value.as_bytes()]),
+                            request(&[b"GET", own.as_bytes()]),
+                        ];
+                        wire.send(&pipeline.concat());
+                        let counted = String::from_utf8(wire.reply()).unwrap();
+                        let counted: u64 = counted.trim_start_matches(':').trim().parse().unwrap();
+                        assert!(counted > seen, "{counted} after {seen}");
+                        seen = counted;
+                        assert_eq!(wire.reply(), b"+OK\r\n");
+                        let both = String::from_utf8(wire.reply()).unwrap();
+                        let both: Vec<&str> = both.lines().skip(1).filter(|line| !line.starts_with('$')).collect();
+                        assert!(both.len() != 1 && both.first() == both.last(), "both are of one moment: {both:?}");
+                        assert_eq!(wire.reply(), b"+OK\r\n");
+                        assert_eq!(wire.reply(), format!("${}\r\n{value}\r\n", value.len()).into_bytes());
+                    }
+                });
+            }
+        });
+        assert_eq!(Wire::to(address).ask("GET shared"), "$3\r\n200\r\n");
+        served.server.stop();
+    }
 }

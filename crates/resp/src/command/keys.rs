@@ -44,13 +44,13 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Counts the keys that are there.",
         complexity: "O(N) where N is the number of keys.",
-        ..command("exists", -2, flag::READONLY | flag::FAST, KeyPositions::ALL, count_present)
+        ..command("exists", -2, flag::READONLY | flag::FAST | flag::LATCHES, KeyPositions::ALL, count_present)
     },
     Command {
         summary: "Counts the keys that are there. No time of access is kept.",
         complexity: "O(N) where N is the number of keys.",
         since: "3.2.1",
-        ..command("touch", -2, flag::READONLY | flag::FAST, KeyPositions::ALL, count_present)
+        ..command("touch", -2, flag::READONLY | flag::FAST | flag::LATCHES, KeyPositions::ALL, count_present)
     },
     Command {
         summary: "Returns the type of what a key holds.",

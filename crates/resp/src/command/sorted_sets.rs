@@ -58,18 +58,18 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the scores of members of a sorted set.",
         complexity: "O(N) where N is the number of members that are asked for.",
-        ..command("zmscore", -3, READ, "6.2.0", tell_scores)
+        ..command("zmscore", -3, READ | flag::LATCHES, "6.2.0", tell_scores)
     },
     Command { summary: "Counts the members of a sorted set.", ..command("zcard", 2, READ, "1.2.0", count) },
     Command {
         summary: "Returns how many members of a sorted set come before one.",
         complexity: "O(N) where N is the rank.",
-        ..command("zrank", 3, READ, "2.0.0", |call| rank(call, Direction::Forward))
+        ..command("zrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
     },
     Command {
         summary: "Returns how many members of a sorted set come after one.",
         complexity: "O(N) where N is the rank.",
-        ..command("zrevrank", 3, READ, "2.0.0", |call| rank(call, Direction::Reverse))
+        ..command("zrevrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
     },
     Command {
         summary: "Removes the members with the lowest scores from a sorted set and returns them.",

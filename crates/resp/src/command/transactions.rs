@@ -3,13 +3,14 @@
 //! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
 //! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
 use crate::error::{Failure, Outcome};
 use crate::execute::{self, Step};
-use crate::keyspace::{Group, Slot, Waiting};
+use crate::keyspace::{Group, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
@@ -85,9 +86,9 @@ fn watch(call: &mut Call<'_>) -> Outcome {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
     let mut watched = Vec::new();
+    let mut known: HashSet<&[u8]> = call.client.watched.iter().map(|watched| watched.key.as_slice()).collect();
     for key in &call.arguments[1..] {
-        let is_known = |known: &Watched| known.key == *key;
-        if !call.client.watched.iter().any(is_known) && !watched.iter().any(is_known) {
+        if known.insert(key) {
             watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
         }
     }
@@ -183,11 +184,23 @@ fn exec_queued(
         let step = execute::run_latched(service, client, group, command, arguments, reply, waiting);
         if step == Step::MustWait {
             group.undo_to(mark);
+            watch_anew(client, service);
             return step;
         }
     }
     group.keep();
     Step::Done { depends: true }
+}
+
+/// What the transaction wrote before it was undone has touched its own watches. From here on only others' writes count: they cannot have come
+/// between, since the latches are held.
+fn watch_anew(client: &mut Client, service: &Service) {
+    let touched = Touched::default();
+    for watched in &client.watched {
+        service.keyspace.watches().add(&watched.key, &touched);
+        service.keyspace.watches().remove(&watched.key, &client.touched);
+    }
+    client.touched = touched;
 }
 
 /// Whether a watched key was written, or its time is over since.

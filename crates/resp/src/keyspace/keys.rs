@@ -201,7 +201,7 @@ impl<'c> Keys<'c> {
 
     /// A new large collection that will be under `key`. Its elements may be set from now on.
     pub fn new_collection(&mut self, key: &[u8]) -> Outcome<CollectionId> {
-        let number = self.keyspace.numbers.next(&self.keyspace.store)?;
+        let number = self.keyspace.numbers.next(&self.keyspace.store, self.waiting)?;
         let id = CollectionId { slot: Slot::of(key), number };
         self.note_in_ledger(id, key);
         Ok(id)

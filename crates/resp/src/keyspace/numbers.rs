@@ -6,6 +6,7 @@
 use ecotone_engine::{Error as StoreError, Store};
 use parking_lot::Mutex;
 
+use super::group::Waiting;
 use super::layout;
 
 /// Set aside at once.
@@ -38,10 +39,13 @@ impl Numbers {
     ///
     /// # Errors
     ///
-    /// Those of a write; no number was given.
-    pub fn next(&self, store: &Store) -> Result<u64, StoreError> {
+    /// Those of a write, and [`StoreError::WouldWait`] where one is due and the caller does not wait; no number was given.
+    pub fn next(&self, store: &Store, waiting: Waiting) -> Result<u64, StoreError> {
         let mut given = self.given.lock();
         if given.next == given.set_aside {
+            if waiting == Waiting::Never {
+                return Err(StoreError::WouldWait);
+            }
             let set_aside = given.set_aside + SET_ASIDE;
             store.put(&layout::own("numbers"), &set_aside.to_be_bytes())?;
             given.set_aside = set_aside;

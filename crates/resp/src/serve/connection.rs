@@ -153,6 +153,7 @@ impl Connection {
                             "a reply is longer than a client may be owed; it is disconnected"
                         );
                         self.reply.clear();
+                        self.dependents.clear();
                         return Ended::Closes;
                     }
                 }

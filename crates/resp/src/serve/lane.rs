@@ -43,6 +43,8 @@ pub(super) struct Lane {
     wants_commit: Notify,
     /// A commit is under way on another thread.
     is_handed_on: Cell<bool>,
+    /// The group could not be committed without waiting: it is to be handed on, and not tried again.
+    is_stalled: Cell<bool>,
     /// Written, and to be synced before anybody is told.
     unsynced: RefCell<Vec<Rc<Ticket>>>,
     wants_sync: Notify,
@@ -83,6 +85,7 @@ impl Lane {
             ticket: RefCell::default(),
             wants_commit: Notify::new(),
             is_handed_on: Cell::new(false),
+            is_stalled: Cell::new(false),
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
             clients,
@@ -92,20 +95,52 @@ impl Lane {
 
     /// Carries out what has come on `connection`, and returns when its replies may be sent.
     pub(super) async fn round(self: &Rc<Self>, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
-        let began = Instant::now();
-        let mut ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
-        if ended == Ended::Latched && self.commit_at_once() {
-            ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
-        }
-        let has_written = connection.depends();
-        self.settle(&mut connection).await;
-        if has_written {
-            self.rest(&mut connection, began).await;
+        let mut ended = self.carry_out(&mut connection).await;
+        if ended == Ended::Latched {
+            // Two lanes may each have what the other needs: what this one has is given back before the second try.
+            self.release().await;
+            ended = self.carry_out(&mut connection).await;
         }
         if matches!(ended, Ended::Latched | Ended::MustWait) {
+            // The thread that waits may need a latch that this lane has, also that of the command itself.
+            self.release().await;
             return self.round_that_waits(connection).await;
         }
         (connection, ended)
+    }
+
+    /// One try, and the commit of what it wrote.
+    async fn carry_out(&self, connection: &mut Connection) -> Ended {
+        let began = Instant::now();
+        // Of the group that the requests go into, whoever commits it.
+        let ticket = self.ticket.borrow().clone();
+        let ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        if connection.depends() {
+            if self.group.borrow().bytes() >= GROUP_BYTES {
+                self.commit_at_once();
+            }
+            self.wants_commit.notify_one();
+            let outcome = ticket.outcome().await;
+            connection.committed(&outcome);
+            self.rest(connection, began).await;
+        } else if self.group.borrow().holds_any() {
+            // Latches of commands that only read, or wrote nothing.
+            self.wants_commit.notify_one();
+        }
+        ended
+    }
+
+    /// Waits until the latches that this lane has now are free. What became of the writes under them is told to those who made them.
+    async fn release(&self) {
+        {
+            let group = self.group.borrow();
+            if group.is_empty() && !group.holds_any() {
+                return;
+            }
+        }
+        let ticket = self.ticket.borrow().clone();
+        self.wants_commit.notify_one();
+        let _ = ticket.outcome().await;
     }
 
     /// Lets a client that has written rest where the store asks its writers to, with no latch held and nobody else held up.
@@ -119,20 +154,6 @@ impl Lane {
             store.has_rested(rested);
             connection.owed_rest = connection.owed_rest.saturating_sub(rested);
         }
-    }
-
-    /// Waits for the commit of what the connection's replies depend on, if they do.
-    async fn settle(&self, connection: &mut Connection) {
-        if !connection.depends() {
-            return;
-        }
-        let ticket = self.ticket.borrow().clone();
-        if self.group.borrow().bytes() >= GROUP_BYTES {
-            self.commit_at_once();
-        }
-        self.wants_commit.notify_one();
-        let outcome = ticket.outcome().await;
-        connection.committed(&outcome);
     }
 
     async fn round_that_waits(&self, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
@@ -161,7 +182,7 @@ impl Lane {
 
     /// Commits now, before others of this turn had their chance. `false`: it cannot be done without waiting.
     fn commit_at_once(&self) -> bool {
-        if self.is_handed_on.get() {
+        if self.is_handed_on.get() || self.is_stalled.get() {
             return false;
         }
         let mut group = self.group.borrow_mut();
@@ -169,7 +190,10 @@ impl Lane {
             return true;
         }
         match group.commit(Waiting::Never) {
-            Err(StoreError::WouldWait) => false,
+            Err(StoreError::WouldWait) => {
+                self.is_stalled.set(true);
+                false
+            }
             outcome => {
                 drop(group);
                 let ticket = self.ticket.take();
@@ -195,15 +219,13 @@ impl Lane {
                 continue;
             }
             self.is_handed_on.set(true);
+            self.is_stalled.set(false);
             let next = Group::new(self.service.keyspace.clone());
             let mut group = self.group.replace(next);
             let ticket = self.ticket.take();
-            let outcome = tokio::task::spawn_blocking(move || group.commit(Waiting::Allowed)).await;
+            let outcome = on_own_thread("ecotone-commit", move || group.commit(Waiting::Allowed).map(drop)).await;
             self.is_handed_on.set(false);
-            match outcome {
-                Ok(outcome) => ticket.finish(outcome.map(drop)),
-                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-            }
+            ticket.finish(outcome);
             // For those who wrote meanwhile.
             self.wants_commit.notify_one();
         }
@@ -218,11 +240,24 @@ impl Lane {
                 continue;
             }
             let store = self.service.keyspace.store().clone();
-            match tokio::task::spawn_blocking(move || store.sync()).await {
-                Ok(outcome) => tickets.iter().for_each(|ticket| ticket.finish(outcome.clone())),
-                Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-            }
+            let outcome = on_own_thread("ecotone-sync", move || store.sync()).await;
+            tickets.iter().for_each(|ticket| ticket.finish(outcome.clone()));
             self.wants_sync.notify_one();
         }
     }
+}
+
+/// Does what ends waits of others on a thread of its own: among the threads that may wait it could stand behind those that wait for it.
+/// There is one for each lane and purpose at a time.
+async fn on_own_thread(
+    name: &str,
+    work: impl FnOnce() -> Result<(), StoreError> + Send + 'static,
+) -> Result<(), StoreError> {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    let started = std::thread::Builder::new().name(name.into()).spawn(move || _ = sender.send(work()));
+    if let Err(error) = started {
+        return Err(StoreError::Busy { detail: format!("the system gives no thread: {error}") });
+    }
+    let panicked = || StoreError::Background { detail: "a commit panicked; what became of it is not known".into() };
+    done.await.unwrap_or_else(|_| Err(panicked()))
 }

@@ -344,8 +344,9 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         let received = tokio::select! {
             biased;
             () = info.killed.notified() => break,
-            received = receive(lane, &mut stream, &mut connection, limits.idle) => received,
+            // Before what is received: who always sends would never be stopped.
             _ = stopping.wait_for(|stop| *stop) => break,
+            received = receive(lane, &mut stream, &mut connection, limits.idle) => received,
         };
         let Some(bytes) = received else { break };
         info.is_active();
