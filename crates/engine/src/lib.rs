@@ -86,7 +86,7 @@ pub use options::{
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
-pub use read::{Snapshot, Value};
+pub use read::{LOOKED_UP_BYTES, Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
 pub use store::Store;
 pub use values::ValueLogProperties;

@@ -68,12 +68,15 @@ pub struct WriteOptions {
     pub durability: Option<Durability>,
     /// Never waits until compactions have made room for it: it fails with [`Error::WouldWait`](crate::Error::WouldWait) instead.
     pub no_wait: bool,
+    /// A batch that leaves less behind than it found though it sets keys, such as a list without its last element. Where there is no
+    /// room for other writes it goes where deletions go.
+    pub frees: bool,
 }
 
 impl WriteOptions {
     /// This durability, whatever the store's default is.
     pub const fn durable(durability: Durability) -> Self {
-        Self { durability: Some(durability), no_wait: false }
+        Self { durability: Some(durability), no_wait: false, frees: false }
     }
 }
 

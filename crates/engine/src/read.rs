@@ -56,6 +56,9 @@ impl std::fmt::Debug for Value<'_> {
     }
 }
 
+/// Bytes of values after which [`Store::multi_get_first`] ends: what it has then is kept in memory until it is used.
+pub const LOOKED_UP_BYTES: usize = 1024 * 1024;
+
 /// How often a lookup follows a pointer that has changed. Each time a whole segment has gone between two reads of one key.
 const MOST_FOLLOWED: usize = 16;
 
@@ -126,16 +129,37 @@ impl Store {
         stored.map_err(|error| at_once(&error))?.map_or(Ok(None), |stored| self.value_at_once(key, stored))
     }
 
-    /// As [`multi_get`](Self::multi_get), of those keys of which it can be told from memory.
-    pub fn multi_get_at_once<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Value<'_>>>> {
+    /// The values of the first of `keys`, in their order, all of one moment: as many as fit in [`LOOKED_UP_BYTES`], and at least one. With
+    /// `from_memory` those of which it cannot be told from memory are [`Error::WouldWait`].
+    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K], from_memory: bool) -> Vec<Result<Option<Value<'_>>>> {
+        // Before the lookup: no segment goes between the first value and the last.
         let _reader = self.values.as_ref().map(DataLayer::reader);
+        let options = if from_memory { &self.read_some_at_once } else { &self.read_some };
         let asked = keys.iter().map(AsRef::as_ref);
-        let stored = self.db.batched_multi_get_pinned_cf_opt(&self.family, asked, false, &self.read_at_once);
-        let decode = |(key, stored): (&K, std::result::Result<Option<_>, rust_rocksdb::Error>)| {
-            let stored = stored.map_err(|error| at_once(&error))?;
-            stored.map_or(Ok(None), |stored| self.value_at_once(key.as_ref(), stored))
-        };
-        keys.iter().zip(stored).map(decode).collect()
+        let stored = self.db.batched_multi_get_pinned_cf_opt(&self.family, asked, false, options);
+        let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        for (key, stored) in keys.iter().zip(stored) {
+            let key = key.as_ref();
+            let value = match stored {
+                // It goes through the keys in their order in the tables: the first one may be among those it has left out.
+                Err(error) if error.kind() == ErrorKind::Aborted && values.is_empty() && from_memory => {
+                    self.get_at_once(key)
+                }
+                Err(error) if error.kind() == ErrorKind::Aborted && values.is_empty() => self.get(key),
+                Err(error) if error.kind() == ErrorKind::Aborted => break,
+                Err(error) if from_memory => Err(at_once(&error)),
+                Err(error) => Err(Error::from_rocks(&error)),
+                Ok(None) => Ok(None),
+                Ok(Some(stored)) if from_memory => self.value_at_once(key, stored),
+                Ok(Some(stored)) => self.value(key, stored, &self.read_options),
+            };
+            bytes += value.as_ref().map_or(0, |value| value.as_ref().map_or(0, |value| value.len()));
+            values.push(value);
+            if bytes >= LOOKED_UP_BYTES {
+                break;
+            }
+        }
+        values
     }
 
     /// What stands beside the value of `key`. The value itself is not read, wherever it is. With `from_memory` it is told from memory or not at all.

@@ -27,6 +27,7 @@ use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::raw::TableLimit;
+use crate::read::LOOKED_UP_BYTES;
 use crate::stall::StallClock;
 use crate::tap::Tap;
 use crate::values::ValueLog;
@@ -58,6 +59,9 @@ pub struct Store {
     pub(crate) read_options: ReadOptions,
     /// Only from memtables and the block cache.
     pub(crate) read_at_once: ReadOptions,
+    /// The same two for lookups that end early.
+    pub(crate) read_some: ReadOptions,
+    pub(crate) read_some_at_once: ReadOptions,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
     /// As `write_unsynced`, and never waits.
@@ -67,7 +71,7 @@ pub struct Store {
     mode: OpenMode,
     rocks_options: Options,
     totals: Arc<Totals>,
-    stall: Arc<StallClock>,
+    pub(crate) stall: Arc<StallClock>,
     background: Arc<BackgroundState>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
@@ -193,6 +197,8 @@ impl Store {
             family,
             read_options: ReadOptions::default(),
             read_at_once: read_at_once(),
+            read_some: ending_early(ReadOptions::default()),
+            read_some_at_once: ending_early(read_at_once()),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
             write_at_once,
@@ -419,6 +425,12 @@ impl Store {
 
 /// Removed entries in a row that a scan steps over before it says that it would take waiting.
 const MOST_SKIPPED_AT_ONCE: u64 = 2000;
+
+/// Lookups of many keys that end when they have found enough.
+fn ending_early(mut options: ReadOptions) -> ReadOptions {
+    options.set_value_size_soft_limit(LOOKED_UP_BYTES as u64);
+    options
+}
 
 /// Reads that never wait for the device.
 pub(crate) fn read_at_once() -> ReadOptions {

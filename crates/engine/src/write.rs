@@ -10,7 +10,7 @@ use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
 use crate::limits::gate::{Admitted, Purpose, cost};
 use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::{Durability, Error, Result, Store, WriteOptions};
+use crate::{Durability, Error, Result, StallCondition, Store, WriteOptions};
 
 /// Values up to this size are copied once to stand behind their header; longer ones are handed over in two parts, which
 /// costs RocksDB's C API two small allocations.
@@ -184,12 +184,16 @@ impl Store {
         if batch.is_empty() {
             return self.check_writable().map(|_| ());
         }
-        let purpose = if batch.has_puts { Purpose::Takes } else { Purpose::Frees };
+        let purpose = if batch.has_puts && !options.frees { Purpose::Takes } else { Purpose::Frees };
         // As if all of it went to RocksDB: more than it costs where values go to the value log.
         let _admitted = self.admit(purpose, cost(batch.size_bytes(), 0))?;
         let separated = match &self.values {
             Some(values) => {
                 self.check_writable()?;
+                // Before values are appended that would be appended again.
+                if options.no_wait && self.stall.condition() != StallCondition::Normal {
+                    return Err(Error::WouldWait);
+                }
                 values.separate_all(&batch.batch, self.family)?
             }
             None => None,
@@ -198,6 +202,24 @@ impl Store {
             Some((separated, _in_flights)) => self.commit(&separated, options),
             None => self.commit(&batch.batch, options),
         }
+    }
+
+    /// Refuses what would take room while there is none: as [`put`](Self::put) does, before anything is made ready for it. Costs a look at
+    /// memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfSpace`].
+    #[inline]
+    pub fn check_room(&self) -> Result<()> {
+        self.gate.as_ref().map_or(Ok(()), |gate| gate.check())
+    }
+
+    /// Whether there is so little room that some writes may be refused while others are not, as of the last look. Who writes for others had
+    /// better not mix what takes room with what [frees](WriteOptions::frees) it.
+    #[inline]
+    pub fn is_tight(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_tight())
     }
 
     /// Makes everything durable up to every write that was acknowledged before the call.

@@ -63,7 +63,7 @@ fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_th
     // Nothing is in the block cache.
     assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
     assert_eq!(store.attributes(&key(1), true), Err(Error::WouldWait));
-    assert!(store.multi_get_at_once(&[key(1), key(2)]).into_iter().all(|found| found.is_err()));
+    assert!(store.multi_get_first(&[key(1), key(2)], true).into_iter().all(|found| found.is_err()));
     let mut scan = store.scan_at_once(.., Direction::Forward);
     assert_eq!(scan.next_entry().unwrap_err(), Error::WouldWait);
     assert!(scan.next_entry().unwrap().is_none(), "an error ends it");

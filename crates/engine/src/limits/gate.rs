@@ -100,6 +100,8 @@ pub(crate) struct Gate {
     relocation: AtomicI64,
     large_in_flight: AtomicI64,
     refuses: AtomicBool,
+    /// Whether writes are refused, or soon will be.
+    tight: AtomicBool,
     refused_writes: AtomicU64,
     times_closed: AtomicU64,
     /// Held during a look.
@@ -165,6 +167,7 @@ impl Gate {
             relocation: AtomicI64::new(0),
             large_in_flight: AtomicI64::new(0),
             refuses: AtomicBool::new(false),
+            tight: AtomicBool::new(false),
             refused_writes: AtomicU64::new(0),
             times_closed: AtomicU64::new(0),
             look: Mutex::default(),
@@ -264,9 +267,21 @@ impl Gate {
         u64::try_from(room.spare_bytes().saturating_sub(self.reserve / COMPACTIONS_SHARE)).unwrap_or(0)
     }
 
+    /// Refuses where the last look has found that writes are.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.refuses.load(Ordering::Relaxed) { Err(self.refuse()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(&self) -> Error {
+        self.refused_writes.fetch_add(1, Ordering::Relaxed);
+        self.out_of_space()
+    }
+
     /// Whether writes are refused, or soon will be.
     pub(crate) fn is_tight(&self) -> bool {
-        self.room().spare_bytes() < self.reserve.saturating_mul(TIGHT_RESERVES)
+        self.tight.load(Ordering::Relaxed)
     }
 
     /// Writes that were refused.
@@ -312,8 +327,7 @@ impl Gate {
                 return Ok(Admitted { large: Some((&self.large_in_flight, cost)) });
             }
         }
-        self.refused_writes.fetch_add(1, Ordering::Relaxed);
-        Err(self.out_of_space())
+        Err(self.refuse())
     }
 
     fn takes_write(&self, look: &mut Look, cost: i64) -> bool {
@@ -371,6 +385,7 @@ impl Gate {
         if let Some(limit) = self.tables.get() {
             limit.allow(tables.saturating_add(self.for_compactions(&room, backlog)));
         }
+        self.tight.store(room.spare_bytes() < self.reserve.saturating_mul(TIGHT_RESERVES), Ordering::Relaxed);
         *self.room.lock() = room;
         if room.writes_refused != refused {
             self.tell(room);
