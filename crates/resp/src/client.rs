@@ -24,6 +24,8 @@ pub struct Client {
     pub transaction: Option<Transaction>,
     /// The keys of `WATCH`, and whether each was there.
     pub watched: Vec<Watched>,
+    /// What they take, about.
+    pub watched_bytes: usize,
     /// Set when one of them is written.
     pub touched: Touched,
     /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
@@ -70,9 +72,20 @@ impl Client {
             is_authenticated,
             transaction: None,
             watched: Vec::new(),
+            watched_bytes: 0,
             touched: Touched::default(),
             then: Then::Go,
         }
+    }
+
+    /// Whether its commands are carried out as they come.
+    pub fn is_plain(&self) -> bool {
+        self.is_authenticated && self.transaction.is_none()
+    }
+
+    /// Bytes of what it has queued and watches.
+    pub fn memory_bytes(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.bytes) + self.watched_bytes
     }
 
     /// Watches nothing from now on.
@@ -81,6 +94,7 @@ impl Client {
             keyspace.watches().remove(&watched.key, &self.touched);
         }
         self.touched = Touched::default();
+        self.watched_bytes = 0;
         self.info.watched.store(0, Ordering::Relaxed);
     }
 }

@@ -13,6 +13,9 @@ pub enum Failure {
     /// It takes more than a look into memory: carry it out again where waiting is allowed.
     #[error("this cannot be had without waiting")]
     MustWait,
+    /// It reads what others may change meanwhile: carry it out again under the latches of its keys.
+    #[error("this cannot be read while others change it")]
+    MustLatch,
     /// The store could not do it.
     #[error(transparent)]
     Store(StoreError),
@@ -45,7 +48,7 @@ impl Failure {
     pub fn reply(&self) -> Cow<'_, str> {
         match self {
             Self::Refused(text) => Cow::Borrowed(text),
-            Self::MustWait => Cow::Borrowed("TRYAGAIN the server is busy; try again"),
+            Self::MustWait | Self::MustLatch => Cow::Borrowed("TRYAGAIN the server is busy; try again"),
             Self::Store(error) => Cow::Owned(store_reply(error)),
         }
     }

@@ -6,18 +6,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ecotone_engine::Error as StoreError;
+
 use crate::client::Client;
 use crate::command::{Call, Command, flag, table, transactions};
 use crate::error::Failure;
-use crate::keyspace::{Group, Slot, Waiting};
+use crate::keyspace::{Group, Known, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
 /// Characters of arguments that the reply to an unknown command repeats, as in Redis.
 const MOST_REPEATED: usize = 128;
 
+/// Commands with more arguments are carried out where waiting is allowed: they take longer than other clients of a thread should wait.
+const MOST_ARGUMENTS_AT_ONCE: usize = 1024;
+
 /// What keeping an argument of a queued command takes besides its bytes.
 const QUEUED_ARGUMENT_BYTES: usize = 48;
+
+/// What a client is told that may not keep more.
+pub(crate) const SHORT_OF_MEMORY: Failure = Failure::text(
+    "ERR all clients together keep as much memory as they may (clients.max_memory_bytes); try again later, or with less at a time",
+);
 
 /// What a client is told whose command panicked; the panic itself is on standard error.
 const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
@@ -32,19 +42,37 @@ pub enum Step {
     },
     /// Somebody else has a latch. Nothing was done: commit what is held, and try again.
     Latched,
+    /// It needs the latches of its keys though it only reads. Nothing was done.
+    MustLatch,
     /// It takes more than a look into memory. Nothing was done: try again where waiting is allowed.
     MustWait,
 }
 
+/// What a command is given besides what it is asked for.
+#[derive(Debug)]
+pub struct Given<'s> {
+    /// Whether its thread may wait.
+    pub waiting: Waiting,
+    /// What is known of the key that it reads first.
+    pub known: Option<Known<'s>>,
+}
+
+impl From<Waiting> for Given<'_> {
+    fn from(waiting: Waiting) -> Self {
+        Self { waiting, known: None }
+    }
+}
+
 /// Carries out one request of `client`. `arguments` are its name and what follows, at least one.
-pub fn execute(
-    service: &Service,
+pub fn execute<'s>(
+    service: &'s Service,
     client: &mut Client,
     group: &mut Group,
     arguments: &[&[u8]],
     reply: &mut Reply,
-    waiting: Waiting,
+    given: impl Into<Given<'s>>,
 ) -> Step {
+    let given = given.into();
     let command = match find(arguments) {
         Ok(command) => command,
         Err(failure) => return refuse(service, client, reply, &failure),
@@ -58,12 +86,12 @@ pub fn execute(
         return queue(service, client, command, arguments, reply);
     }
     if command.name == "exec" && client.transaction.is_some() {
-        match transactions::exec(service, client, group, reply, waiting) {
+        match transactions::exec(service, client, group, reply, given.waiting) {
             Ok(step) => step,
             Err(failure) => refuse(service, client, reply, &failure),
         }
     } else {
-        execute_command(service, client, group, command, arguments, reply, waiting)
+        execute_command(service, client, group, command, arguments, reply, given)
     }
 }
 
@@ -138,7 +166,10 @@ fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
     service.statistics.errors.fetch_add(1, Ordering::Relaxed);
     let word = text.split(' ').next().unwrap_or_default();
     *service.statistics.errors_by_word.lock().entry(word.to_owned()).or_default() += 1;
-    if let Failure::Store(error) = failure {
+    // That the store is full it has told itself, once; here it would come with every write.
+    if let Failure::Store(error) = failure
+        && !matches!(error, StoreError::OutOfSpace { .. })
+    {
         tracing::warn!(%error, "a command failed");
     }
     reply.error(&text);
@@ -155,12 +186,21 @@ fn queue(
         service.statistics.usage.refused(command);
         return refuse(service, client, reply, &Failure::text("ERR Command not allowed inside a transaction"));
     }
+    if command.has(flag::DENYOOM)
+        && let Err(error) = service.keyspace.store().check_room()
+    {
+        service.statistics.usage.refused(command);
+        return refuse(service, client, reply, &error.into());
+    }
     let bytes: usize = arguments.iter().map(|argument| argument.len() + QUEUED_ARGUMENT_BYTES).sum();
     let most = service.limits.read().transaction_bytes;
     let Some(transaction) = &mut client.transaction else { return Step::Done { depends: false } };
     if transaction.bytes + bytes > most {
         let text = format!("ERR the transaction is too long: commands since MULTI may take {most} bytes");
         return refuse(service, client, reply, &Failure::with(text));
+    }
+    if service.is_short_of_memory(transaction.bytes + bytes) {
+        return refuse(service, client, reply, &SHORT_OF_MEMORY);
     }
     transaction.bytes += bytes;
     transaction.queued.push(arguments.iter().map(|argument| argument.to_vec()).collect());
@@ -170,26 +210,47 @@ fn queue(
 }
 
 /// Carries out `command` with `arguments`, which it takes, for a client that may use it.
-pub fn execute_command(
-    service: &Service,
+pub fn execute_command<'s>(
+    service: &'s Service,
     client: &mut Client,
     group: &mut Group,
     command: &'static Command,
     arguments: &[&[u8]],
     reply: &mut Reply,
-    waiting: Waiting,
+    given: impl Into<Given<'s>>,
 ) -> Step {
-    if command.has(flag::WAITS) && waiting == Waiting::Never {
+    let Given { waiting, mut known } = given.into();
+    let takes_long = command.has(flag::WAITS) && waiting != Waiting::Allowed;
+    if takes_long || arguments.len() > MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Step::MustWait;
     }
-    if command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0
-        && !group.hold(&slots(command, arguments), waiting)
-    {
+    if command.has(flag::WRITE) && group.is_closed_to(command.has(flag::DENYOOM)) {
         return Step::Latched;
     }
-    let step = run_latched(service, client, group, command, arguments, reply, waiting);
-    group.keep();
-    step
+    let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
+    loop {
+        if has_latches && !group.hold(&slots(command, arguments), waiting) {
+            return Step::Latched;
+        }
+        let turn = Turn { waiting, now_ms: service.keyspace.clock().now_ms(), known: known.take() };
+        let step = run_latched(service, client, group, command, arguments, reply, turn);
+        if step == Step::MustLatch && !has_latches {
+            has_latches = true;
+            continue;
+        }
+        group.keep();
+        return step;
+    }
+}
+
+/// How a command is carried out.
+#[derive(Debug)]
+pub(crate) struct Turn<'s> {
+    pub(crate) waiting: Waiting,
+    /// The time by which keys have expired.
+    pub(crate) now_ms: u64,
+    /// What is known of the key that it reads first.
+    pub(crate) known: Option<Known<'s>>,
 }
 
 /// Carries out a command whose latches are held.
@@ -200,13 +261,22 @@ pub(crate) fn run_latched(
     command: &'static Command,
     arguments: &[&[u8]],
     reply: &mut Reply,
-    waiting: Waiting,
+    turn: Turn<'_>,
 ) -> Step {
     let (mark, replied) = (group.mark(), reply.len());
     let began = Instant::now();
-    let mut call = Call { arguments, keys: group.keys(waiting), reply, client, service, command };
-    // A command that panics takes nobody else down: this thread serves other clients, and its group has what they wrote.
-    let outcome = catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED));
+    let room = match command.has(flag::DENYOOM) {
+        true => service.keyspace.store().check_room().map(|()| group.takes_room()),
+        false => Ok(()),
+    };
+    let keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
+    let mut call = Call { arguments, keys, reply, client, service, command };
+    let outcome = match room {
+        // A command that panics takes nobody else down: this thread serves other clients, and its group has what they wrote.
+        Ok(()) => catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED)),
+        Err(error) => Err(error.into()),
+    };
+    let outcome = if outcome.is_ok() && call.reply.is_over() { Err(too_long(service)) } else { outcome };
     let seen = call.keys.seen();
     drop(call);
     let has_failed = outcome.is_err();
@@ -215,10 +285,11 @@ pub(crate) fn run_latched(
         Err(failure) => {
             reply.truncate(replied);
             group.undo_to(mark);
-            if let Failure::MustWait = failure {
-                return Step::MustWait;
+            match failure {
+                Failure::MustWait => return Step::MustWait,
+                Failure::MustLatch => return Step::MustLatch,
+                failure => reply_error(service, reply, &failure),
             }
-            reply_error(service, reply, &failure);
         }
     }
     let statistics = &service.statistics;
@@ -231,6 +302,15 @@ pub(crate) fn run_latched(
     statistics.usage.carried_out(command, took, has_failed);
     note_if_slow(service, client, command, arguments, took);
     Step::Done { depends: command.has(flag::WRITE) || seen.is_uncommitted }
+}
+
+/// What a client is told instead of a reply that is longer than it may be.
+fn too_long(service: &Service) -> Failure {
+    let most = service.limits.read().output_bytes;
+    Failure::with(format!(
+        "ERR the reply is longer than a client may be owed: {most} bytes (clients.max_output_bytes), less where all clients together owe \
+         much memory (clients.max_memory_bytes); ask for less at a time"
+    ))
 }
 
 fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]], took: Duration) {

@@ -33,11 +33,16 @@ pub struct Service {
     pub host: Arc<dyn Host>,
     /// Saves that clients ask for.
     pub saves: Arc<Saves>,
+    /// Bytes that the connections of all clients keep.
+    pub client_memory: Arc<AtomicUsize>,
     /// 40 hexadecimal digits that no other run of a server has.
     pub run_id: String,
     /// When it began.
     pub since: Instant,
 }
+
+/// What one client may keep in any case, whatever others keep: requests and replies of the usual kind.
+pub const SMALL_BYTES: usize = 128 * 1024;
 
 impl Service {
     /// Serves `keyspace` from now on.
@@ -50,9 +55,17 @@ impl Service {
             slowlog: Slowlog::default(),
             host,
             saves: Arc::default(),
+            client_memory: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
         }
+    }
+}
+
+impl Service {
+    /// Whether a client that keeps `bytes` beside its connection may not, because all together keep too much.
+    pub fn is_short_of_memory(&self, bytes: usize) -> bool {
+        bytes > SMALL_BYTES && self.client_memory.load(Ordering::Relaxed) >= self.limits.read().memory_bytes
     }
 }
 
@@ -116,8 +129,10 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time a client may take to accept a reply.
     pub send: Duration,
-    /// Bytes of commands queued by `MULTI`.
+    /// Bytes of commands queued by `MULTI`, and of keys that one client watches.
     pub transaction_bytes: usize,
+    /// Bytes that all clients together may keep: requests that have not come whole, replies that were not sent, what they queued.
+    pub memory_bytes: usize,
     /// Passwords: none is asked for if there is none.
     pub password: Option<String>,
     /// Commands that took longer stand in the slow log; none: no command.
@@ -137,6 +152,7 @@ impl Default for Limits {
             idle: None,
             send: Duration::from_secs(60),
             transaction_bytes: 64 << 20,
+            memory_bytes: 1 << 30,
             password: None,
             slow_after: Some(Duration::from_millis(10)),
             slowlog_entries: 128,

@@ -5,16 +5,20 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Store};
 use ecotone_resp::keyspace::Keyspace;
 use ecotone_resp::serve::{Listening, ServeError, Server};
 use ecotone_resp::service::Service;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
 use crate::options::ClientOptions;
+
+/// A clock that is set right by less than this is nothing to be told of.
+const CLOCK_WARNING: Duration = Duration::from_secs(60);
 
 /// Clients are served until it is stopped.
 pub(crate) struct Served {
@@ -36,7 +40,11 @@ impl Served {
             refuse_other_than_socket(path)?;
         }
         let store: Arc<Store> = around.store.clone();
+        if options.config.trusts_system_clock()? {
+            Keyspace::forget_time(&store)?;
+        }
         let keyspace = Keyspace::open(store, durability)?;
+        warn_of_clock(keyspace.clock().ahead_of_system());
         let host = Arc::new(ServerHost::new(options.config, around, options.shut_down));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let server = Server::start(service.clone(), &options.listen, Some(duties)).map_err(|error| match error {
@@ -75,6 +83,16 @@ fn refuse_other_than_socket(path: &Path) -> Result<()> {
             path.display()
         ))),
         _ => Ok(()),
+    }
+}
+
+fn warn_of_clock(ahead: Duration) {
+    if ahead >= CLOCK_WARNING {
+        warn!(
+            ahead_s = ahead.as_secs(),
+            "the system's clock is behind the time that this store has seen, and keys expire by the later one. If the system's clock is right \
+             now and was ahead before, start once with clients.trust_system_clock = true"
+        );
     }
 }
 

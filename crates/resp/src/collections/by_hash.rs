@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 
 use super::{Large, corrupt};
 use crate::error::{Failure, Outcome};
-use crate::keyspace::{CollectionId, Keys, MAX_KEY_BYTES, Waiting};
+use crate::keyspace::{CollectionId, Keys, MAX_KEY_BYTES};
 
 /// Bytes before the name in a sub-key.
 pub const HASH_BYTES: usize = 4;
@@ -138,7 +138,7 @@ pub fn draw_different(keys: &mut Keys<'_>, large: Large, count: usize) -> Outcom
 }
 
 fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MOST_DRAWN_AT_ONCE && keys.waiting() == Waiting::Never {
+    if count > MOST_DRAWN_AT_ONCE && !keys.may_take_long() {
         return Err(Failure::MustWait);
     }
     Ok(())

@@ -19,7 +19,7 @@ use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
 
 use super::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS, corrupt, packed};
 use crate::error::{Failure, Outcome};
-use crate::keyspace::{CollectionId, Entry, Keys, Tag, Type, Waiting};
+use crate::keyspace::{CollectionId, Entry, Keys, Tag, Type};
 
 /// Index of the first element that a large list is given.
 pub const MIDDLE: u64 = 1 << 63;
@@ -114,7 +114,7 @@ impl Lay {
     /// Removes the entries of `indices`, which are at an end.
     fn remove(&mut self, keys: &mut Keys<'_>, indices: Range<u64>) -> Outcome {
         let removed = indices.end.saturating_sub(indices.start);
-        if removed > MOST_REMOVED_AT_ONCE && keys.waiting() == Waiting::Never {
+        if removed > MOST_REMOVED_AT_ONCE && !keys.may_take_long() {
             return Err(Failure::MustWait);
         }
         check_fits(keys, removed.saturating_mul(ELEMENT_OVERHEAD_BYTES))?;

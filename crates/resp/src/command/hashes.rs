@@ -173,6 +173,9 @@ fn get_many(call: &mut Call<'_>) -> Outcome {
             Some(hash) => hash.value(&mut call.keys, field, |value| reply_value(reply, value))?,
             None => reply.null(),
         }
+        if reply.is_over() {
+            break;
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::sets::command;
 use super::{Call, Command, KeyPositions, flag};
 use crate::collections::set::{Room, Set};
 use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::{Keys, Waiting};
+use crate::keyspace::Keys;
 use crate::protocol::number::parse_integer;
 
 /// Looks at members on behalf of one client while others wait for the thread.
@@ -126,7 +126,7 @@ fn combine<'c>(
 ) -> Outcome {
     let sets = names.iter().map(|name| Set::read(keys, name)).collect::<Outcome<Vec<Option<Set<'c>>>>>()?;
     let parts = parts(operation, &sets)?;
-    if keys.waiting() == Waiting::Never {
+    if !keys.may_take_long() {
         let mut looks: u64 = 0;
         for part in &parts {
             looks = looks.saturating_add(part.set.count()?.saturating_mul(1 + part.others.len() as u64));

@@ -12,7 +12,7 @@ use super::sorted_sets::{answers, command, reply_member};
 use super::{Call, Command, flag};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::{Keys, Waiting};
+use crate::keyspace::Keys;
 use crate::protocol::number::parse_integer;
 
 /// Members of one reply that may be drawn again: each is a look into the store.
@@ -147,7 +147,7 @@ fn all(set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<Vec<Member>> {
 }
 
 fn check_draws(keys: &Keys<'_>, count: usize) -> Outcome {
-    if count > MOST_DRAWS_AT_ONCE && keys.waiting() == Waiting::Never { Err(Failure::MustWait) } else { Ok(()) }
+    if count > MOST_DRAWS_AT_ONCE && !keys.may_take_long() { Err(Failure::MustWait) } else { Ok(()) }
 }
 
 fn draw_repeatedly(

@@ -163,6 +163,7 @@ impl<'a> Names<'a> {
         mut offset: u64,
         mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
+        set.hold_still(keys)?;
         let (first, last) = (set.end(keys, Direction::Forward)?, set.end(keys, Direction::Reverse)?);
         let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
         if self.is_empty() || self.is_before(&last.name) || self.is_behind(&first.name) {

@@ -1,5 +1,7 @@
 //! Strings.
 
+use std::ops::ControlFlow;
+
 use super::expiry::Unit;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
@@ -146,11 +148,14 @@ fn get(call: &mut Call<'_>) -> Outcome {
 fn get_many(call: &mut Call<'_>) -> Outcome {
     let keys = &call.arguments[1..];
     call.reply.array(keys.len());
-    for key in keys {
-        let value = call.keys.entry(key)?.filter(|entry| entry.tag == Tag::STRING);
-        reply_value(call, value.as_deref());
-    }
-    Ok(())
+    let reply = &mut *call.reply;
+    call.keys.visit_entries(keys, |entry| {
+        match entry.filter(|entry| entry.tag == Tag::STRING) {
+            Some(value) => reply.bulk(&value),
+            None => reply.null(),
+        }
+        if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }
 
 /// What `SET` and `GETEX` were asked to do besides.

@@ -9,10 +9,13 @@ use std::sync::atomic::Ordering;
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
 use crate::error::{Failure, Outcome};
-use crate::execute::{self, Step};
-use crate::keyspace::{Group, Slot, Touched, Waiting};
+use crate::execute::{self, Step, Turn};
+use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
+
+/// What it takes to watch a key besides its bytes, about: an allocation, a place in a list.
+const WATCHED_KEY_BYTES: usize = 64;
 
 const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUED;
 const FAST: u32 = flag::FAST;
@@ -92,6 +95,16 @@ fn watch(call: &mut Call<'_>) -> Outcome {
             watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
         }
     }
+    // Here and with those who tell.
+    let bytes: usize = watched.iter().map(|watched| 2 * (watched.key.len() + WATCHED_KEY_BYTES)).sum();
+    let most = call.service.limits.read().transaction_bytes;
+    if call.client.watched_bytes + bytes > most {
+        return Err(Failure::with(format!("ERR too many keys are watched: they may take {most} bytes")));
+    }
+    if call.service.is_short_of_memory(call.client.watched_bytes + bytes) {
+        return Err(execute::SHORT_OF_MEMORY);
+    }
+    call.client.watched_bytes += bytes;
     // Under the latches: who writes later tells, and who wrote before has committed, or is in this group.
     for watched in watched {
         call.keys.keyspace().watches().add(&watched.key, &call.client.touched);
@@ -132,7 +145,7 @@ pub(crate) fn exec(
     let step = exec_queued(service, client, group, &transaction, reply, waiting);
     match step {
         Step::Done { .. } => end(client, service),
-        Step::Latched | Step::MustWait => {
+        Step::Latched | Step::MustLatch | Step::MustWait => {
             reply.truncate(replied);
             client.transaction = Some(transaction);
         }
@@ -155,7 +168,9 @@ fn exec_queued(
     for arguments in &queued {
         // It was resolved when it was queued.
         let Ok(command) = execute::resolve(arguments) else { continue };
-        if command.has(flag::WAITS) && waiting == Waiting::Never {
+        // What is not undone with the group must not be done twice, so it is begun where nothing sends it back.
+        let is_undone = command.flags & (flag::WRITE | flag::READONLY) != 0;
+        if (command.has(flag::WAITS) || !is_undone) && waiting != Waiting::Allowed {
             return Step::MustWait;
         }
         slots.extend(execute::slots(command, arguments));
@@ -163,11 +178,14 @@ fn exec_queued(
     }
     slots.sort_unstable();
     slots.dedup();
-    if !group.hold(&slots, waiting) {
+    let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
+    if group.is_closed_to(takes) || !group.hold(&slots, waiting) {
         return Step::Latched;
     }
     let mark = group.mark();
-    match is_disturbed(client, group, waiting) {
+    // One time for all of them.
+    let now_ms = service.keyspace.clock().now_ms();
+    match is_disturbed(client, &mut group.keys_at(now_ms, waiting, None)) {
         Ok(false) => {}
         Ok(true) => {
             reply.null_array();
@@ -181,7 +199,15 @@ fn exec_queued(
     }
     reply.array(commands.len());
     for (command, arguments) in commands {
-        let step = execute::run_latched(service, client, group, command, arguments, reply, waiting);
+        let step = execute::run_latched(
+            service,
+            client,
+            group,
+            command,
+            arguments,
+            reply,
+            Turn { waiting, now_ms, known: None },
+        );
         if step == Step::MustWait {
             group.undo_to(mark);
             watch_anew(client, service);
@@ -204,11 +230,10 @@ fn watch_anew(client: &mut Client, service: &Service) {
 }
 
 /// Whether a watched key was written, or its time is over since.
-fn is_disturbed(client: &Client, group: &mut Group, waiting: Waiting) -> Outcome<bool> {
+fn is_disturbed(client: &Client, keys: &mut Keys<'_>) -> Outcome<bool> {
     if client.touched.is_set() {
         return Ok(true);
     }
-    let mut keys = group.keys(waiting);
     for watched in &client.watched {
         if watched.was_there && keys.peek(&watched.key)?.is_none() {
             return Ok(true);

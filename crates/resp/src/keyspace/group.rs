@@ -21,14 +21,22 @@ use ecotone_engine::{Attributes, Durability, Error as StoreError, WriteOptions};
 
 use super::Keyspace;
 use super::keys::Keys;
+use super::known::Known;
 use super::layout::{self, CollectionId};
-use super::slot::Slot;
+use super::slot::{SLOTS, Slot};
+
+/// A group that has grown to this is committed before more is written into it: far from what a batch may hold, so that no client's write
+/// makes the batch of all others too large.
+pub const FULL_BYTES: usize = 16 * 1024 * 1024;
 
 /// Whether the thread may wait for the device or for another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// It serves other clients as well: what cannot be had at once is [`crate::error::Failure::MustWait`].
     Never,
+    /// It serves one client only, and holds latches of what that has written: a look at the device is short enough, what takes longer is
+    /// [`crate::error::Failure::MustWait`].
+    Briefly,
     /// It serves one client only.
     Allowed,
 }
@@ -42,7 +50,7 @@ pub struct Group {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) held: Vec<Slot>,
+    pub(super) held: Held,
     /// By the store's keys; `None` is removed.
     pub(super) pending: BTreeMap<Vec<u8>, Option<Pending>>,
     /// What stood in `pending` before the command that is being carried out, last first.
@@ -50,6 +58,10 @@ pub(super) struct State {
     /// All that was in the store before is to be removed.
     pub(super) cleared: bool,
     pub(super) bytes: usize,
+    /// Whether the store was read since somebody asked.
+    pub(super) has_read: bool,
+    /// Whether a command has written that may make the store grow.
+    takes: bool,
     /// Large collections that have lost their key, if this is committed.
     pub(super) orphans: Vec<CollectionId>,
     /// Memory for a key of the store's.
@@ -62,9 +74,53 @@ pub(super) struct Pending {
     pub(super) payload: Arc<[u8]>,
 }
 
+/// The slots whose latches a group has.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// In the order in which they were taken.
+    slots: Vec<Slot>,
+    /// The same, a bit for each slot.
+    bits: Box<[u64]>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self { slots: Vec::new(), bits: vec![0; usize::from(SLOTS).div_ceil(64)].into_boxed_slice() }
+    }
+}
+
+impl Held {
+    #[inline]
+    pub(super) fn has(&self, slot: Slot) -> bool {
+        let (word, bit) = place(slot);
+        self.bits[word] & bit != 0
+    }
+
+    fn push(&mut self, slot: Slot) {
+        let (word, bit) = place(slot);
+        self.bits[word] |= bit;
+        self.slots.push(slot);
+    }
+
+    fn pop(&mut self) -> Option<Slot> {
+        let slot = self.slots.pop()?;
+        let (word, bit) = place(slot);
+        self.bits[word] &= !bit;
+        Some(slot)
+    }
+}
+
+fn place(slot: Slot) -> (usize, u64) {
+    let number = usize::from(slot.number());
+    (number / 64, 1 << (number % 64))
+}
+
 /// See [`Group::mark`].
 #[derive(Debug, Clone, Copy)]
-pub struct Mark(usize);
+pub struct Mark {
+    undo: usize,
+    bytes: usize,
+}
 
 /// What a commit leaves to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +143,10 @@ impl Group {
     /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: somebody else has one, and none was taken
     /// here. Only who may wait and holds none waits: else two could wait for each other.
     pub fn hold(&mut self, slots: &[Slot], waiting: Waiting) -> bool {
-        let before = self.state.held.len();
+        let before = self.state.held.slots.len();
         let waits = waiting == Waiting::Allowed && before == 0;
         for slot in slots {
-            if before > 0 && self.state.held[..before].contains(slot) {
+            if self.state.held.has(*slot) {
                 continue;
             }
             if waits {
@@ -106,18 +162,31 @@ impl Group {
 
     /// Whether it has any latch.
     pub fn holds_any(&self) -> bool {
-        !self.state.held.is_empty()
+        !self.state.held.slots.is_empty()
     }
 
     fn release_from(&mut self, first: usize) {
-        for slot in self.state.held.drain(first..) {
+        while self.state.held.slots.len() > first
+            && let Some(slot) = self.state.held.pop()
+        {
             self.keyspace.latches.release(slot);
         }
     }
 
-    /// For one command: the keys as it sees them.
+    /// For one command: the keys as it sees them now.
     pub fn keys(&mut self, waiting: Waiting) -> Keys<'_> {
-        Keys::of(&self.keyspace, &mut self.state, waiting)
+        let now_ms = self.keyspace.clock.now_ms();
+        self.keys_at(now_ms, waiting, None)
+    }
+
+    /// The same at a time that the clock has shown, with what is known of the key that the command reads first.
+    pub fn keys_at<'c>(&'c mut self, now_ms: u64, waiting: Waiting, known: Option<Known<'c>>) -> Keys<'c> {
+        Keys::of(&self.keyspace, &mut self.state, now_ms, waiting, known)
+    }
+
+    /// Whether commands have read the store since the last call, and not only what was known.
+    pub fn take_has_read(&mut self) -> bool {
+        std::mem::take(&mut self.state.has_read)
     }
 
     /// What was written so far stays in the group.
@@ -128,12 +197,13 @@ impl Group {
 
     /// Where the group stands, for [`undo_to`](Self::undo_to). Valid until what stands is kept.
     pub fn mark(&self) -> Mark {
-        Mark(self.state.undo.len())
+        Mark { undo: self.state.undo.len(), bytes: self.state.bytes }
     }
 
     /// A command failed: takes out of the group what was written since `mark`.
     pub fn undo_to(&mut self, mark: Mark) {
-        while self.state.undo.len() > mark.0
+        self.state.bytes = mark.bytes;
+        while self.state.undo.len() > mark.undo
             && let Some((key, before)) = self.state.undo.pop()
         {
             match before {
@@ -146,6 +216,18 @@ impl Group {
     /// Whether there is nothing to commit. Latches may be held all the same.
     pub fn is_empty(&self) -> bool {
         self.state.pending.is_empty() && !self.state.cleared
+    }
+
+    /// A command writes into it that may make the store grow. Where none does, a full store takes the group all the same.
+    pub fn takes_room(&mut self) {
+        self.state.takes = true;
+    }
+
+    /// Whether it is to be committed before a command writes into it that `takes` room, or one that does not: it has grown large, or there is so
+    /// little room that a write which is refused would take others with it which need not be.
+    pub fn is_closed_to(&self, takes: bool) -> bool {
+        self.state.bytes >= FULL_BYTES
+            || self.state.takes != takes && !self.is_empty() && self.keyspace.store.is_tight()
     }
 
     /// Bytes of keys and values that wait for the commit, about.
@@ -173,6 +255,7 @@ impl Group {
         self.state.undo.clear();
         self.state.cleared = false;
         self.state.bytes = 0;
+        self.state.takes = false;
         written
     }
 
@@ -193,7 +276,8 @@ impl Group {
         }
         let needs_sync = waiting == Waiting::Never && self.keyspace.syncs_each_write;
         let durability = needs_sync.then_some(Durability::None);
-        store.write(&batch, WriteOptions { durability, no_wait: waiting == Waiting::Never })?;
+        let no_wait = waiting == Waiting::Never;
+        store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
         self.keyspace.is_written.store(true, Ordering::Relaxed);
         Ok(Committed { needs_sync })
     }

@@ -4,8 +4,8 @@
 //!
 //! Threads: of one command, on one thread.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Place;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use ecotone_engine::{Attributes, Direction, Store, Value};
 
 use super::Keyspace;
 use super::group::{Pending, State, Waiting};
+use super::known::Known;
 use super::layout::{self, CollectionId, Tag, Type};
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
@@ -30,6 +31,7 @@ pub struct Keys<'c> {
     waiting: Waiting,
     now_ms: u64,
     stored_key: Vec<u8>,
+    known: Option<Known<'c>>,
     seen: Seen,
 }
 
@@ -89,10 +91,16 @@ impl Deref for Entry<'_> {
 }
 
 impl<'c> Keys<'c> {
-    /// Those of `keyspace` under what `state` has, now.
-    pub(super) fn of(keyspace: &'c Keyspace, state: &'c mut State, waiting: Waiting) -> Self {
+    /// Those of `keyspace` under what `state` has, at `now_ms`.
+    pub(super) fn of(
+        keyspace: &'c Keyspace,
+        state: &'c mut State,
+        now_ms: u64,
+        waiting: Waiting,
+        known: Option<Known<'c>>,
+    ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
-        Self { now_ms: keyspace.clock.now_ms(), keyspace, state, waiting, stored_key, seen: Seen::default() }
+        Self { now_ms, keyspace, state, waiting, stored_key, known, seen: Seen::default() }
     }
 
     /// The time of this command, in ms since 1970 UTC.
@@ -100,9 +108,18 @@ impl<'c> Keys<'c> {
         self.now_ms
     }
 
-    /// Whether the thread may wait. Long work that looks at many keys asks this first, and fails with [`Failure::MustWait`] else.
-    pub fn waiting(&self) -> Waiting {
-        self.waiting
+    /// Whether what looks at many keys may be done here: else it fails with [`Failure::MustWait`].
+    pub fn may_take_long(&self) -> bool {
+        self.waiting == Waiting::Allowed
+    }
+
+    /// Nobody else changes `key` until the command has ended: for what reads a large collection more than once.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MustLatch`].
+    pub fn hold_still(&self, key: &[u8]) -> Outcome {
+        if self.state.held.has(Slot::of(key)) { Ok(()) } else { Err(Failure::MustLatch) }
     }
 
     /// What was looked at so far.
@@ -127,6 +144,25 @@ impl<'c> Keys<'c> {
         let entry = self.read()?.filter(|entry| entry.expires_at_ms.is_none_or(|at| at > self.now_ms));
         self.seen.note(entry.is_some());
         Ok(entry)
+    }
+
+    /// Shows `visit` what each of `keys` holds, in their order, until it breaks. They are looked up together.
+    pub fn visit_entries(
+        &mut self,
+        keys: &[&[u8]],
+        mut visit: impl FnMut(Option<Entry<'c>>) -> ControlFlow<()>,
+    ) -> Outcome {
+        let mut looked_up = VecDeque::new();
+        for (index, key) in keys.iter().enumerate() {
+            if looked_up.is_empty() && keys.len() > 1 {
+                looked_up = self.keyspace.look_up(keys[index..].iter().copied(), self.waiting);
+            }
+            self.known = looked_up.pop_front();
+            if visit(self.entry(key)?).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// What `key` holds, if that is of type `of`.
@@ -156,7 +192,10 @@ impl<'c> Keys<'c> {
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         let attributes = match self.pending() {
             Some(pending) => pending.map(|pending| pending.attributes),
-            None => self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+            None => match self.known.take_if(|known| known.stored_key == self.stored_key) {
+                Some(known) => known.found?.map(|value| *value.attributes()),
+                None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+            },
         };
         let found = attributes.filter(|attributes| attributes.expires_at_ms.is_none_or(|at| at > self.now_ms));
         self.seen.note(found.is_some());
@@ -184,7 +223,7 @@ impl<'c> Keys<'c> {
 
     fn begin_write(&mut self, key: &[u8]) -> Slot {
         let slot = Slot::of(key);
-        debug_assert!(self.state.held.contains(&slot), "a key is changed under the latch of its slot");
+        debug_assert!(self.state.held.has(slot), "a key is changed under the latch of its slot");
         self.keyspace.watches.touch(slot, key);
         slot
     }
@@ -234,7 +273,7 @@ impl<'c> Keys<'c> {
         if let Some(pending) = self.pending() {
             return Ok(pending.is_some());
         }
-        Ok(self.keyspace.store.attributes(&self.stored_key, self.waiting == Waiting::Never)?.is_some())
+        Ok(self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?.is_some())
     }
 
     /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
@@ -323,12 +362,13 @@ impl<'c> Keys<'c> {
             return Ok(());
         }
         self.seen.is_uncommitted |= !self.state.pending.is_empty() || self.state.cleared;
+        let store = self.store();
         let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
         if !self.state.cleared {
             let range = range.start.as_slice()..range.end.as_slice();
             let mut scan = match self.waiting {
-                Waiting::Never => self.keyspace.store.scan_at_once(range, direction),
-                Waiting::Allowed => self.keyspace.store.scan(range, direction, None)?,
+                Waiting::Never => store.scan_at_once(range, direction),
+                Waiting::Briefly | Waiting::Allowed => store.scan(range, direction, None)?,
             };
             let mut visited = 0;
             loop {
@@ -340,7 +380,7 @@ impl<'c> Keys<'c> {
                     (key, attributes, &[][..])
                 };
                 visited += 1;
-                if visited > MOST_VISITED_AT_ONCE && self.waiting == Waiting::Never {
+                if visited > MOST_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
                     return Err(Failure::MustWait);
                 }
                 while let Some((key, written)) = pending.next_before(key) {
@@ -390,12 +430,33 @@ impl<'c> Keys<'c> {
         pending
     }
 
+    /// What the store has under `stored_key`.
+    #[inline]
+    fn stored(&mut self) -> Outcome<Option<Value<'c>>> {
+        if let Some(known) = self.known.take_if(|known| known.stored_key == self.stored_key) {
+            let found = known.found?;
+            // Where its elements are is to be known as late as can be: they may go meanwhile.
+            let is_large = |value: &Value<'_>| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large);
+            if !found.as_ref().is_some_and(is_large) {
+                return Ok(found);
+            }
+        }
+        lookup(self.store(), &self.stored_key, self.waiting)
+    }
+
+    /// The store, to be read now.
+    #[inline]
+    fn store(&mut self) -> &'c Store {
+        self.state.has_read = true;
+        &self.keyspace.store
+    }
+
     /// What stands under `stored_key`, whatever its time.
     fn read(&mut self) -> Outcome<Option<Entry<'c>>> {
         let (attributes, payload) = match self.pending() {
             Some(None) => return Ok(None),
             Some(Some(Pending { attributes, payload })) => (*attributes, Payload::Pending(payload.clone())),
-            None => match lookup(&self.keyspace.store, &self.stored_key, self.waiting)? {
+            None => match self.stored()? {
                 Some(value) => (*value.attributes(), Payload::Stored(value)),
                 None => return Ok(None),
             },
@@ -414,7 +475,7 @@ fn tag(attributes: &Attributes) -> Outcome<Tag> {
 fn lookup<'s>(store: &'s Store, key: &[u8], waiting: Waiting) -> Outcome<Option<Value<'s>>> {
     Ok(match waiting {
         Waiting::Never => store.get_at_once(key)?,
-        Waiting::Allowed => store.get(key)?,
+        Waiting::Briefly | Waiting::Allowed => store.get(key)?,
     })
 }
 

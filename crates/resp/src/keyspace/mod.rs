@@ -5,6 +5,7 @@
 mod clock;
 mod group;
 mod keys;
+mod known;
 mod latches;
 pub mod layout;
 mod numbers;
@@ -22,6 +23,7 @@ use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
 pub use clock::{Clock, NOTED_EVERY};
 pub use group::{Committed, Group, Mark, Waiting};
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
+pub use known::{Known, MOST_TOGETHER};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
@@ -68,6 +70,16 @@ impl Keyspace {
             clock,
             store,
         }))
+    }
+
+    /// Forgets what time it was in earlier lives of `store`, before it is opened as a keyspace: the system's clock counts again, also where it
+    /// is behind. Keys that were given a time meanwhile live as much longer.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn forget_time(store: &Store) -> Result<(), StoreError> {
+        store.delete(&layout::own("clock"))
     }
 
     /// The store.

@@ -103,6 +103,10 @@ impl Keyspace {
     fn reclaim(&self, id: CollectionId) -> Result<bool, StoreError> {
         let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(false) };
         let slot = Slot::of(&key);
+        // Most of the ledger is in order: that is seen without a latch, and holds up nobody.
+        if self.may_be_held(id, slot, &key)? {
+            return Ok(false);
+        }
         self.latches.take(slot);
         let outcome = self.reclaim_latched(id, slot, &key);
         self.latches.release(slot);
@@ -115,20 +119,27 @@ impl Keyspace {
         if in_ledger.is_none_or(|under| *under != *key) {
             return Ok(false);
         }
-        let held = self.store.get(&layout::key(slot, key))?;
-        let held = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large));
-        match held.as_ref().map(|value| CollectionId::decode(value)) {
-            // Its time may be over; the key goes with a compaction, and the elements after it.
-            Some(Some((found, _))) if found == id => return Ok(false),
-            // Bytes that this version does not know: nothing is removed that may be meant by them.
-            Some(None) => return Ok(false),
-            Some(Some(_)) | None => {}
+        if self.may_be_held(id, slot, key)? {
+            return Ok(false);
         }
         let mut batch = self.store.batch();
         self.remove_elements(id, &mut batch)?;
         batch.delete(&layout::ledger(id))?;
         self.store.write(&batch, WriteOptions::default())?;
         Ok(true)
+    }
+
+    /// Whether `key` holds the collection, as far as this version understands what it holds.
+    fn may_be_held(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
+        let held = self.store.get(&layout::key(slot, key))?;
+        let held = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large));
+        Ok(match held.as_ref().map(|value| CollectionId::decode(value)) {
+            // Its time may be over; the key goes with a compaction, and the elements after it.
+            Some(Some((found, _))) => found == id,
+            // Bytes that this version does not know: nothing is removed that may be meant by them.
+            Some(None) => true,
+            None => false,
+        })
     }
 
     fn remove_elements(&self, id: CollectionId, batch: &mut ecotone_engine::Batch<'_>) -> Result<(), StoreError> {

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
 
-use super::group::Waiting;
 use super::keys::{Entry, Keys};
 use super::layout::{CollectionId, ELEMENT_PREFIX_BYTES};
 use crate::error::{Failure, Outcome};
@@ -100,7 +99,7 @@ impl<'c> Keys<'c> {
     }
 
     fn put_large_copy(&mut self, key: &[u8], entry: &Entry<'_>, from: CollectionId) -> Outcome {
-        if self.waiting() == Waiting::Never {
+        if !self.may_take_long() {
             return Err(Failure::MustWait);
         }
         let mut left = MAX_BATCH_BYTES.saturating_sub(self.written_bytes() + key.len() + entry.len());

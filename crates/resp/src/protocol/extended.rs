@@ -52,17 +52,6 @@ pub fn add_decimals(value: &[u8], increment: &[u8]) -> Result<String, DecimalErr
     if sum.top() > *EXPONENTS.end() { Err(DecimalError::InfiniteSum) } else { Ok(sum.to_fixed()) }
 }
 
-/// A double as C's `%.17f` without trailing zeros, as `GEOPOS` writes it: no exponent, at most 17 decimals.
-pub fn format_double_fixed(value: f64) -> String {
-    if !value.is_finite() {
-        return value.to_string().to_ascii_lowercase();
-    }
-    let bits = value.to_bits();
-    let (fraction, exponent) = (bits & ((1 << 52) - 1), (bits >> 52 & 0x7ff) as i64);
-    let (mantissa, exponent) = if exponent == 0 { (fraction, -1074) } else { (fraction | 1 << 52, exponent - 1075) };
-    Extended::nearest(value.is_sign_negative(), u128::from(mantissa), exponent).to_fixed()
-}
-
 enum Parsed {
     Finite(Extended),
     Infinite,

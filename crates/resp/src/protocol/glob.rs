@@ -40,12 +40,6 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The bytes that every text which matches begins with: those in front of the first `*`, `?`, `[` or `\`.
-pub fn literal_prefix(pattern: &[u8]) -> &[u8] {
-    let end = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\')).unwrap_or(pattern.len());
-    &pattern[..end]
-}
-
 /// The pattern behind its first element, if that matches `byte`. The element is not a star.
 fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (matched, rest) = match pattern {

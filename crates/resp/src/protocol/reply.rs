@@ -1,12 +1,13 @@
 //! Replies: answers into the bytes that a client receives, in RESP2 or RESP3.
 //!
 //! Follows the `addReply` family of Redis 7.0 (`networking.c`) byte for byte, RESP2 standing in for what only RESP3 has: a map becomes
-//! an array of keys and values, a set or a push an array, a boolean an integer, a double, big number or verbatim string a bulk string.
+//! an array of keys and values, a set or a push an array, a double or verbatim string a bulk string.
 //!
 //! Invariants: bytes are only appended, except by [`Reply::truncate`] and by the `end` methods, which put a header in front of what was
 //! written since [`Reply::begin`]. The elements that a header announces are written by the caller.
 //!
-//! The bytes are not bounded here; who writes long answers looks at [`Reply::len`].
+//! Bounds: with [`Reply::bound_to`] bytes beyond a bound are not kept. What is there then is no answer; who reads [`Reply::is_over`] takes
+//! it back and says so.
 
 use super::number::format_double;
 use super::text::Text;
@@ -30,12 +31,14 @@ pub struct Mark(usize);
 pub struct Reply {
     out: Vec<u8>,
     version: Version,
+    most_bytes: usize,
+    is_over: bool,
 }
 
 impl Reply {
     /// No answers yet.
     pub fn new(version: Version) -> Self {
-        Self { out: Vec::new(), version }
+        Self { out: Vec::new(), version, most_bytes: usize::MAX, is_over: false }
     }
 
     /// Changes the version of the answers that follow.
@@ -46,6 +49,21 @@ impl Reply {
     /// The version of the answers that follow.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// From now on no more than `most_bytes` are kept in all, but for short answers: what does not fit is dropped.
+    pub fn bound_to(&mut self, most_bytes: usize) {
+        self.most_bytes = most_bytes;
+    }
+
+    /// Whether something was dropped. Long work that only makes the reply longer may end here.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Bytes for which memory is taken.
+    pub fn capacity(&self) -> usize {
+        self.out.capacity()
     }
 
     /// All bytes so far.
@@ -66,11 +84,12 @@ impl Reply {
     /// Takes back everything after the first `len` bytes. Marks set after them must not be ended.
     pub fn truncate(&mut self, len: usize) {
         self.out.truncate(len);
+        self.is_over = false;
     }
 
     /// Takes back everything, and keeps the memory.
     pub fn clear(&mut self) {
-        self.out.clear();
+        self.truncate(0);
     }
 
     /// Answers that are whole already, of this version.
@@ -102,9 +121,11 @@ impl Reply {
 
     /// A bulk string of any bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
-        self.header(b'$', bytes.len());
-        self.out.extend_from_slice(bytes);
-        self.end_line();
+        if self.fits(bytes.len()) {
+            self.header(b'$', bytes.len());
+            self.out.extend_from_slice(bytes);
+            self.end_line();
+        }
     }
 
     /// A bulk string of text.
@@ -152,35 +173,19 @@ impl Reply {
         }
     }
 
-    /// A truth value.
-    pub fn boolean(&mut self, value: bool) {
-        self.out.extend_from_slice(match (self.version, value) {
-            (Version::Resp2, true) => b":1\r\n",
-            (Version::Resp2, false) => b":0\r\n",
-            (Version::Resp3, true) => b"#t\r\n",
-            (Version::Resp3, false) => b"#f\r\n",
-        });
-    }
-
     /// Text of a format with a name of three letters: `txt` or `mkd`.
     pub fn verbatim(&mut self, format: [u8; 3], text: &str) {
         match self.version {
             Version::Resp2 => self.bulk_text(text),
             Version::Resp3 => {
-                self.header(b'=', text.len() + 4);
-                self.out.extend_from_slice(&format);
-                self.out.push(b':');
-                self.out.extend_from_slice(text.as_bytes());
-                self.end_line();
+                if self.fits(text.len()) {
+                    self.header(b'=', text.len() + 4);
+                    self.out.extend_from_slice(&format);
+                    self.out.push(b':');
+                    self.out.extend_from_slice(text.as_bytes());
+                    self.end_line();
+                }
             }
-        }
-    }
-
-    /// An integer beyond 64 bits, as decimal `digits` with an optional sign.
-    pub fn big_number(&mut self, digits: &str) {
-        match self.version {
-            Version::Resp2 => self.bulk_text(digits),
-            Version::Resp3 => self.line(b'(', digits.as_bytes()),
         }
     }
 
@@ -233,10 +238,19 @@ impl Reply {
         }
     }
 
+    /// Whether `bytes` more may be kept.
+    #[inline]
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.is_over |= self.out.len().saturating_add(bytes) > self.most_bytes;
+        !self.is_over
+    }
+
     fn line(&mut self, kind: u8, text: &[u8]) {
-        self.out.push(kind);
-        self.out.extend_from_slice(text);
-        self.end_line();
+        if self.fits(text.len()) {
+            self.out.push(kind);
+            self.out.extend_from_slice(text);
+            self.end_line();
+        }
     }
 
     fn one_line(&mut self, text: &str) {

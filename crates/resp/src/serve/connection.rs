@@ -7,6 +7,7 @@
 //! no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than the limits say,
 //! before its bytes are kept.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,11 +17,14 @@ use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
 use crate::error::Failure;
-use crate::execute::{Step, execute};
+use crate::execute::{Given, SHORT_OF_MEMORY, Step, execute};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser};
 use crate::service::{Limits, Service};
+
+use super::look_ahead::read_keys;
+use super::memory::Charge;
 
 /// Bytes of replies after which a round ends.
 const ROUND_REPLY_BYTES: usize = 256 * 1024;
@@ -47,6 +51,7 @@ pub(super) struct Connection {
     rests_from: usize,
     /// How long it should have rested because it writes, and has not.
     pub(super) owed_rest: Duration,
+    charge: Charge,
     limits: Arc<Limits>,
 }
 
@@ -77,6 +82,7 @@ impl Connection {
             dependents: Vec::new(),
             rests_from: 0,
             owed_rest: Duration::ZERO,
+            charge: Charge::default(),
             limits,
         }
     }
@@ -100,6 +106,7 @@ impl Connection {
 
     /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
     pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+        self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service)));
         let ended = self.carry_out(service, group, waiting);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         if self.done == self.buffer.len() {
@@ -110,10 +117,18 @@ impl Connection {
                 self.buffer.clear();
             }
         }
+        self.charge.set(service, self.memory_bytes());
         ended
     }
 
+    /// Bytes that it keeps.
+    fn memory_bytes(&self) -> usize {
+        self.buffer.capacity() + self.reply.capacity() + self.client.memory_bytes()
+    }
+
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+        // None in advance once that was of no use: each row is looked up once.
+        let (mut known, mut looks_ahead) = (VecDeque::new(), true);
         for _ in 0..self.limits.pipeline_requests {
             if self.done == self.buffer.len() {
                 return Ended::Empty;
@@ -130,6 +145,10 @@ impl Connection {
                     self.reply.error(&format!("ERR Protocol error: the request is longer than {most} bytes"));
                     return Ended::Closes;
                 }
+                Ok(None) if self.charge.is_refused(service, bytes.len()) => {
+                    self.reply.error(&SHORT_OF_MEMORY.reply());
+                    return Ended::Closes;
+                }
                 Ok(None) => return Ended::Empty,
                 Err(error) => {
                     self.reply.error(&format!("ERR {error}"));
@@ -138,26 +157,34 @@ impl Connection {
             };
             let source = self.parser.source(bytes);
             let began = self.reply.len();
+            // What was written before holds latches, and may hold them while the device is looked at, but no longer.
+            let briefly = waiting == Waiting::Allowed && group.holds_any();
+            let waiting = if briefly { Waiting::Briefly } else { waiting };
+            if known.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
+                let keys = read_keys(bytes);
+                if keys.len() > 1 {
+                    known = service.keyspace.look_up(keys.into_iter(), waiting);
+                }
+            }
+            let given = Given { waiting, known: known.pop_front() };
+            group.take_has_read();
             let step = with_arguments(source, &self.ranges, |arguments| {
-                execute(service, &mut self.client, group, arguments, &mut self.reply, waiting)
+                execute(service, &mut self.client, group, arguments, &mut self.reply, given)
             });
+            if group.take_has_read() && !known.is_empty() {
+                // Its client has seen a later state than what is known.
+                known.clear();
+                looks_ahead = false;
+            }
             match step {
                 Step::Done { depends } => {
                     self.done += consumed;
                     if depends {
                         self.note_dependent(began);
                     }
-                    if self.reply.len() > self.limits.output_bytes {
-                        tracing::warn!(
-                            client = %self.client.info.address, bytes = self.reply.len(), most = self.limits.output_bytes,
-                            "a reply is longer than a client may be owed; it is disconnected"
-                        );
-                        self.reply.clear();
-                        self.dependents.clear();
-                        return Ended::Closes;
-                    }
                 }
-                Step::Latched => return Ended::Latched,
+                Step::Latched | Step::MustLatch => return Ended::Latched,
+                Step::MustWait if briefly => return Ended::Latched,
                 Step::MustWait => return Ended::MustWait,
             }
             match self.client.then {

@@ -5,5 +5,7 @@
 mod connection;
 mod lane;
 mod listener;
+mod look_ahead;
+mod memory;
 
 pub use listener::{Listen, Listening, ServeError, Server};

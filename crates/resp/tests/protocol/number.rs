@@ -1,7 +1,7 @@
 //! Numbers as text, against what Redis 7.0.15 answered: `sums.txt` has `SET`, `INCRBYFLOAT` and the answer, `doubles.txt` has a score for
 //! `ZADD` and the answer of `ZSCORE`.
 
-use ecotone_resp::protocol::extended::{DecimalError, add_decimals, format_double_fixed};
+use ecotone_resp::protocol::extended::{DecimalError, add_decimals};
 use ecotone_resp::protocol::number::{format_double, parse_double, parse_double_leniently, parse_integer};
 use proptest::prelude::*;
 
@@ -87,26 +87,6 @@ fn long_texts_are_numbers_up_to_a_bound() {
     assert_eq!(parse_double(format!("0x1{zeros}p-400000").as_bytes()), Some(1.0));
     assert_eq!(parse_double(format!("0x0.{zeros}1p400004").as_bytes()), Some(1.0));
     assert_eq!(parse_double(format!("{zeros}1e{zeros}1").as_bytes()), Some(10.0));
-}
-
-#[test]
-fn fixed_text_has_no_exponent() {
-    for (value, text) in [
-        (0.0, "0"),
-        (-0.0, "0"),
-        (1.5, "1.5"),
-        (-3.0, "-3"),
-        (0.1, "0.10000000000000001"),
-        (13.361389338970184, "13.36138933897018433"),
-        (1e20, "100000000000000000000"),
-        (-1e-18, "0"),
-        (5e-324, "0"),
-        (f64::INFINITY, "inf"),
-        (f64::NEG_INFINITY, "-inf"),
-        (f64::NAN, "nan"),
-    ] {
-        assert_eq!(format_double_fixed(value), text);
-    }
 }
 
 proptest! {

@@ -72,14 +72,6 @@ fn numbers_and_truth() {
     is(|reply| reply.double(f64::INFINITY), "$3\r\ninf\r\n", ",inf\r\n");
     is(|reply| reply.double(f64::NEG_INFINITY), "$4\r\n-inf\r\n", ",-inf\r\n");
     is(|reply| reply.double(f64::NAN), "$3\r\nnan\r\n", ",nan\r\n");
-    is(|reply| reply.boolean(true), ":1\r\n", "#t\r\n");
-    is(|reply| reply.boolean(false), ":0\r\n", "#f\r\n");
-    let digits = "1234567999999999999999999999999999999";
-    is(
-        |reply| reply.big_number(digits),
-        "$37\r\n1234567999999999999999999999999999999\r\n",
-        "(1234567999999999999999999999999999999\r\n",
-    );
 }
 
 #[test]
@@ -130,7 +122,6 @@ enum Value {
     Verbatim(String),
     Null,
     Double(f64),
-    Boolean(bool),
     Array(Vec<Value>),
     Set(Vec<Value>),
     Push(Vec<Value>),
@@ -148,7 +139,6 @@ fn write(value: &Value, reply: &mut Reply, later: bool) {
         Value::Verbatim(text) => reply.verbatim(*b"txt", text),
         Value::Null => reply.null(),
         Value::Double(value) => reply.double(*value),
-        Value::Boolean(value) => reply.boolean(*value),
         Value::Push(values) => {
             reply.push(values.len());
             write_all(values, reply);
@@ -198,7 +188,6 @@ fn read(bytes: &mut &[u8]) -> Value {
         b':' => Value::Integer(line.parse().unwrap()),
         b',' => Value::Double(line.parse().unwrap()),
         b'_' => Value::Null,
-        b'#' => Value::Boolean(line == "t"),
         b'$' | b'=' => {
             let (string, rest) = bytes.split_at(line.parse().unwrap());
             *bytes = rest.strip_prefix(b"\r\n").unwrap();
@@ -232,7 +221,6 @@ fn value() -> impl Strategy<Value = Value> {
         "[ -~\r\n]{0,10}".prop_map(Value::Verbatim),
         Just(Value::Null),
         any::<f64>().prop_filter("NaN is not itself", |value| !value.is_nan()).prop_map(Value::Double),
-        any::<bool>().prop_map(Value::Boolean),
     ];
     leaf.prop_recursive(4, 64, 6, |inner| {
         let many = || prop::collection::vec(inner.clone(), 0..6);

@@ -214,6 +214,22 @@ fn clients() -> Vec<Key> {
             "bytes",
             "Bytes of commands that one client may queue by MULTI.",
         )),
+        key(
+            "clients.trust_system_clock",
+            Kind::Flag,
+            false,
+            "",
+            "Keys expire by the latest time that the store has seen, so that a clock which is set back brings none of them to life again. `true`, \
+             for one start, takes the system's clock all the same: after one that was ahead by mistake was set right.",
+        ),
+        live(key(
+            "clients.max_memory_bytes",
+            whole_or("auto", MIB, TIB),
+            "auto",
+            "bytes",
+            "What all clients together may keep in memory: requests that have not come whole, replies that were not sent, commands queued by \
+             MULTI. `auto`: an eighth of the memory, or of what the cgroup allows.",
+        )),
         live(key(
             "clients.slow_after_us",
             whole_or(OFF, 0, 3_600_000_000),

@@ -12,6 +12,7 @@ use ecotone_resp::service::Limits;
 
 use super::{Config, OFF, keys};
 use crate::error::{Error, Result};
+use crate::host_memory::host_memory_bytes;
 use crate::options::ServeOptions;
 use crate::store_options::store_options;
 
@@ -23,6 +24,9 @@ const LEAST_MEMTABLES: u64 = 5;
 
 /// And no less than so many reserves.
 const LEAST_RESERVES: u64 = 4;
+
+/// The share of the memory that clients together may keep unless told otherwise.
+const CLIENTS_MEMORY_SHARE: u64 = 8;
 
 impl Config {
     /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated cores, and the store's profile.
@@ -102,10 +106,24 @@ impl Config {
             idle: self.number("clients.idle_timeout_s")?.map(Duration::from_secs),
             send: Duration::from_secs(self.parsed("clients.send_timeout_s")?),
             transaction_bytes: self.parsed("clients.transaction_bytes")?,
+            memory_bytes: self.client_memory_bytes()?,
             password: (!password.is_empty()).then(|| password.to_owned()),
             slow_after: self.number("clients.slow_after_us")?.map(Duration::from_micros),
             slowlog_entries: self.parsed("clients.slowlog_entries")?,
         })
+    }
+
+    /// Whether the system's clock counts though it is behind what the store has seen.
+    pub(crate) fn trusts_system_clock(&self) -> Result<bool> {
+        self.parsed("clients.trust_system_clock")
+    }
+
+    fn client_memory_bytes(&self) -> Result<usize> {
+        let bytes = match self.number("clients.max_memory_bytes")? {
+            Some(bytes) => bytes,
+            None => host_memory_bytes().map_or(1 << 30, |memory_bytes| memory_bytes / CLIENTS_MEMORY_SHARE),
+        };
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// The addresses clients are listened for at.

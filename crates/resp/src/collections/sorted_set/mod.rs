@@ -40,6 +40,9 @@ pub struct Member {
     pub name: Vec<u8>,
 }
 
+/// Members that are read against the order that is asked for, and kept in memory until they are turned.
+const MOST_TURNED: u64 = 16_384;
+
 /// The sorted set under a key, as one command sees and changes it. Changes count once it is [saved](Self::save).
 #[derive(Debug)]
 pub struct SortedSet<'k> {
@@ -198,6 +201,19 @@ impl<'k> SortedSet<'k> {
         Ok(())
     }
 
+    /// What is read of it from here on is of one moment: nobody changes it until the command has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MustLatch`](crate::error::Failure::MustLatch).
+    pub fn hold_still(&self, keys: &Keys<'_>) -> Outcome {
+        match self.form {
+            // Read with its key.
+            Form::Small(_) => Ok(()),
+            Form::Large(_) => keys.hold_still(self.key),
+        }
+    }
+
     /// The first member, or the last one.
     pub fn end(&self, keys: &mut Keys<'_>, direction: Direction) -> Outcome<Option<Member>> {
         let mut found = None;
@@ -209,7 +225,7 @@ impl<'k> SortedSet<'k> {
     }
 
     /// Shows `visit` up to `count` members from the one with the rank `first` on; ranks are counted from the end if `direction` says so.
-    /// They are looked for from the nearer end.
+    /// They are looked for from the nearer end, if they are not too many to be turned. The set [holds still](Self::hold_still).
     pub fn visit_ranks(
         &self,
         keys: &mut Keys<'_>,
@@ -222,8 +238,9 @@ impl<'k> SortedSet<'k> {
         if count == 0 {
             return Ok(());
         }
+        self.hold_still(keys)?;
         let behind = self.len() - first - count;
-        let is_nearer = first <= behind;
+        let is_nearer = first <= behind || count > MOST_TURNED;
         let (direction, mut skip) = match (is_nearer, direction) {
             (true, direction) => (direction, first),
             (false, Direction::Forward) => (Direction::Reverse, behind),

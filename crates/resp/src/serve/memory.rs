@@ -1,0 +1,50 @@
+//! What all clients together keep in memory.
+//!
+//! Each connection says after each round what it keeps: bytes that came and were not carried out, replies that were not sent, what
+//! it queued and watches. Where that is more than the clients may keep together, who is small goes on, and who wants more is refused.
+//!
+//! Bounds: [`Limits::memory_bytes`](crate::service::Limits::memory_bytes), and [`SMALL_BYTES`](crate::service::SMALL_BYTES) for each client beyond it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::service::{SMALL_BYTES, Service};
+
+/// What one connection keeps, as all know it.
+#[derive(Debug, Default)]
+pub(super) struct Charge {
+    bytes: usize,
+    of_all: Option<Arc<AtomicUsize>>,
+}
+
+impl Charge {
+    /// It keeps so much from now on.
+    pub(super) fn set(&mut self, service: &Service, bytes: usize) {
+        if self.bytes == bytes {
+            return;
+        }
+        let of_all = self.of_all.get_or_insert_with(|| service.client_memory.clone());
+        // May wrap in between; the sum is right whenever all have added theirs.
+        of_all.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+
+    /// Whether it may not keep `bytes`.
+    pub(super) fn is_refused(&self, service: &Service, bytes: usize) -> bool {
+        bytes > SMALL_BYTES && self.left(service) < bytes
+    }
+
+    /// What it may keep in all.
+    pub(super) fn left(&self, service: &Service) -> usize {
+        let of_others = service.client_memory.load(Ordering::Relaxed).wrapping_sub(self.bytes);
+        service.limits.read().memory_bytes.saturating_sub(of_others).max(SMALL_BYTES)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if let Some(of_all) = &self.of_all {
+            of_all.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}

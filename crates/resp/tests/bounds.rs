@@ -1,0 +1,254 @@
+//! What one client asks for takes bounded memory, and no time or room of others.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::Fixture;
+use common::wire::{Wire, request};
+use ecotone_engine::{SpaceLimits, StoreOptions};
+use ecotone_resp::serve::{Listen, Server};
+use ecotone_resp::service::{Limits, Service};
+
+struct Served {
+    server: Server,
+    service: Arc<Service>,
+    address: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+fn served(limits: Limits, options: StoreOptions) -> Served {
+    let Fixture { service, directory, .. } = Fixture::with(options);
+    *service.limits.write() = Arc::new(limits);
+    let service = Arc::new(service);
+    let listen = Listen { addresses: vec!["127.0.0.1:0".parse().unwrap()], lanes: 1, ..Listen::default() };
+    let server = Server::start(service.clone(), &listen, None).unwrap();
+    let address = server.listening().addresses[0];
+    Served { server, service, address, _directory: directory }
+}
+
+fn text(reply: Vec<u8>) -> String {
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[test]
+fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on() {
+    let limits = Limits { output_bytes: 4 << 20, ..Limits::default() };
+    let served = served(limits, StoreOptions::default().with_separation(128));
+    let mut wire = Wire::to(served.address);
+    let big = vec![b'x'; 1 << 20];
+    wire.send(&request(&[b"SET", b"big", &big]));
+    assert_eq!(wire.reply(), b"+OK\r\n");
+    for index in 0..6 {
+        let field = format!("field{index}");
+        wire.send(&request(&[b"HSET", b"hash", field.as_bytes(), &big]));
+        assert_eq!(wire.reply(), b":1\r\n");
+    }
+    let many = [&[&b"MGET"[..]], &[&b"big"[..]; 900][..]].concat();
+    for too_much in [request(&many), request(&[b"HGETALL", b"hash"]), request(&[b"HVALS", b"hash"])] {
+        wire.send(&[request(&[b"PING"]), too_much, request(&[b"STRLEN", b"big"])].concat());
+        assert_eq!(wire.reply(), b"+PONG\r\n");
+        let refused = text(wire.reply());
+        assert!(
+            refused.starts_with("-ERR the reply is longer") && refused.contains("clients.max_output_bytes"),
+            "{refused}"
+        );
+        assert_eq!(wire.reply(), b":1048576\r\n");
+    }
+    // In a transaction each reply counts, and what does not fit takes nothing with it but itself.
+    let transaction =
+        [request(&[b"MULTI"]), request(&[b"GET", b"big"]).repeat(6), request(&[b"INCR", b"n"]), request(&[b"EXEC"])];
+    wire.send(&transaction.concat());
+    assert_eq!(wire.reply(), b"+OK\r\n");
+    (0..7).for_each(|_| assert_eq!(wire.reply(), b"+QUEUED\r\n"));
+    let replies = text(wire.reply());
+    assert!(replies.starts_with("*7\r\n$1048576\r\n") && replies.ends_with(":1\r\n"));
+    assert_eq!(replies.matches("-ERR the reply is longer").count(), 3);
+    // What would have changed something is not done.
+    assert_eq!(wire.ask("GETDEL big").len(), big.len() + 12);
+    served.server.stop();
+}
+
+#[test]
+fn all_clients_together_keep_no_more_than_they_may() {
+    let limits = Limits { memory_bytes: 4 << 20, ..Limits::default() };
+    let served = served(limits, StoreOptions::default());
+    let mut small = Wire::to(served.address);
+    assert_eq!(small.ask("SET a 1"), "+OK\r\n");
+    // Each sends the better part of a large request, and waits.
+    let part = [&b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$3000000\r\n"[..], &vec![b'x'; 1_500_000]].concat();
+    let mut large: Vec<Wire> = (0..8).map(|_| Wire::to(served.address)).collect();
+    for wire in &mut large {
+        // Who is refused may be gone before it has sent all.
+        let _ = wire.stream.write_all(&part);
+    }
+    let began = Instant::now();
+    while served.service.clients.len() > 3 {
+        assert_eq!(small.ask("INCR a").as_bytes()[0], b':', "who is small goes on");
+        assert!(began.elapsed() < Duration::from_secs(30), "{} clients", served.service.clients.len());
+    }
+    assert!(served.service.client_memory.load(Ordering::Relaxed) < 8 << 20);
+    // A transaction takes memory as well.
+    assert_eq!(small.ask("MULTI"), "+OK\r\n");
+    let argument = vec![b'y'; 100_000];
+    let answers: Vec<String> = (0..50)
+        .map(|_| {
+            small.send(&request(&[b"SET", b"c", &argument]));
+            text(small.reply())
+        })
+        .collect();
+    assert_eq!(answers[0], "+QUEUED\r\n");
+    assert!(answers.last().unwrap().contains("clients.max_memory_bytes"), "{answers:?}");
+    assert!(small.ask("EXEC").starts_with("-EXECABORT"));
+    drop(large);
+    let began = Instant::now();
+    while served.service.clients.len() > 1 {
+        assert!(began.elapsed() < Duration::from_secs(30));
+        std::thread::yield_now();
+    }
+    small.send(&request(&[b"SET", b"c", &vec![b'z'; 3_000_000]]));
+    assert_eq!(small.reply(), b"+OK\r\n", "there is room again");
+    served.server.stop();
+    assert!(served.service.client_memory.load(Ordering::Relaxed) < 1 << 20, "who is gone keeps nothing");
+}
+
+#[test]
+fn what_takes_long_holds_no_latch_of_what_was_written_before_it() {
+    let served = served(Limits::default(), StoreOptions::default());
+    let (mut slow, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    // KEYS goes to a thread that may wait, and what follows stays with it.
+    slow.send(
+        &[request(&[b"KEYS", b"*"]), request(&[b"SET", b"a", b"1"]), request(&[b"DEBUG", b"SLEEP", b"5"])].concat(),
+    );
+    assert_eq!(slow.reply(), b"*0\r\n");
+    assert_eq!(slow.reply(), b"+OK\r\n");
+    let began = Instant::now();
+    assert_eq!(other.ask("INCR a"), ":2\r\n");
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    served.server.stop();
+}
+
+#[test]
+fn a_full_store_takes_what_makes_it_smaller() {
+    let options = StoreOptions {
+        space: SpaceLimits { max_bytes: Some(96 << 20), ..SpaceLimits::default() },
+        memtable_bytes: 1 << 20,
+        ..StoreOptions::default()
+    }
+    .with_separation(128);
+    let served = served(Limits::default(), options);
+    let (mut wire, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    for words in ["HSET hash a 1 b 2", "RPUSH list 1 2 3", "SADD set 1 2", "ZADD sorted 1 a 2 b", "SET string 1"] {
+        assert!(wire.ask(words).starts_with([':', '+']), "{words}");
+    }
+    let mut state = 1_u64;
+    let value: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(256 * 1024)
+    .collect();
+    let is_refused = |wire: &mut Wire, key: &str| {
+        wire.send(&request(&[b"SET", key.as_bytes(), &value]));
+        text(wire.reply()).starts_with("-OOM ")
+    };
+    assert!((0..10_000).any(|number| is_refused(&mut wire, &format!("key{number}"))));
+    // Together with what is refused, on one lane and so in one group.
+    for (words, answer) in [
+        ("HDEL hash a", ":1\r\n"),
+        ("LPOP list", "$1\r\n1\r\n"),
+        ("SREM set 1", ":1\r\n"),
+        ("ZREM sorted a", ":1\r\n"),
+        ("EXPIRE string 1000", ":1\r\n"),
+        ("DEL string", ":1\r\n"),
+    ] {
+        other.send(&request(&[b"SET", b"more", &value]));
+        assert_eq!(wire.ask(words), answer, "{words}");
+        assert!(text(other.reply()).starts_with("-OOM "));
+    }
+    // As in Redis a transaction with a refused command is none. There may be room in between, so until one is refused.
+    let refused = (0..10_000).any(|_| {
+        let _ = is_refused(&mut wire, "more");
+        assert_eq!(wire.ask("MULTI"), "+OK\r\n");
+        let refused = wire.ask("SET more 1").starts_with("-OOM ");
+        assert_eq!(wire.ask("EXEC").starts_with("-EXECABORT"), refused);
+        refused
+    });
+    assert!(refused);
+    served.server.stop();
+}
+
+#[test]
+fn reads_in_a_row_are_as_reads_one_by_one() {
+    let served = served(Limits::default(), StoreOptions::default().with_separation(128));
+    let mut wire = Wire::to(served.address);
+    let big = vec![b'v'; 700_000];
+    for index in 0..8 {
+        let key = format!("big{index}");
+        wire.send(&request(&[b"SET", key.as_bytes(), &big]));
+        assert_eq!(wire.reply(), b"+OK\r\n");
+    }
+    for index in 0..300 {
+        assert_eq!(wire.ask(&format!("HSET large field{index} {index}")), ":1\r\n");
+        assert_eq!(wire.ask(&format!("SET key{index} value{index} EX 1000")), "+OK\r\n");
+    }
+    assert_eq!(wire.ask("RPUSH list a"), ":1\r\n");
+    let mut requests: Vec<String> = Vec::new();
+    for index in 0..300 {
+        requests.push(format!("GET key{index}"));
+        requests.push(format!("STRLEN big{}", index % 9));
+        requests.push(format!("HGET large field{index}"));
+        requests.push(format!("TTL key{}", index * 2));
+        requests.push(format!("TYPE key{index}"));
+        requests.push("GET list".into());
+        requests.push(format!("GET none{index}"));
+        if index % 7 == 0 {
+            requests.push(format!("APPEND key{} x", index + 1));
+            requests.push(format!("GET key{}", index + 1));
+            requests.push("MGET key1 none key2 large key1".into());
+        }
+    }
+    let parts = |words: &str| request(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    // One by one, on keys that the row does not change.
+    let is_write = |words: &str| words.starts_with("APPEND");
+    for words in requests.iter().filter(|words| is_write(words)) {
+        wire.ask(words);
+    }
+    let alone: Vec<Vec<u8>> = requests
+        .iter()
+        .filter(|words| !is_write(words))
+        .map(|words| {
+            wire.send(&parts(words));
+            wire.reply()
+        })
+        .collect();
+    let row: Vec<u8> = requests.iter().filter(|words| !is_write(words)).flat_map(|words| parts(words)).collect();
+    wire.send(&row);
+    for (words, alone) in requests.iter().filter(|words| !is_write(words)).zip(&alone) {
+        assert_eq!(text(wire.reply()), text(alone.clone()), "{words}");
+    }
+    // What a pipeline has written, its reads behind it see.
+    wire.send(
+        &[
+            parts("SET key1 old"),
+            parts("GET key1"),
+            parts("GET key2"),
+            parts("SET key2 new"),
+            parts("GET key2"),
+            parts("GET key1"),
+        ]
+        .concat(),
+    );
+    let seen: Vec<String> = (0..6).map(|_| text(wire.reply())).collect();
+    assert_eq!(
+        (seen[1].as_str(), seen[4].as_str(), seen[5].as_str()),
+        ("$3\r\nold\r\n", "$3\r\nnew\r\n", "$3\r\nold\r\n")
+    );
+    served.server.stop();
+}
