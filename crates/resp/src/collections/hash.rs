@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use ecotone_engine::Error as StoreError;
 
 use super::by_hash::{self, MAX_NAME_BYTES, Pair, Reservoir, random_below, sub_key};
-use super::{Large, MOST_SMALL_ELEMENTS, corrupt, packed};
+use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Entry, Keys, Tag, Type};
 
@@ -38,13 +38,7 @@ impl<'c> Hash<'c> {
     /// [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE), and those of a read.
     pub fn read(keys: &mut Keys<'c>, key: &[u8]) -> Outcome<Option<Self>> {
         let Some(entry) = keys.entry_of(key, Type::Hash)? else { return Ok(None) };
-        let large = match entry.tag.is_large {
-            false => None,
-            true => match Large::decode(&entry)? {
-                (large, []) => Some(large),
-                _ => return Err(corrupt("the key of a large hash holds more than where its fields are").into()),
-            },
-        };
+        let large = large_of(&entry)?;
         Ok(Some(Self { entry, large }))
     }
 

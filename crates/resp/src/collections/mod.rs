@@ -13,7 +13,7 @@ pub mod sorted_set;
 
 use ecotone_engine::Error as StoreError;
 
-use crate::keyspace::CollectionId;
+use crate::keyspace::{CollectionId, Entry};
 
 /// Elements of a small collection. Each change of one writes all of it: that must be cheap beside a write of its own.
 pub const MOST_SMALL_ELEMENTS: usize = 128;
@@ -59,6 +59,21 @@ impl Large {
             Some((Self { id, elements: u64::from_be_bytes(*elements) }, rest))
         });
         decoded.ok_or_else(|| corrupt("the key of a large collection does not say where its elements are"))
+    }
+}
+
+/// What the key of a large collection holds whose type adds nothing to it; `None`: it is a small one.
+///
+/// # Errors
+///
+/// [`StoreError::Corrupt`].
+pub fn large_of(entry: &Entry<'_>) -> Result<Option<Large>, StoreError> {
+    if !entry.tag.is_large {
+        return Ok(None);
+    }
+    match Large::decode(entry)? {
+        (large, []) => Ok(Some(large)),
+        _ => Err(corrupt("the key of a large collection holds more than where its elements are")),
     }
 }
 

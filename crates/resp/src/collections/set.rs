@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use ecotone_engine::{Error as StoreError, MAX_BATCH_BYTES};
 
 use super::by_hash::{self, MAX_NAME_BYTES, Reservoir, random_below, sub_key};
-use super::{Large, MOST_SMALL_ELEMENTS, corrupt, packed};
+use super::{Large, MOST_SMALL_ELEMENTS, large_of, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Entry, Keys, Tag, Type, element_bytes};
 
@@ -38,13 +38,7 @@ impl<'c> Set<'c> {
     /// [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE), and those of a read.
     pub fn read(keys: &mut Keys<'c>, key: &[u8]) -> Outcome<Option<Self>> {
         let Some(entry) = keys.entry_of(key, Type::Set)? else { return Ok(None) };
-        let large = match entry.tag.is_large {
-            false => None,
-            true => match Large::decode(&entry)? {
-                (large, []) => Some(large),
-                _ => return Err(corrupt("the key of a large set holds more than where its members are").into()),
-            },
-        };
+        let large = large_of(&entry)?;
         Ok(Some(Self { entry, large }))
     }
 

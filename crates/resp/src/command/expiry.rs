@@ -1,22 +1,12 @@
 //! When keys expire: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, TTL, PTTL, EXPIRETIME, PEXPIRETIME, PERSIST.
 
+use super::entry::plain;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
 
 const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags: flags | flag::FAST,
-        keys: KeyPositions::FIRST,
-        group: "generic",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags | flag::FAST, "generic", since, "", run) }
 }
 
 /// The family.

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor};
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::collections::by_hash::Pair;
@@ -16,18 +17,7 @@ const READ_FAST: u32 = flag::READONLY | flag::FAST;
 const GROW_FAST: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;
 
 const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys: KeyPositions::FIRST,
-        group: "hash",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "hash", since, "", run) }
 }
 
 /// The family.

@@ -5,6 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 
+use super::entry::plain;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::layout::PLACES;
@@ -14,18 +15,7 @@ use crate::protocol::number::parse_integer;
 const TWO: KeyPositions = KeyPositions::Range { first: 1, last: 2, step: 1 };
 
 const fn command(name: &'static str, arity: i32, flags: u32, keys: KeyPositions, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys,
-        group: "generic",
-        since: "1.0.0",
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys, ..plain(name, arity, flags, "generic", "1.0.0", "", run) }
 }
 
 /// The family.

@@ -4,6 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::Direction;
 
+use super::entry::plain;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::collections::list::{End, List};
 use crate::error::{Failure, Outcome, texts};
@@ -21,18 +22,7 @@ const PUSH: &str = "O(N) where N is the number of elements.";
 const POP: &str = "O(N) where N is the number of elements returned.";
 
 const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys: KeyPositions::FIRST,
-        group: "list",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "list", since, "", run) }
 }
 
 /// The family.

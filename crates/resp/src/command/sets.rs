@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor};
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::collections::set::Set;
@@ -12,18 +13,7 @@ const READ_FAST: u32 = flag::READONLY | flag::FAST;
 const WRITE_FAST: u32 = flag::WRITE | flag::FAST;
 
 pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys: KeyPositions::FIRST,
-        group: "set",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "set", since, "", run) }
 }
 
 /// The family.

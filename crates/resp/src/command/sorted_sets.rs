@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::Direction;
 
+use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor};
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::collections::sorted_set::{Removal, SortedSet, score};
@@ -15,18 +16,7 @@ use crate::protocol::number::{format_double, parse_double, parse_integer};
 use crate::protocol::reply::{Reply, Version};
 
 pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys: KeyPositions::FIRST,
-        group: "sorted-set",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "sorted-set", since, "", run) }
 }
 
 const GROW: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;

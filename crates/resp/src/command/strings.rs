@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::entry::plain;
 use super::expiry::Unit;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
@@ -18,18 +19,7 @@ const GROW: u32 = flag::WRITE | flag::DENYOOM;
 const GROW_FAST: u32 = GROW | flag::FAST;
 
 const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str, run: Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags,
-        keys: KeyPositions::FIRST,
-        group: "string",
-        since,
-        summary: "",
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    Command { keys: KeyPositions::FIRST, ..plain(name, arity, flags, "string", since, "", run) }
 }
 
 const GETRANGE: Command = Command {

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use super::entry::plain;
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
 use crate::error::{Failure, Outcome};
@@ -21,18 +22,7 @@ const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUE
 const FAST: u32 = flag::FAST;
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
-    Command {
-        name,
-        arity,
-        flags: BASE | flags,
-        keys: KeyPositions::None,
-        group: "transactions",
-        since: "1.2.0",
-        summary,
-        complexity: "O(1)",
-        subcommands: &[],
-        run,
-    }
+    plain(name, arity, BASE | flags, "transactions", "1.2.0", summary, run)
 }
 
 /// The family.

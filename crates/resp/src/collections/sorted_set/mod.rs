@@ -16,7 +16,7 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::{Direction, MAX_BATCH_BYTES};
 
-use super::{Large, corrupt};
+use super::{Large, large_of};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::layout::ELEMENT_PREFIX_BYTES;
 use crate::keyspace::{Keys, MAX_KEY_BYTES, Tag, Type};
@@ -65,13 +65,9 @@ impl<'k> SortedSet<'k> {
     /// Those of reads; [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE).
     pub fn find(keys: &mut Keys<'_>, key: &'k [u8]) -> Outcome<Option<Self>> {
         let Some(entry) = keys.entry_of(key, Type::SortedSet)? else { return Ok(None) };
-        let form = if entry.tag.is_large {
-            match Large::decode(&entry)? {
-                (large, []) => Form::Large(large),
-                _ => return Err(corrupt("the key of a large sorted set has bytes that mean nothing").into()),
-            }
-        } else {
-            Form::Small(Small::decode(&entry)?)
+        let form = match large_of(&entry)? {
+            Some(large) => Form::Large(large),
+            None => Form::Small(Small::decode(&entry)?),
         };
         Ok(Some(Self { key, expires_at_ms: entry.expires_at_ms, form }))
     }
