@@ -8,6 +8,7 @@ mod progress;
 mod repair;
 mod serve;
 mod space;
+mod top;
 mod verify;
 
 use std::io::IsTerminal;
@@ -39,6 +40,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Play unequal servers on this machine and compare policies
     Lab(lab::Arguments),
+    /// Show a federation live in the terminal
+    Top(top::Arguments),
     /// Check every table, segment and value of a store
     Verify(verify::Arguments),
     /// Save what can be saved of a damaged store
@@ -60,6 +63,7 @@ fn main() -> std::process::ExitCode {
         }),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Space(arguments) => space::run(&arguments),

@@ -5,6 +5,8 @@
 //! A run time with few threads carries all messages; they have the duty `transport`. A job of another server has a thread
 //! of its own, a job of this server holds its compaction's thread.
 
+mod known;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tracing::{debug, info, warn};
 
+use crate::activity::{Activity, KnownServer, Told};
 use crate::addresses::Addresses;
 use crate::config::Options;
 use crate::connections::{CONNECTION_WINDOW_BYTES, Connections, FRAME_BYTES, STREAM_WINDOW_BYTES};
@@ -95,6 +98,11 @@ pub struct LocalLoad {
 pub trait LoadSource: Send + Sync {
     /// The load as last measured.
     fn load(&self) -> LocalLoad;
+
+    /// The rest of what it knows of itself, for people who watch. The federation adds its jobs and the forecast.
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
 }
 
 /// Where a job of this server ended.
@@ -224,6 +232,8 @@ pub(crate) struct Shared {
     free_network: AtomicU64,
     load: OnceLock<Arc<dyn LoadSource>>,
     last_sample: Mutex<Option<LoadSample>>,
+    /// What the coordinator, another server, told of itself with its last answer to a report, and when.
+    coordinator_told: Mutex<Option<(Instant, Told)>>,
     observer: Arc<dyn JobObserver>,
 }
 
@@ -427,6 +437,7 @@ impl Federation {
             free_network: AtomicU64::new(options.network_bytes_per_s.to_bits()),
             load: OnceLock::new(),
             last_sample: Mutex::default(),
+            coordinator_told: Mutex::default(),
             observer,
             options,
         });
@@ -508,6 +519,12 @@ impl Federation {
             network_bytes_received: self.shared.traffic.received(),
             running_worker_jobs: self.shared.worker.running(),
         }
+    }
+
+    /// This server first, then the others that it knows, by name: all that report where it is the coordinator, else its
+    /// coordinator. Bounded by the policy's `max_servers`.
+    pub fn servers(&self) -> Vec<KnownServer> {
+        self.shared.known()
     }
 
     /// What the models of this server know.

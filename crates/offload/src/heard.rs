@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ecotone_policy::ids::ServerId;
 
+use crate::activity::Told;
 use crate::error::{Error, Result};
 
 /// Former sessions of a server that are remembered. Those that still speak are forgotten last, and so many servers of one name
@@ -68,11 +69,13 @@ struct Server {
     /// Number, in this session, of the last finished job.
     last_job: u64,
     at: Instant,
+    /// What its last report said, where it was taken.
+    told: Option<Told>,
 }
 
 impl Server {
     fn new(Arrival { address, session, at }: Arrival<'_>) -> Server {
-        Server { address: address.to_owned(), session, former: VecDeque::new(), last_job: 0, at }
+        Server { address: address.to_owned(), session, former: VecDeque::new(), last_job: 0, at, told: None }
     }
 
     /// A session that has lost the name still speaks, or has just lost it.
@@ -147,6 +150,18 @@ impl Heard {
     /// Whether this session of the server is the one whose reports are taken.
     pub(crate) fn is_accepted(&self, name: &ServerId, session: u64) -> bool {
         self.0.get(name).is_some_and(|server| server.session == session)
+    }
+
+    /// What the present session of the server has told of itself.
+    pub(crate) fn note(&mut self, name: &ServerId, session: u64, told: Told) {
+        if let Some(server) = self.0.get_mut(name).filter(|server| session == server.session) {
+            server.told = Some(told);
+        }
+    }
+
+    /// Every server that was heard of, in no order: its name, its address, when its last report came, and what it told.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&ServerId, &str, Instant, Option<&Told>)> {
+        self.0.iter().map(|(name, server)| (name, server.address.as_str(), server.at, server.told.as_ref()))
     }
 
     /// Whether a finished job of the server's present session has not been heard of yet; from now on it has. `false` for

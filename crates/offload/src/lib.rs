@@ -13,6 +13,7 @@
 //! A job either ends with tables that are complete, durable and verified, or its compaction runs on the owner. No failure
 //! of a worker, of the coordinator or of the network reaches the store or a foreground operation.
 
+mod activity;
 mod addresses;
 pub mod config;
 mod connections;
@@ -37,6 +38,7 @@ pub mod steps;
 mod traffic;
 mod worker;
 
+pub use activity::{Activity, KnownServer, Writers};
 pub use config::{Limits, Options};
 pub use disk::free_bytes;
 pub use error::{Error, Result};

@@ -17,15 +17,15 @@ use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts
 use tonic::Code;
 use tracing::{debug, info, warn};
 
+use crate::activity::Told;
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::federation::Shared;
 use crate::heard::{Arrival, Standing};
 use crate::protocol::failed_call;
-use crate::protocol::wire::ProbeRequest;
-use crate::protocol::wire::ReportRequest;
 use crate::protocol::wire::coordinator_client::CoordinatorClient;
 use crate::protocol::wire::peer_client::PeerClient;
+use crate::protocol::wire::{ProbeRequest, ReportReply, ReportRequest};
 
 /// Exchanges of one size when a link is measured.
 const PROBE_EXCHANGES: usize = 3;
@@ -36,6 +36,8 @@ const PROBE_SECONDS: f64 = 0.02;
 const PROBE_BYTES_MIN: usize = 64 << 10;
 /// Most bytes of a measuring exchange each way.
 const PROBE_BYTES_MAX: usize = 1 << 20;
+/// The longest address that a server may say it has: a name of DNS, a port, and room to spare.
+const ADDRESS_BYTES_MAX: usize = 1024;
 /// Reports between two measurements of the link: what it carries changes with what runs on both ends.
 const REPORTS_PER_PROBE: u32 = 5;
 
@@ -159,6 +161,7 @@ async fn report(
         address: shared.address(),
         finished: finished.iter().map(|(number, job)| convert::report_to_wire(*number, job)).collect(),
         session,
+        activity: Some(shared.activity().to_wire()),
     };
     let mut coordinator = CoordinatorClient::new(channel);
     let outcome = tokio::time::timeout(shared.options.limits.heartbeat_timeout, coordinator.report(request))
@@ -172,7 +175,12 @@ async fn report(
             })
         });
     // Without an answer they are sent again: the coordinator may have heard them or not, and knows them by their numbers.
-    outcome.map(|_| {
+    outcome.map(|reply| {
+        // Told for people only: what makes no sense in it is left out, and the report counts.
+        let told = reply.into_inner();
+        if let Some(load) = told.load.and_then(|load| convert::load_from_wire(&load).ok()) {
+            shared.coordinator_told(Told::new(load, told.activity.as_ref()));
+        }
         if let Some((last, _)) = finished.last() {
             shared.unreported.lock().forget_until(*last);
         }
@@ -207,10 +215,13 @@ async fn probe(shared: &Arc<Shared>, address: &str, known: Option<Link>) -> Resu
     Ok(link)
 }
 
-/// The coordinator's side of a report.
-pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()> {
+/// The coordinator's side of a report. The reply tells how the coordinator fares.
+pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<ReportReply> {
     let load = request.load.ok_or_else(|| Error::BadResult("a report without load".into()))?;
     let sample = convert::load_from_wire(&load)?;
+    if request.address.len() > ADDRESS_BYTES_MAX {
+        return Err(Error::BadResult(format!("{} says an address of {} bytes", sample.server, request.address.len())));
+    }
     if sample.server == shared.options.name {
         let name = &shared.options.name;
         return Err(Error::Configuration(format!(
@@ -235,6 +246,9 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<()
             shared.decide(Event::JobFinished(report));
         }
     }
+    let told = Told::new(sample.clone(), request.activity.as_ref());
+    shared.heard.lock().note(&sample.server, request.session, told);
     shared.decide(Event::LoadSampled(sample));
-    Ok(())
+    let own = shared.last_sample();
+    Ok(ReportReply { load: own.as_ref().map(convert::load_to_wire), activity: Some(shared.activity().to_wire()) })
 }

@@ -79,8 +79,8 @@ impl Worker for Services {
 impl Coordinator for Services {
     async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportReply>, Status> {
         self.shared.require_coordinator().map_err(status)?;
-        reports::receive(&self.shared, request.into_inner()).map_err(status)?;
-        Ok(Response::new(ReportReply {}))
+        let reply = reports::receive(&self.shared, request.into_inner()).map_err(status)?;
+        Ok(Response::new(reply))
     }
 
     async fn place(&self, request: Request<PlaceRequest>) -> Result<Response<PlaceReply>, Status> {

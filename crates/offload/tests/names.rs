@@ -149,7 +149,7 @@ impl Coordinator for Moody {
         tokio::time::sleep(Duration::from_millis(100)).await;
         self.reports.fetch_add(1, Ordering::SeqCst);
         if self.takes_reports.load(Ordering::SeqCst) {
-            Ok(Response::new(ReportReply {}))
+            Ok(Response::new(ReportReply::default()))
         } else {
             Err(Status::already_exists("the name is taken"))
         }

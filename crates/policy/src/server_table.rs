@@ -32,6 +32,20 @@ pub enum Disabled {
     Stalled,
 }
 
+impl Disabled {
+    /// Its name, as in reports and INFO.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Disabled::Unknown => "unknown",
+            Disabled::Stale => "stale",
+            Disabled::NoFreeCore => "no-free-core",
+            Disabled::NoFreeNetwork => "no-free-network",
+            Disabled::NoFreeSlot => "no-free-slot",
+            Disabled::Stalled => "stalled",
+        }
+    }
+}
+
 /// What is known of one server.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {

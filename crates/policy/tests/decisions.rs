@@ -8,7 +8,8 @@ use ecotone_policy::machine::{
     Command, Event, JobReport, LoadSample, Parameters, PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
     WhenNoneInTime,
 };
-use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Time, Watts};
+use ecotone_policy::server_table::Disabled;
+use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
 use ecotone_policy::{JobId, PolicyName, ServerId};
 use proptest::prelude::*;
 
@@ -266,6 +267,23 @@ fn a_full_server_table_hears_the_servers_it_knows_and_no_others() {
     let later = Time::from_seconds(2.0 + 3600.0);
     core.handle(later, Event::LoadSampled(idle("c")));
     assert_eq!(core.models().ignored_messages_total, 1);
+}
+
+#[test]
+fn who_watches_sees_the_forecast_and_the_table_that_decide() {
+    let parameters = Parameters::default();
+    let stale = Time::from_seconds(1.0 + parameters.stale_after.0 + 0.1);
+    let wst = parameters.stall_threshold_tables - parameters.stall_margin_tables;
+    let mut core = PolicyCore::new(id("a"), parameters).unwrap();
+    assert_eq!(core.stall_forecast(), None);
+    assert_eq!(core.takes_jobs(NOW, &id("a")), Err(Disabled::Unknown));
+    core.handle(NOW, Event::LoadSampled(LoadSample { l0_tables: 14, ..idle("a") }));
+    core.handle(NOW, Event::LoadSampled(LoadSample { l0_tables: 99, worker_slots_free: 0, ..idle("b") }));
+    let forecast = core.stall_forecast().unwrap();
+    assert_eq!((forecast.current, forecast.threshold), (Tables(14.0), wst));
+    assert_eq!(core.takes_jobs(NOW, &id("a")), Ok(()));
+    assert_eq!(core.takes_jobs(NOW, &id("b")), Err(Disabled::NoFreeSlot));
+    assert_eq!(core.takes_jobs(stale, &id("a")), Err(Disabled::Stale));
 }
 
 #[test]

@@ -182,7 +182,13 @@ impl Daemon {
                     policy: options.policy,
                     worker_slots,
                 };
-                Some(Served::start(clients, around, options.store.durability, duties.clone())?)
+                let served = Served::start(clients, around, options.store.durability, duties.clone())?;
+                // Weak: the watch outlives the service, which holds the store.
+                let service = Arc::downgrade(served.service());
+                watch.count_commands(Box::new(move || {
+                    service.upgrade().map_or(0, |service| service.statistics.commands.load(Ordering::Relaxed))
+                }));
+                Some(served)
             }
             None => None,
         };

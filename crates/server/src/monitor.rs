@@ -3,11 +3,11 @@
 //! One thread samples the store, the meter and the federation. The policy is given each sample once, in step with that
 //! thread's seconds; everybody else reads the last one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ecotone_engine::Store;
-use ecotone_offload::{Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad};
+use ecotone_engine::{Store, StoreProperties, ValueLogProperties};
+use ecotone_offload::{Activity, Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers};
 use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
 
@@ -32,10 +32,16 @@ pub struct Progress {
 /// Where the workload's progress comes from.
 pub type ProgressSource = Arc<dyn Fn() -> Progress + Send + Sync>;
 
+/// Where the number of commands that clients have sent comes from.
+pub(crate) type CommandSource = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// The last sample, and the records' clock and destination.
 pub(crate) struct Watch {
     load: Mutex<LocalLoad>,
+    activity: Mutex<Activity>,
     watts: Mutex<Option<f64>>,
+    commands: OnceLock<CommandSource>,
+    started: Instant,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
     stalls: Mutex<Stalls>,
@@ -70,7 +76,10 @@ impl Watch {
         };
         Watch {
             load: Mutex::new(load),
+            activity: Mutex::default(),
             watts: Mutex::default(),
+            commands: OnceLock::new(),
+            started: Instant::now(),
             sink,
             began: Mutex::new(None),
             stalls: Mutex::default(),
@@ -80,6 +89,11 @@ impl Watch {
     /// The power of the last second; `None` before the second sample.
     pub(crate) fn watts(&self) -> Option<f64> {
         *self.watts.lock()
+    }
+
+    /// Clients are served from now on.
+    pub(crate) fn count_commands(&self, source: CommandSource) {
+        let _ = self.commands.set(source);
     }
 
     /// The workload begins: times of records count from here.
@@ -135,6 +149,10 @@ impl LoadSource for Watch {
     fn load(&self) -> LocalLoad {
         *self.load.lock()
     }
+
+    fn activity(&self) -> Activity {
+        self.activity.lock().clone()
+    }
 }
 
 impl JobObserver for Watch {
@@ -184,7 +202,30 @@ struct Last {
     at: Instant,
     reading: Reading,
     input_bytes: u64,
+    value_bytes: u64,
     progress: Progress,
+    commands: u64,
+}
+
+/// Bytes that users have appended to a value log, and an unknown start: what is there and what was removed, without what was only
+/// copied. It may falter for a moment, since the three are not counted at one instant.
+fn appended_bytes(values: &ValueLogProperties) -> u64 {
+    (values.bytes + values.removed_bytes).saturating_sub(values.relocated_bytes)
+}
+
+/// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate: of what has left the memtables.
+pub(crate) fn taken_and_live_bytes(properties: &StoreProperties, values: Option<&ValueLogProperties>) -> (u64, u64) {
+    let taken = properties.table_bytes + values.map_or(0, |values| values.bytes);
+    (taken, properties.live_data_bytes_estimate + values.map_or(0, |values| values.referenced_bytes))
+}
+
+/// Whether a store takes writes.
+pub(crate) fn writers(properties: &StoreProperties) -> Writers {
+    match properties {
+        StoreProperties { write_stopped: true, .. } => Writers::Stopped,
+        StoreProperties { delayed_write_rate_bytes_per_s: 1.., .. } => Writers::Slowed,
+        _ => Writers::Run,
+    }
 }
 
 impl Monitor {
@@ -226,19 +267,50 @@ impl Monitor {
         let counters = self.store.counters();
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
+        let commands = self.watch.commands.get().map_or(0, |source| source());
         let idle_host_cores = self.host.idle_cores();
         let rate = self.federation.models().rate;
         let predicted_before = (rate.samples > 0).then_some(rate.predicted.0);
         let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
+        let (mut operations, mut written, mut seconds, mut watts) = (0, 0, 1.0, 0.0);
+        let values = self.store.value_log();
+        let value_bytes = values.as_ref().map_or(0, appended_bytes);
         if let Some(last) = &self.last {
-            let seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
+            seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
             input_rate = counters.bytes_written.saturating_sub(last.input_bytes) as f64 / seconds;
-            *self.watch.watts.lock() = Some((reading.total_joules - last.reading.total_joules).max(0.0) / seconds);
+            watts = (reading.total_joules - last.reading.total_joules).max(0.0) / seconds;
+            *self.watch.watts.lock() = Some(watts);
             done = Progress {
                 ops: progress.ops.saturating_sub(last.progress.ops),
                 reads: progress.reads.saturating_sub(last.progress.reads),
                 writes: progress.writes.saturating_sub(last.progress.writes),
+            };
+            written =
+                counters.bytes_written.saturating_sub(last.input_bytes) + value_bytes.saturating_sub(last.value_bytes);
+            operations = done.ops + commands.saturating_sub(last.commands);
+        }
+        let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
+        {
+            let mut activity = self.watch.activity.lock();
+            *activity = Activity {
+                uptime_ms: at.saturating_duration_since(self.watch.started).as_millis() as u64,
+                operations_total: activity.operations_total + operations,
+                ops_per_s: operations as f64 / seconds,
+                written_bytes_total: activity.written_bytes_total + written,
+                write_bytes_per_s: written as f64 / seconds,
+                writers: writers(&properties),
+                stall_ms_total: counters.stall_us() / 1000,
+                running_compactions: properties.running_compactions as u32,
+                running_offloaded: properties.running_remote_compactions as u32,
+                watts,
+                energy_source: reading.source.name().to_owned(),
+                frequency_hz: reading.frequency_hz,
+                store_bytes,
+                // As in INFO, where nothing is estimated before the first flush.
+                live_bytes: if counters.flushes > 0 { live_bytes } else { 0 },
+                free_bytes: self.store.room().map_or(0, |room| room.free_bytes),
+                ..Activity::default()
             };
         }
         // Emulated cores are the server's own; on a real machine others use the cores as well.
@@ -279,7 +351,7 @@ impl Monitor {
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
         });
-        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, progress });
+        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, value_bytes, progress, commands });
         self.watch.note_l0(properties.l0_tables);
     }
 }

@@ -145,6 +145,9 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
     assert_eq!((lines["federation_role"].as_str(), lines["policy"].as_str()), ("coordinator", "eco"));
     assert_eq!(lines["federation_address"], server.daemon.address());
     assert_eq!(lines["energy_source"], "model");
+    let own: BTreeMap<&str, &str> = lines["server0"].split(',').map(|field| field.split_once('=').unwrap()).collect();
+    assert_eq!((own["address"], own["role"], own["self"]), (server.daemon.address(), "coordinator", "1"));
+    assert_eq!((lines["servers"].as_str(), own["name"]), ("1", lines["federation_name"].as_str()));
     let by_duty = lines.iter().filter(|(name, _)| name.starts_with("energy_joules_") && *name != "energy_joules_total");
     let sum: f64 = by_duty.map(|(_, joules)| joules.parse::<f64>().unwrap()).sum();
     assert!((sum - number("energy_joules_total")).abs() < 0.02, "{sum} of {}", lines["energy_joules_total"]);

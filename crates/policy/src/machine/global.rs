@@ -6,7 +6,7 @@
 use crate::ids::ServerId;
 use crate::predictor::Predictor;
 use crate::queue_order::{self, QueueLimits, ServerStatus};
-use crate::server_table::ServerTable;
+use crate::server_table::{Disabled, ServerTable};
 use crate::target::{self, Candidate};
 use crate::units::{BytesPerSecond, Cores, Seconds, Time};
 
@@ -29,6 +29,11 @@ impl GlobalSystem {
     #[must_use]
     pub(super) fn observe(&mut self, now: Time, sample: LoadSample) -> bool {
         self.table.update(now, sample)
+    }
+
+    /// Whether a server may be given work; see [`ServerTable::check`].
+    pub(super) fn check(&self, now: Time, server: &ServerId) -> Result<(), Disabled> {
+        self.table.check(now, server)
     }
 
     /// Finds a worker. The request must be free of problems.

@@ -148,7 +148,7 @@ impl LocalSystem {
     }
 
     /// `None` before the first own load sample.
-    fn forecast(&self, l0_tables: Option<u32>, parameters: &Parameters) -> Option<StallForecast> {
+    pub(super) fn forecast(&self, l0_tables: Option<u32>, parameters: &Parameters) -> Option<StallForecast> {
         Some(StallForecast {
             current: Tables(f64::from(l0_tables.or(self.l0_tables)?)),
             input: self.rate.tables_per_s()?,

@@ -45,6 +45,8 @@ pub use report::{ModelKind, ModelReport, ModelSummary, RateSummary};
 use crate::error::Result;
 use crate::ids::ServerId;
 use crate::predictor::Predictor;
+use crate::server_table::Disabled;
+use crate::stall::StallForecast;
 use crate::units::Time;
 
 use global::GlobalSystem;
@@ -128,6 +130,19 @@ impl PolicyCore {
             rate: self.local.rate(),
             ignored_messages_total: self.ignored_messages_total,
         }
+    }
+
+    /// What the own store's L0 is heading for, as the gate sees it between jobs; `None` before the first own load sample.
+    pub fn stall_forecast(&self) -> Option<StallForecast> {
+        self.local.forecast(None, &self.parameters)
+    }
+
+    /// Whether a server may be given jobs now, as far as this machine was told of its load.
+    ///
+    /// # Errors
+    /// The first reason why not.
+    pub fn takes_jobs(&self, now: Time, server: &ServerId) -> core::result::Result<(), Disabled> {
+        self.global.check(now, server)
     }
 
     fn place(&mut self, now: Time, request: &PlacementRequest) -> PlacementAnswer {

@@ -3,14 +3,21 @@
 use std::collections::BTreeMap;
 
 use ecotone_engine::{Counters, Store, StoreProperties, ValueLogProperties};
-use ecotone_offload::FederationStatistics;
+use ecotone_offload::{FederationStatistics, KnownServer};
 use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::ModelSummary;
 
 use super::Around;
+use crate::monitor::{taken_and_live_bytes, writers};
 
 /// Models that are told. A federation of hundreds has one for every pair of servers and kind of job; who wants all asks each server.
 const MOST_MODELS: usize = 64;
+
+/// Servers that are told: as many as a coordinator takes unless told otherwise.
+const MOST_SERVERS: usize = 256;
+
+/// Characters of a name or an address that are told. An address is whatever a server says of itself.
+const MOST_CHARACTERS: usize = 256;
 
 type Lines = Vec<(String, String)>;
 
@@ -80,13 +87,8 @@ pub(super) fn store(store: &Store) -> Lines {
 }
 
 fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&ValueLogProperties>) -> Lines {
-    let writers = match properties {
-        StoreProperties { write_stopped: true, .. } => "stopped",
-        StoreProperties { delayed_write_rate_bytes_per_s: 1.., .. } => "slowed",
-        _ => "run",
-    };
     let mut lines = vec![
-        line("writers", writers),
+        line("writers", writers(properties).name()),
         line("delayed_write_rate_bytes_per_s", properties.delayed_write_rate_bytes_per_s),
         line("keys_estimate", properties.keys_estimate),
         line("table_bytes", properties.table_bytes),
@@ -103,9 +105,7 @@ fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&Va
     for (level, of) in properties.levels.iter().enumerate() {
         lines.push(line(&format!("level{level}"), format!("tables={},bytes={}", of.tables, of.bytes)));
     }
-    // Of what has left the memtables, by RocksDB's estimate of what lives.
-    let live = properties.live_data_bytes_estimate + values.map_or(0, |values| values.referenced_bytes);
-    let taken = properties.table_bytes + values.map_or(0, |values| values.bytes);
+    let (taken, live) = taken_and_live_bytes(properties, values);
     if live > 0 && counters.flushes > 0 {
         lines.push(line("space_amplification_estimate", format!("{:.2}", taken as f64 / live as f64)));
     }
@@ -165,8 +165,78 @@ pub(super) fn federation(around: &Around) -> Lines {
         ),
         line("models", models.models.len()),
     ]);
+    let servers = around.federation.servers();
+    lines.push(line("servers", servers.len()));
+    lines.extend(servers.iter().take(MOST_SERVERS).enumerate().map(|(number, server)| of_server(number, server)));
     lines.extend(models.models.iter().take(MOST_MODELS).enumerate().map(|(number, model)| of_model(number, model)));
     lines
+}
+
+/// One server, as far as it is known: what it did not tell is left out. Rates and watts are those of its last second.
+fn of_server(number: usize, server: &KnownServer) -> (String, String) {
+    let role = if server.is_coordinator { "coordinator" } else { "member" };
+    let mut told = vec![
+        ("name", text(server.name.as_str())),
+        ("address", text(&server.address)),
+        ("role", role.into()),
+        ("self", u8::from(server.is_self).to_string()),
+        ("report_age_ms", server.silent_for.as_millis().to_string()),
+    ];
+    if let Some(takes_jobs) = server.takes_jobs {
+        told.push(("takes_jobs", takes_jobs.map_or_else(|reason| reason.name().to_owned(), |()| "yes".into())));
+    }
+    if let Some(load) = &server.load {
+        told.extend([
+            ("stalled", u8::from(load.stalled).to_string()),
+            ("l0_tables", load.l0_tables.to_string()),
+            ("input_bytes_per_s", format!("{:.0}", load.input_bytes_per_s.0)),
+            ("cores", format!("{:.2}", load.cores.0)),
+            ("free_cores", format!("{:.2}", load.free_cores.0)),
+            ("worker_slots_free", load.worker_slots_free.to_string()),
+            ("joules_total", format!("{:.3}", load.joules_total.0)),
+        ]);
+    }
+    if let Some(activity) = &server.activity {
+        told.extend([
+            ("uptime_ms", activity.uptime_ms.to_string()),
+            ("writers", activity.writers.name().into()),
+            ("ops_per_s", format!("{:.1}", activity.ops_per_s)),
+            ("operations_total", activity.operations_total.to_string()),
+            ("write_bytes_per_s", format!("{:.0}", activity.write_bytes_per_s)),
+            ("written_bytes_total", activity.written_bytes_total.to_string()),
+            ("stall_ms_total", activity.stall_ms_total.to_string()),
+            ("running_compactions", activity.running_compactions.to_string()),
+            ("running_offloaded", activity.running_offloaded.to_string()),
+            ("running_worker_jobs", activity.running_worker_jobs.to_string()),
+            ("watts", format!("{:.3}", activity.watts)),
+            ("energy_source", activity.energy_source.clone()),
+            ("frequency_hz", format!("{:.0}", activity.frequency_hz)),
+            ("store_bytes", activity.store_bytes.to_string()),
+            ("live_bytes", activity.live_bytes.to_string()),
+            ("free_bytes", activity.free_bytes.to_string()),
+            ("jobs_offloaded_total", activity.jobs_offloaded_total.to_string()),
+            ("jobs_taken_total", activity.jobs_taken_total.to_string()),
+            ("jobs_declined_total", activity.jobs_declined_total.to_string()),
+            ("jobs_fallen_back_total", activity.jobs_fallen_back_total.to_string()),
+        ]);
+        told.extend(activity.stall_in_s.map(|seconds| ("stall_in_s", format!("{seconds:.1}"))));
+    }
+    let fields: Vec<String> = told.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    line(&format!("server{number}"), fields.join(","))
+}
+
+/// Words of another server as a value: what would end it, and control characters, as `%` with two hexadecimal digits for each byte.
+fn text(words: &str) -> String {
+    let mut shown = String::new();
+    for character in words.chars().take(MOST_CHARACTERS) {
+        if character.is_control() || matches!(character, ',' | '=' | '%') {
+            let mut bytes = [0; 4];
+            character.encode_utf8(&mut bytes).bytes().for_each(|byte| shown.push_str(&format!("%{byte:02X}")));
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
 }
 
 fn of_model(number: usize, model: &ModelSummary) -> (String, String) {
@@ -203,4 +273,16 @@ pub(super) fn energy(around: &Around) -> Lines {
 
 fn joules(name: &str, joules: f64) -> (String, String) {
     line(name, format!("{joules:.3}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_another_server_end_no_field_and_no_line() {
+        assert_eq!(text("edge-1 (Köln)"), "edge-1 (Köln)");
+        assert_eq!(text("a,self=1\r\n\u{1b}[2J\u{9b}100%"), "a%2Cself%3D1%0D%0A%1B[2J%C2%9B100%25");
+        assert_eq!(text(&"x".repeat(1 << 20)).len(), MOST_CHARACTERS);
+    }
 }

@@ -1,0 +1,138 @@
+//! The screen: who is asked, the table, the panels below, the keys.
+
+mod figures;
+mod panels;
+mod table;
+mod theme;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Clear, Paragraph};
+
+pub(super) use theme::Theme;
+
+use super::model::board::Board;
+use figures::{age, uptime};
+
+/// Sparklines of the history.
+const SPARKLINES: u16 = 3;
+
+/// The highest that a sparkline becomes, in lines.
+const SPARKLINE_HEIGHT_MAX: u16 = 8;
+
+/// What energy, jobs and values get before sparklines become higher.
+const DETAIL_LINES: u16 = 14;
+
+/// Fewer lines tell nothing of energy, jobs and values.
+const LEAST_DETAIL_LINES: u16 = 4;
+
+/// Draws everything. `now_s` is on the clock of the snapshots.
+pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, now_s: f64, theme: Theme) {
+    let [header, body, keys] =
+        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+    draw_header(frame, header, board, now_s, theme);
+    draw_body(frame, body, board, theme);
+    let keys_line = format!(
+        " q quit  ↑↓ select  s sort ({})  p {}  h help",
+        board.sort.name(),
+        if board.is_paused { "go on" } else { "pause" }
+    );
+    frame.render_widget(Line::styled(keys_line, theme.quiet()), keys);
+    if board.shows_help {
+        draw_help(frame, theme);
+    }
+}
+
+fn draw_header(frame: &mut Frame<'_>, area: Rect, board: &Board, now_s: f64, theme: Theme) {
+    let Some(snapshot) = &board.snapshot else { return };
+    let up = snapshot.uptime_s.map(uptime).unwrap_or_default();
+    let what = format!(
+        " ecotone top  {} ({})  policy {}  up {up}  every {} s",
+        snapshot.name, snapshot.role, snapshot.policy, board.interval_s
+    );
+    let (said, style) = if let Some(trouble) = &board.trouble {
+        let (old, left_s) = (age(now_s - snapshot.at_s), (trouble.next_try_s - now_s).ceil());
+        let next = if left_s > 0.0 { format!("asked again in {}", age(left_s)) } else { "is being asked".into() };
+        let text = format!(" {} does not answer since {old}, {next}: {} ", board.address, trouble.why);
+        (text, theme.alarm())
+    } else if board.is_paused {
+        (format!(" paused: figures are {} old, p goes on ", age(now_s - snapshot.at_s)), theme.alarm())
+    } else if snapshot.servers.is_empty() {
+        (format!(" {} tells nothing of its servers: it is of an earlier release", board.address), theme.quiet())
+    } else if let Some(coordinator) = &snapshot.coordinator {
+        (format!(" {}: a member knows itself and its coordinator ({coordinator})", board.address), theme.quiet())
+    } else {
+        let count = snapshot.servers.len();
+        let servers = if count == 1 { "server" } else { "servers" };
+        (format!(" {}: {count} {servers}, ecotone {}", board.address, snapshot.version), theme.quiet())
+    };
+    frame.render_widget(Paragraph::new(vec![Line::styled(what, theme.strong()), Line::styled(said, style)]), area);
+}
+
+fn draw_body(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {
+    let servers = board.snapshot.as_ref().map_or(0, |snapshot| snapshot.servers.len());
+    let wanted = u16::try_from(servers + 2).unwrap_or(u16::MAX).max(3);
+    // The table has two fifths at most, and the rest where nothing else fits.
+    let mut table = wanted.min((area.height * 2 / 5).max(3)).min(area.height);
+    let left = area.height - table;
+    let sparkline = (left.saturating_sub(DETAIL_LINES + 1) / SPARKLINES).clamp(1, SPARKLINE_HEIGHT_MAX);
+    let history = Some(1 + SPARKLINES * sparkline).filter(|lines| *lines <= left).unwrap_or(0);
+    let mut details = left - history;
+    if details < LEAST_DETAIL_LINES {
+        details = 0;
+    }
+    table = table.max(wanted.min(area.height - history - details));
+    let [table, history, details] =
+        Layout::vertical([Constraint::Length(table), Constraint::Length(history), Constraint::Length(details)])
+            .areas(area);
+    table::draw(frame, table, board, theme);
+    if history.height > 0 {
+        panels::history(frame, history, board, theme);
+    }
+    if details.height > 0 {
+        panels::details(frame, details, board, theme);
+    }
+}
+
+fn draw_help(frame: &mut Frame<'_>, theme: Theme) {
+    let mut lines: Vec<Line<'_>> = [
+        ("q, Esc, Ctrl-C", "end"),
+        ("↑ ↓ k j", "select a server: its history is shown"),
+        ("s", "sort by the next of name, ops/s, writes, L0, watts, jobs"),
+        ("p", "hold the screen, and go on"),
+        ("h", "this help, and away with it"),
+        ("", ""),
+    ]
+    .iter()
+    .chain(table::MEANINGS)
+    .map(|(name, meaning)| Line::from(format!(" {} {meaning}", table::fitted(name, 14, true))))
+    .collect();
+    lines.push(Line::from(" Energy, jobs and value log below are of the server that is asked."));
+    let area = frame.area();
+    let (width, height) = (area.width.min(76), area.height.min(lines.len() as u16 + 2));
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" help ").style(theme.strong())), place);
+}
+
+/// What a buffer shows, as text without styles.
+pub(super) fn plain(buffer: &Buffer) -> String {
+    let mut text = String::new();
+    for y in buffer.area.top()..buffer.area.bottom() {
+        let mut line = String::new();
+        let mut hidden = 0;
+        for x in buffer.area.left()..buffer.area.right() {
+            let symbol = buffer[(x, y)].symbol();
+            // Behind a wide character stands a cell that nobody sees.
+            if hidden == 0 {
+                line.push_str(symbol);
+            }
+            hidden = table::width_of(symbol).max(hidden).saturating_sub(1);
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,193 @@
+//! One answer of a server to INFO, as typed figures. What it did not tell is `None`, never a guess.
+
+use std::collections::BTreeMap;
+
+use super::info::{Info, count, fields, number};
+
+/// Servers that are taken from one answer: more than a coordinator tells.
+const SERVERS_MAX: usize = 1024;
+
+/// Reasons of declines and fallbacks that are taken from one answer.
+const REASONS_MAX: usize = 64;
+
+/// Duties that are taken from one answer.
+const DUTIES_MAX: usize = 32;
+
+/// Silence after which a server counts as gone: reports come once a second, and a coordinator gives no jobs after 3 s.
+const GONE_AFTER_MS: u64 = 5_000;
+
+/// What one server said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::top) struct Snapshot {
+    /// When it was said, in seconds of the asker's clock.
+    pub at_s: f64,
+    pub version: String,
+    /// Changes with each start of the server.
+    pub run: String,
+    pub name: String,
+    pub role: String,
+    pub policy: String,
+    /// Where the coordinator is, if it is another server.
+    pub coordinator: Option<String>,
+    pub uptime_s: Option<u64>,
+    pub servers: Vec<ServerState>,
+    pub energy_source: String,
+    /// Joules since the start, by duty.
+    pub joules_by_duty: BTreeMap<String, f64>,
+    pub declined: BTreeMap<String, u64>,
+    pub fallen_back: BTreeMap<String, u64>,
+    pub values: Option<Values>,
+    pub writes_refused: Option<bool>,
+}
+
+/// A server of the federation, as the one that was asked knows it. Totals count from its start.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::top) struct ServerState {
+    pub name: String,
+    pub address: String,
+    pub role: String,
+    pub is_self: bool,
+    pub report_age_ms: u64,
+    /// `yes`, or why not; only a coordinator knows.
+    pub takes_jobs: Option<String>,
+    /// From its start to when it counted all this.
+    pub uptime_ms: Option<u64>,
+    /// `run`, `slowed` or `stopped`.
+    pub writers: Option<String>,
+    pub l0_tables: Option<u64>,
+    pub stall_in_s: Option<f64>,
+    pub stall_ms_total: Option<u64>,
+    pub ops_per_s: Option<f64>,
+    pub operations_total: Option<u64>,
+    pub write_bytes_per_s: Option<f64>,
+    pub written_bytes_total: Option<u64>,
+    pub running_compactions: Option<u64>,
+    pub running_offloaded: Option<u64>,
+    pub running_worker_jobs: Option<u64>,
+    pub cores: Option<f64>,
+    pub free_cores: Option<f64>,
+    pub frequency_hz: Option<f64>,
+    pub watts: Option<f64>,
+    pub joules_total: Option<f64>,
+    pub energy_source: Option<String>,
+    pub store_bytes: Option<u64>,
+    pub live_bytes: Option<u64>,
+    pub free_bytes: Option<u64>,
+    pub offloaded_total: Option<u64>,
+    pub taken_total: Option<u64>,
+    pub declined_total: Option<u64>,
+    pub fallen_back_total: Option<u64>,
+}
+
+/// The value log of the server that was asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::top) struct Values {
+    pub segments: u64,
+    pub bytes: u64,
+    pub referenced_bytes: u64,
+    pub relocating_segments: u64,
+    pub relocated_bytes_total: u64,
+    pub removed_bytes_total: u64,
+    pub paced_ms_total: u64,
+}
+
+impl Snapshot {
+    /// `None` where the text is not an Ecotone server's.
+    pub(in crate::top) fn of(info: &Info, at_s: f64) -> Option<Self> {
+        let version = info.text("ecotone_version")?;
+        let text = |name: &str| info.text(name).unwrap_or_default();
+        let reasons = |prefix: &str| -> BTreeMap<String, u64> {
+            let all = info.beginning(prefix).filter(|(reason, _)| *reason != "total");
+            all.filter_map(|(reason, value)| Some((reason.replace('_', "-"), count(value)?)))
+                .take(REASONS_MAX)
+                .collect()
+        };
+        let numbers = (0..SERVERS_MAX)
+            .map_while(|number| info.beginning(&format!("server{number}")).find(|(rest, _)| rest.is_empty()));
+        let duties = info.beginning("energy_joules_").filter(|(duty, _)| *duty != "total");
+        Some(Snapshot {
+            at_s,
+            version,
+            run: text("run_id"),
+            name: text("federation_name"),
+            role: text("federation_role"),
+            policy: text("policy"),
+            coordinator: info.text("federation_coordinator"),
+            uptime_s: info.count("uptime_in_seconds"),
+            servers: numbers.filter_map(|(_, value)| ServerState::of(value)).collect(),
+            energy_source: text("energy_source"),
+            joules_by_duty: duties
+                .filter_map(|(duty, joules)| Some((duty.to_owned(), number(joules)?)))
+                .take(DUTIES_MAX)
+                .collect(),
+            declined: reasons("jobs_declined_"),
+            fallen_back: reasons("jobs_fallen_back_"),
+            values: info.count("value_log_segments").map(|segments| {
+                let count = |name: &str| info.count(&format!("value_log_{name}")).unwrap_or(0);
+                Values {
+                    segments,
+                    bytes: count("bytes"),
+                    referenced_bytes: count("referenced_bytes"),
+                    relocating_segments: count("relocating_segments"),
+                    relocated_bytes_total: count("relocated_bytes_total"),
+                    removed_bytes_total: count("removed_bytes_total"),
+                    paced_ms_total: count("paced_ms_total"),
+                }
+            }),
+            writes_refused: info.count("space_writes_refused").map(|refused| refused > 0),
+        })
+    }
+}
+
+impl ServerState {
+    fn of(line: &str) -> Option<Self> {
+        let fields = fields(line);
+        let text = |name: &str| fields.get(name).filter(|text| !text.is_empty()).cloned();
+        let float = |name: &str| number(fields.get(name)?);
+        let whole = |name: &str| count(fields.get(name)?);
+        Some(ServerState {
+            name: text("name")?,
+            address: text("address").unwrap_or_default(),
+            role: text("role").unwrap_or_default(),
+            is_self: whole("self") == Some(1),
+            report_age_ms: whole("report_age_ms").unwrap_or(0),
+            takes_jobs: text("takes_jobs"),
+            uptime_ms: whole("uptime_ms"),
+            writers: text("writers"),
+            l0_tables: whole("l0_tables"),
+            stall_in_s: float("stall_in_s"),
+            stall_ms_total: whole("stall_ms_total"),
+            ops_per_s: float("ops_per_s"),
+            operations_total: whole("operations_total"),
+            write_bytes_per_s: float("write_bytes_per_s"),
+            written_bytes_total: whole("written_bytes_total"),
+            running_compactions: whole("running_compactions"),
+            running_offloaded: whole("running_offloaded"),
+            running_worker_jobs: whole("running_worker_jobs"),
+            cores: float("cores"),
+            free_cores: float("free_cores"),
+            frequency_hz: float("frequency_hz"),
+            watts: float("watts"),
+            joules_total: float("joules_total"),
+            energy_source: text("energy_source"),
+            store_bytes: whole("store_bytes"),
+            live_bytes: whole("live_bytes"),
+            free_bytes: whole("free_bytes"),
+            offloaded_total: whole("jobs_offloaded_total"),
+            taken_total: whole("jobs_taken_total"),
+            declined_total: whole("jobs_declined_total"),
+            fallen_back_total: whole("jobs_fallen_back_total"),
+        })
+    }
+
+    /// Nothing was heard of it for a while: its figures are of the past.
+    pub(in crate::top) fn is_gone(&self) -> bool {
+        self.report_age_ms > GONE_AFTER_MS
+    }
+
+    /// Bytes on disk for each byte that lives (SAR); `None` before there is an estimate.
+    pub(in crate::top) fn space_amplification(&self) -> Option<f64> {
+        let live = self.live_bytes.filter(|live| *live > 0)?;
+        Some(self.store_bytes? as f64 / live as f64)
+    }
+}
