@@ -214,7 +214,8 @@ impl Arguments {
 
     /// The clients that are served; `stop` ends the server.
     fn clients(&self, config: &Config, stop: Sender<()>) -> Result<Option<ClientOptions>> {
-        if self.workload.is_some() && !config.is_said("clients.listen") && !config.is_said("clients.unix_socket") {
+        let listens = ["clients.listen", "clients.unix_socket", "clients.tls_listen"];
+        if self.workload.is_some() && !listens.iter().any(|path| config.is_said(path)) {
             return Ok(None);
         }
         let Some(listen) = config.listen()? else { return Ok(None) };

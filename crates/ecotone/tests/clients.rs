@@ -8,25 +8,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{Connection, Server, configuration, serve};
-
-/// Runs a server that must not come up: what it said.
-fn refused(mut command: Command) -> String {
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    let mut log = BufReader::new(child.stderr.take().unwrap());
-    while log.read_line(&mut said).unwrap() > 0 {
-        if said.contains("clients are served") {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("it came up: {said}");
-        }
-    }
-    assert!(!child.wait().unwrap().success(), "it ended well: {said}");
-    said
-}
+use common::{Connection, Server, configuration, refused, serve};
 
 const SET: &str = "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n";
 const GET: &str = "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";

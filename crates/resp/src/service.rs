@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 
 use crate::client::Clients;
 use crate::keyspace::Keyspace;
@@ -23,8 +24,10 @@ pub struct Service {
     pub keyspace: Arc<Keyspace>,
     /// Who is connected.
     pub clients: Clients,
-    /// What can be changed while it runs.
+    /// What can be changed while it runs, by [`set_limits`](Self::set_limits).
     pub limits: RwLock<Arc<Limits>>,
+    /// Told when it was.
+    pub limits_changed: watch::Sender<()>,
     /// Counts since the start.
     pub statistics: Statistics,
     /// Commands that took long.
@@ -51,6 +54,7 @@ impl Service {
             keyspace,
             clients: Clients::default(),
             limits: RwLock::new(Arc::new(limits)),
+            limits_changed: watch::Sender::new(()),
             statistics: Statistics::default(),
             slowlog: Slowlog::default(),
             host,
@@ -59,6 +63,12 @@ impl Service {
             run_id: run_id(),
             since: Instant::now(),
         }
+    }
+
+    /// From now on these limits hold, also for clients that are connected. Only whether a client gave a password is not asked again.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.write() = Arc::new(limits);
+        self.limits_changed.send_replace(());
     }
 }
 
@@ -127,7 +137,7 @@ pub struct Limits {
     pub output_bytes: usize,
     /// Time a client may send nothing; none: for ever.
     pub idle: Option<Duration>,
-    /// Time a client may take to accept a reply.
+    /// Time a client may take nothing of what it is owed.
     pub send: Duration,
     /// Bytes of commands queued by `MULTI`, and of keys that one client watches.
     pub transaction_bytes: usize,

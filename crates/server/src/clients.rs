@@ -36,6 +36,8 @@ impl Served {
     ) -> Result<Served> {
         let limits = options.config.limits()?;
         let has_password = limits.password.is_some();
+        let asks_certificate = options.listen.tls.as_ref().is_some_and(|tls| tls.files.client_ca.is_some());
+        let config = options.config.clone();
         if let Some(path) = &options.listen.socket {
             refuse_other_than_socket(path)?;
         }
@@ -49,12 +51,13 @@ impl Served {
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let server = Server::start(service.clone(), &options.listen, Some(duties)).map_err(|error| match error {
             ServeError::Listen { .. } => Error::Configuration(format!(
-                "clients: {error}; choose another address (--clients or clients.listen), or end the process that has it"
+                "clients: {error}; choose another address (--clients, clients.listen or clients.tls_listen), or end the process that has it"
             )),
+            ServeError::Tls(error) => config.explain_tls(&error),
             ServeError::Thread(source) => Error::Thread { what: "clients", source },
         })?;
         host.serves(&service, server.listening().clone());
-        tell(server.listening(), has_password);
+        tell(server.listening(), has_password, asks_certificate);
         Ok(Served { server, service })
     }
 
@@ -96,13 +99,25 @@ fn warn_of_clock(ahead: Duration) {
     }
 }
 
-fn tell(listening: &Listening, has_password: bool) {
+fn tell(listening: &Listening, has_password: bool, asks_certificate: bool) {
     let addresses = listening.addresses.iter().map(ToString::to_string);
     let socket = listening.socket.iter().map(|path| path.display().to_string());
-    let listening = addresses.chain(socket).collect::<Vec<_>>().join(", ");
-    if has_password {
-        info!(%listening, "clients are served; a password is asked for");
-    } else {
-        info!(%listening, "clients are served, of this machine only: set clients.password to listen beyond it");
+    let plain = addresses.chain(socket).collect::<Vec<_>>().join(", ");
+    let tls = listening.tls_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let tls = (!tls.is_empty()).then_some(tls.as_str());
+    match (has_password, asks_certificate) {
+        (true, true) => {
+            info!(listening = plain, tls, "clients are served; a password is asked for, by TLS also a certificate")
+        }
+        (true, false) => info!(listening = plain, tls, "clients are served; a password is asked for"),
+        (false, true) => info!(
+            listening = plain,
+            tls,
+            "clients are served, by TLS those that show a certificate, otherwise of this machine only: set clients.password to listen beyond it"
+        ),
+        (false, false) => info!(
+            listening = plain,
+            tls, "clients are served, of this machine only: set clients.password to listen beyond it"
+        ),
     }
 }

@@ -17,12 +17,32 @@ pub struct Server {
     log: BufReader<ChildStderr>,
     /// Where it listens, as its log says.
     pub listening: String,
+    /// And where by TLS.
+    pub tls: Option<String>,
+    /// What it said before that, line by line.
+    pub said: String,
 }
 
 pub fn serve(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
     command.arg("serve").args(arguments).env_remove("RUST_LOG");
     command
+}
+
+/// Runs a server that must not come up: what it said.
+pub fn refused(mut command: Command) -> String {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    while log.read_line(&mut said).unwrap() > 0 {
+        if said.contains("clients are served") {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it came up: {said}");
+        }
+    }
+    assert!(!child.wait().unwrap().success(), "it ended well: {said}");
+    said
 }
 
 /// A configuration in `folder` of a server that takes any free ports, and `more`.
@@ -43,7 +63,7 @@ impl Server {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut seen = String::new();
-        let listening = loop {
+        let (listening, tls) = loop {
             let mut line = String::new();
             if log.read_line(&mut line).unwrap() == 0 {
                 panic!("it ended: {}; {seen}", child.wait().unwrap());
@@ -51,11 +71,11 @@ impl Server {
             let record: serde_json::Value =
                 serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             if let Some(listening) = record["listening"].as_str() {
-                break listening.to_owned();
+                break (listening.to_owned(), record["tls"].as_str().map(str::to_owned));
             }
             seen.push_str(&line);
         };
-        Server { child, log, listening }
+        Server { child, log, listening, tls, said: seen }
     }
 
     pub fn with(file: &Path) -> Server {
@@ -66,6 +86,20 @@ impl Server {
         let stream = TcpStream::connect(&self.listening).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Connection(stream)
+    }
+
+    /// Waits for a line of the log whose message has `says` in it.
+    pub fn until_it_says(&mut self, says: &str) -> serde_json::Value {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended without {says:?}: {seen}");
+            let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if record["message"].as_str().is_some_and(|message| message.contains(says)) {
+                return record;
+            }
+            seen.push_str(&line);
+        }
     }
 
     pub fn signal(&self, name: &str) {

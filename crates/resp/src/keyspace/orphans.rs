@@ -56,30 +56,34 @@ pub struct Reclaimed {
 }
 
 impl Keyspace {
-    /// Removes the elements of the orphans that are known, at most `most` of them. May wait for the device.
+    /// Removes the elements of the orphans that are known, at most `most` of them. May wait for the device. `goes_on` is asked before each;
+    /// `false` ends it.
     ///
     /// # Errors
     ///
     /// Those of reads and writes; the others are left for the next time.
-    pub fn reclaim_known(&self, most: usize) -> Result<Reclaimed, StoreError> {
+    pub fn reclaim_known(&self, most: usize, mut goes_on: impl FnMut() -> bool) -> Result<Reclaimed, StoreError> {
         let mut reclaimed = Reclaimed::default();
         for _ in 0..most {
+            if !goes_on() {
+                break;
+            }
             let Some(id) = self.orphans.take() else { break };
             reclaimed.collections += u64::from(self.reclaim(id)?);
         }
         Ok(reclaimed)
     }
 
-    /// Looks through the whole ledger for orphans and removes their elements. `pause` is called now and then; `false` ends it.
+    /// Looks through the whole ledger for orphans and removes their elements. `goes_on` is asked before each entry; `false` ends it.
     ///
     /// # Errors
     ///
     /// Those of reads and writes.
-    pub fn reclaim_all(&self, mut pause: impl FnMut() -> bool) -> Result<Reclaimed, StoreError> {
+    pub fn reclaim_all(&self, mut goes_on: impl FnMut() -> bool) -> Result<Reclaimed, StoreError> {
         let mut reclaimed = Reclaimed::default();
         let mut from = layout::whole_ledger().start;
         let end = layout::whole_ledger().end;
-        while pause() {
+        'ledger: while goes_on() {
             let mut ids = Vec::new();
             {
                 let range = (Bound::Excluded(from.as_slice()), Bound::Excluded(end.as_slice()));
@@ -93,6 +97,9 @@ impl Keyspace {
             let Some(last) = ids.last() else { break };
             from = layout::ledger(*last);
             for id in ids {
+                if !goes_on() {
+                    break 'ledger;
+                }
                 reclaimed.collections += u64::from(self.reclaim(id)?);
             }
         }

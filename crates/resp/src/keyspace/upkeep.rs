@@ -59,9 +59,10 @@ impl Upkeep {
             let mut read_ledger: Option<Instant> = None;
             let mut has_failed = false;
             while !inside.within(LOOKS_EVERY) {
-                let mut outcome = keyspace.reclaim_known(MOST_IN_A_LOOK).map(drop);
+                let goes_on = || !*inside.is_set.lock();
+                let mut outcome = keyspace.reclaim_known(MOST_IN_A_LOOK, goes_on).map(drop);
                 if outcome.is_ok() && read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY) {
-                    outcome = keyspace.reclaim_all(|| !*inside.is_set.lock()).map(drop);
+                    outcome = keyspace.reclaim_all(goes_on).map(drop);
                     read_ledger = Some(Instant::now());
                 }
                 if outcome.is_ok() && noted.elapsed() >= NOTED_EVERY {

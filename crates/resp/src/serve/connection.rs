@@ -87,6 +87,24 @@ impl Connection {
         }
     }
 
+    /// The limits it is held to.
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Is held to what holds now.
+    pub(super) fn take_limits(&mut self, service: &Service) {
+        let limits = service.limits.read();
+        if !Arc::ptr_eq(&limits, &self.limits) {
+            self.limits = limits.clone();
+        }
+    }
+
+    /// The first byte that waits to be carried out.
+    pub(super) fn next_byte(&self) -> Option<u8> {
+        self.buffer.get(self.done).copied()
+    }
+
     /// More bytes came.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
         if self.done > 0 {
@@ -106,6 +124,7 @@ impl Connection {
 
     /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
     pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
+        self.take_limits(service);
         self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service)));
         let ended = self.carry_out(service, group, waiting);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);

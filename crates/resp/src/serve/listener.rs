@@ -1,36 +1,30 @@
-//! Takes connections, deals them out to the lanes, and ends them.
+//! Listens, starts the threads that serve, and ends them.
 //!
 //! Threads: one for each lane; the first one takes connections as well. Each has a bounded number of threads that may wait
-//! ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and their clients with them.
+//! ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and their clients with them. Where TLS is listened for,
+//! one more makes the handshakes.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
+use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ecotone_engine::{Duty, DutyObserver};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{mpsc, watch};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tokio::time::timeout;
 
-use super::connection::{Connection, Ended};
+use super::accept::{Dealer, Inbox, accept_plain};
+use super::handshake::Gate;
 use super::lane::Lane;
-use crate::client::{Client, ClientInfo, Then};
+use super::session::serve_lane;
+use super::signal::{Teller, signal};
+use super::tls::{Identity, TlsError, TlsFiles};
 use crate::keyspace::Upkeep;
 use crate::service::Service;
-
-/// How long clients may take to get their last replies when the server stops.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
-
-/// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Where and how to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +33,8 @@ pub struct Listen {
     pub addresses: Vec<SocketAddr>,
     /// A Unix socket besides.
     pub socket: Option<PathBuf>,
+    /// TLS besides.
+    pub tls: Option<ListenTls>,
     /// Threads that serve clients: one for each core that is to serve.
     pub lanes: usize,
     /// Threads of each lane that may wait for the device.
@@ -47,8 +43,24 @@ pub struct Listen {
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { addresses: Vec::new(), socket: None, lanes: 1, waiting_threads: 16 }
+        Self { addresses: Vec::new(), socket: None, tls: None, lanes: 1, waiting_threads: 16 }
     }
+}
+
+/// Where to listen for TLS, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenTls {
+    /// Addresses; port 0 takes any free one.
+    pub addresses: Vec<SocketAddr>,
+    /// Who the server is.
+    pub files: TlsFiles,
+    /// How long a handshake may take.
+    pub handshake_within: Duration,
+}
+
+impl ListenTls {
+    /// How long a handshake may take where nothing else is said: far more than one across the world with a slow device does.
+    pub const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 }
 
 /// Why it does not serve.
@@ -62,6 +74,9 @@ pub enum ServeError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A file of TLS cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// The system gives no more threads.
     #[error("cannot start a thread to serve clients: {0}")]
     Thread(std::io::Error),
@@ -70,8 +85,8 @@ pub enum ServeError {
 /// Serves until it is stopped.
 #[derive(Debug)]
 pub struct Server {
-    stop: watch::Sender<bool>,
-    lanes: Vec<JoinHandle<()>>,
+    teller: Teller,
+    threads: Vec<JoinHandle<()>>,
     listening: Listening,
     _upkeep: Upkeep,
 }
@@ -81,24 +96,10 @@ pub struct Server {
 pub struct Listening {
     /// Addresses, with their ports.
     pub addresses: Vec<SocketAddr>,
+    /// Those for TLS.
+    pub tls_addresses: Vec<SocketAddr>,
     /// The Unix socket.
     pub socket: Option<PathBuf>,
-}
-
-enum Stream {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
-}
-
-struct Newcomer {
-    stream: Stream,
-    info: Arc<ClientInfo>,
-}
-
-/// A lane as those see it who deal out clients.
-struct LaneSeat {
-    newcomers: mpsc::UnboundedSender<Newcomer>,
-    clients: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -106,73 +107,57 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// An address that cannot be had; nothing is served then.
+    /// An address that cannot be had, or a file of TLS that cannot be used; nothing is served then.
     pub fn start(
         service: Arc<Service>,
         listen: &Listen,
         duties: Option<Arc<dyn DutyObserver>>,
     ) -> Result<Self, ServeError> {
-        let refused = |address: String| move |source| ServeError::Listen { address, source };
-        let mut tcp = Vec::new();
-        for address in &listen.addresses {
-            let listener = std::net::TcpListener::bind(address).map_err(refused(address.to_string()))?;
-            listener.set_nonblocking(true).map_err(refused(address.to_string()))?;
-            tcp.push(listener);
-        }
-        let mut unix = None;
-        if let Some(path) = &listen.socket {
-            // Left by a process that was killed: who holds the store's lock is the one to have it.
-            let _ = std::fs::remove_file(path);
-            let listener = std::os::unix::net::UnixListener::bind(path).map_err(refused(path.display().to_string()))?;
-            listener.set_nonblocking(true).map_err(refused(path.display().to_string()))?;
-            unix = Some(listener);
-        }
-        let addresses = tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let listening = Listening { addresses, socket: listen.socket.clone() };
-        let (stop, stopping) = watch::channel(false);
-        let mut seats = Vec::new();
-        let mut inboxes = Vec::new();
+        let identity = match &listen.tls {
+            Some(tls) => Some((Identity::of(tls.files.clone())?, tls.handshake_within)),
+            None => None,
+        };
+        let tcp = bind(&listen.addresses)?;
+        let tls = bind(listen.tls.as_ref().map_or(&[][..], |tls| &tls.addresses))?;
+        let unix = listen.socket.as_ref().map(bind_unix).transpose()?;
+        let own = |listeners: &[TcpListener]| listeners.iter().filter_map(|own| own.local_addr().ok()).collect();
+        let listening = Listening { addresses: own(&tcp), tls_addresses: own(&tls), socket: listen.socket.clone() };
+        let (teller, signal) = signal();
+        let (mut inboxes, mut lanes) = (Vec::new(), Vec::new());
         for _ in 0..listen.lanes.max(1) {
             let (newcomers, inbox) = mpsc::unbounded_channel();
             let clients = Arc::new(AtomicUsize::new(0));
-            seats.push(LaneSeat { newcomers, clients: clients.clone() });
-            inboxes.push((inbox, clients));
+            inboxes.push(Inbox { newcomers, clients: clients.clone() });
+            lanes.push((inbox, clients));
         }
-        let seats = Arc::new(seats);
+        let dealer = Arc::new(Dealer { service: service.clone(), inboxes });
         let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
-        let mut server = Self { stop, lanes: Vec::new(), listening, _upkeep: upkeep };
-        let mut listeners = Some((tcp, unix));
-        for (number, (inbox, clients)) in inboxes.into_iter().enumerate() {
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let mut server = Self { teller, threads: Vec::new(), listening, _upkeep: upkeep };
+        let mut first = Some((tcp, unix, server.teller.clone()));
+        for (number, (inbox, clients)) in lanes.into_iter().enumerate() {
+            let mut runtime = Builder::new_current_thread();
             runtime
                 .enable_all()
                 .max_blocking_threads(listen.waiting_threads.max(1))
                 .thread_name(format!("ecotone-wait-{number}"));
-            if let Some((begin, end)) = duties.clone().zip(duties.clone()) {
-                runtime.on_thread_start(move || begin.begin(Duty::Foreground)).on_thread_stop(move || end.end());
-            }
-            let runtime = runtime.build().map_err(ServeError::Thread)?;
-            let duties = duties.clone();
-            let (service, stopping, seats) = (service.clone(), stopping.clone(), seats.clone());
-            let listeners = listeners.take();
-            let thread = std::thread::Builder::new()
-                .name(format!("ecotone-lane-{number}"))
-                .spawn(move || {
-                    if let Some(duties) = &duties {
-                        duties.begin(Duty::Foreground);
-                    }
-                    LocalSet::new().block_on(&runtime, async move {
-                        if let Some((tcp, unix)) = listeners {
-                            accept_all(&service, &seats, tcp, unix, &stopping);
-                        }
-                        serve_lane(Lane::new(service, clients), inbox, stopping).await;
-                    });
-                    if let Some(duties) = &duties {
-                        duties.end();
-                    }
-                })
-                .map_err(ServeError::Thread)?;
-            server.lanes.push(thread);
+            let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
+            let first = first.take();
+            let thread = spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), async move || {
+                if let Some((tcp, unix, teller)) = first {
+                    accept_plain(&dealer, tcp, unix, &signal);
+                    tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
+                }
+                drop(dealer);
+                serve_lane(Lane::new(service, clients), inbox, signal).await;
+            });
+            server.threads.push(thread?);
+        }
+        if let Some((identity, handshake_within)) = identity {
+            let gate = Gate { listeners: tls, identity, handshake_within };
+            let mut runtime = Builder::new_current_thread();
+            runtime.enable_all();
+            let thread = spawn("ecotone-tls".into(), runtime, duties, async move || gate.open(dealer, signal).await);
+            server.threads.push(thread?);
         }
         Ok(server)
     }
@@ -188,9 +173,9 @@ impl Server {
     }
 
     fn end(&mut self) {
-        let _ = self.stop.send(true);
-        for lane in self.lanes.drain(..) {
-            if lane.join().is_err() {
+        self.teller.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
                 tracing::error!("a thread that serves clients panicked");
             }
         }
@@ -206,211 +191,46 @@ impl Drop for Server {
     }
 }
 
-fn accept_all(
-    service: &Arc<Service>,
-    seats: &Arc<Vec<LaneSeat>>,
-    tcp: Vec<std::net::TcpListener>,
-    unix: Option<std::os::unix::net::UnixListener>,
-    stopping: &watch::Receiver<bool>,
-) {
-    for listener in tcp {
-        let (service, seats, mut stopping) = (service.clone(), seats.clone(), stopping.clone());
-        tokio::task::spawn_local(async move {
-            let Ok(listener) = TcpListener::from_std(listener) else { return };
-            loop {
-                let accepted = tokio::select! {
-                    accepted = listener.accept() => accepted,
-                    _ = stopping.wait_for(|stop| *stop) => return,
-                };
-                match accepted.and_then(|(stream, address)| Ok((stream.local_addr()?, stream.into_std()?, address))) {
-                    Ok((local, stream, address)) => {
-                        // Without it small replies wait for an acknowledgement of those before.
-                        let _ = stream.set_nodelay(true);
-                        seat(&service, &seats, Stream::Tcp(stream), address.to_string(), local.to_string());
-                    }
-                    Err(error) => rest_after(&error).await,
-                }
-            }
+fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServeError> {
+    let listener = |address: &SocketAddr| {
+        let bound = TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
         });
-    }
-    if let Some(listener) = unix {
-        let (service, seats, mut stopping) = (service.clone(), seats.clone(), stopping.clone());
-        tokio::task::spawn_local(async move {
-            let Ok(listener) = UnixListener::from_std(listener) else { return };
-            let path = listener.local_addr().ok().and_then(|own| Some(own.as_pathname()?.display().to_string()));
-            let path = path.unwrap_or_default();
-            loop {
-                let accepted = tokio::select! {
-                    accepted = listener.accept() => accepted,
-                    _ = stopping.wait_for(|stop| *stop) => return,
-                };
-                match accepted.and_then(|(stream, _)| stream.into_std()) {
-                    Ok(stream) => {
-                        let address = format!("{path}:0");
-                        seat(&service, &seats, Stream::Unix(stream), address.clone(), address);
-                    }
-                    Err(error) => rest_after(&error).await,
-                }
-            }
-        });
-    }
-}
-
-async fn rest_after(error: &std::io::Error) {
-    tracing::warn!(%error, "a connection could not be taken");
-    tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
-}
-
-fn seat(service: &Service, seats: &[LaneSeat], stream: Stream, address: String, local_address: String) {
-    let most = service.limits.read().clients;
-    let Some(info) = service.clients.add(address, local_address, most) else {
-        service.statistics.refused.fetch_add(1, Ordering::Relaxed);
-        refuse(stream);
-        return;
+        bound.map_err(|source| ServeError::Listen { address: address.to_string(), source })
     };
-    service.statistics.connections.fetch_add(1, Ordering::Relaxed);
-    let id = info.id;
-    let least = seats.iter().min_by_key(|seat| seat.clients.load(Ordering::Relaxed));
-    let Some(seat) = least else { return };
-    seat.clients.fetch_add(1, Ordering::Relaxed);
-    if seat.newcomers.send(Newcomer { stream, info }).is_err() {
-        // It stops.
-        service.clients.remove(id);
-    }
+    addresses.iter().map(listener).collect()
 }
 
-fn refuse(stream: Stream) {
-    use std::io::Write;
-    // What does not fit into the socket's empty buffer is not sent.
-    let _ = match stream {
-        Stream::Tcp(mut stream) => stream.write_all(b"-ERR max number of clients reached\r\n"),
-        Stream::Unix(mut stream) => stream.write_all(b"-ERR max number of clients reached\r\n"),
-    };
-}
-
-async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Newcomer>, mut stopping: watch::Receiver<bool>) {
-    tokio::task::spawn_local(lane.clone().commit_groups());
-    tokio::task::spawn_local(lane.clone().sync_groups());
-    let served = Rc::new(tokio::sync::Notify::new());
-    loop {
-        let newcomer = tokio::select! {
-            newcomer = inbox.recv() => newcomer,
-            _ = stopping.wait_for(|stop| *stop) => None,
-        };
-        let Some(Newcomer { stream, info }) = newcomer else { break };
-        let (lane, stopping, served) = (lane.clone(), stopping.clone(), served.clone());
-        tokio::task::spawn_local(async move {
-            let id = info.id;
-            match stream {
-                Stream::Tcp(stream) => match TcpStream::from_std(stream) {
-                    Ok(stream) => serve(&lane, stream, info, stopping).await,
-                    Err(error) => tracing::warn!(%error, "a connection could not be served"),
-                },
-                Stream::Unix(stream) => match UnixStream::from_std(stream) {
-                    Ok(stream) => serve(&lane, stream, info, stopping).await,
-                    Err(error) => tracing::warn!(%error, "a connection could not be served"),
-                },
-            }
-            lane.service.clients.remove(id);
-            lane.clients.fetch_sub(1, Ordering::Relaxed);
-            served.notify_one();
-        });
-    }
-    let all_gone = async {
-        while lane.clients.load(Ordering::Relaxed) > 0 {
-            served.notified().await;
-        }
-    };
-    if timeout(STOP_WITHIN, all_gone).await.is_err() {
-        tracing::warn!(
-            clients = lane.clients.load(Ordering::Relaxed),
-            "clients did not take their last replies in time"
-        );
-    }
-}
-
-/// Serves one client until it goes, or is made to.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    lane: &Rc<Lane>,
-    mut stream: S,
-    info: Arc<ClientInfo>,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let limits = lane.service.limits.read().clone();
-    let client = Client::new(info.clone(), limits.password.is_none());
-    let mut connection = Box::new(Connection::new(client, limits.clone()));
-    let statistics = &lane.service.statistics;
-    loop {
-        let received = tokio::select! {
-            biased;
-            () = info.killed.notified() => break,
-            // Before what is received: who always sends would never be stopped.
-            _ = stopping.wait_for(|stop| *stop) => break,
-            received = receive(lane, &mut stream, &mut connection, limits.idle) => received,
-        };
-        let Some(bytes) = received else { break };
-        info.is_active();
-        statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
-        let mut closes = false;
-        loop {
-            let ended;
-            (connection, ended) = lane.round(connection).await;
-            closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
-            if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
-                // A rest may be long, and an error here is met again below.
-                let _ = timeout(limits.send, stream.write_all(connection.before_rest())).await;
-                connection.has_rested();
-                tokio::select! {
-                    () = tokio::time::sleep(rest) => {}
-                    () = info.killed.notified() => closes = true,
-                    _ = stopping.wait_for(|stop| *stop) => closes = true,
-                }
-            }
-            if !connection.reply.is_empty() {
-                let bytes = connection.reply.bytes();
-                info.output_bytes.store(bytes.len(), Ordering::Relaxed);
-                if !matches!(timeout(limits.send, stream.write_all(bytes)).await, Ok(Ok(()))) {
-                    closes = true;
-                }
-                statistics.bytes_out.fetch_add(connection.reply.len() as u64, Ordering::Relaxed);
-                info.output_bytes.store(0, Ordering::Relaxed);
-                connection.sent();
-            }
-            if closes || ended != Ended::Full {
-                break;
-            }
-        }
-        if closes {
-            break;
-        }
-    }
-    connection.client.unwatch(&lane.service.keyspace);
-    // TLS says that it ends.
-    let _ = timeout(limits.send, stream.shutdown()).await;
-}
-
-/// Receives more bytes of a client: how many. `None` at its end.
-async fn receive<S: AsyncRead + Unpin>(
-    lane: &Lane,
-    stream: &mut S,
-    connection: &mut Connection,
-    idle: Option<Duration>,
-) -> Option<usize> {
-    let reading = std::future::poll_fn(|context| {
-        let mut scratch = lane.scratch.borrow_mut();
-        let mut into = ReadBuf::new(&mut scratch);
-        match Pin::new(&mut *stream).poll_read(context, &mut into) {
-            Poll::Ready(Ok(())) if !into.filled().is_empty() => {
-                connection.receive(into.filled());
-                Poll::Ready(Some(into.filled().len()))
-            }
-            // The end, or an error, which is one.
-            Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
+fn bind_unix(path: &PathBuf) -> Result<UnixListener, ServeError> {
+    // Left by a process that was killed: who holds the store's lock is the one to have it.
+    let _ = std::fs::remove_file(path);
+    let bound = UnixListener::bind(path).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
     });
-    match idle {
-        None => reading.await,
-        Some(idle) => timeout(idle, reading).await.ok().flatten(),
+    bound.map_err(|source| ServeError::Listen { address: path.display().to_string(), source })
+}
+
+/// Starts a thread that serves, with a runtime of its own.
+fn spawn<W: Future<Output = ()>>(
+    name: String,
+    mut runtime: Builder,
+    duties: Option<Arc<dyn DutyObserver>>,
+    work: impl FnOnce() -> W + Send + 'static,
+) -> Result<JoinHandle<()>, ServeError> {
+    if let Some((begin, end)) = duties.clone().zip(duties.clone()) {
+        runtime.on_thread_start(move || begin.begin(Duty::Foreground)).on_thread_stop(move || end.end());
     }
+    let runtime = runtime.build().map_err(ServeError::Thread)?;
+    let run = move || {
+        if let Some(duties) = &duties {
+            duties.begin(Duty::Foreground);
+        }
+        LocalSet::new().block_on(&runtime, async move { work().await });
+        if let Some(duties) = &duties {
+            duties.end();
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(run).map_err(ServeError::Thread)
 }

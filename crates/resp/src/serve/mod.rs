@@ -1,11 +1,19 @@
 //! Connections and the threads that serve them.
 //!
-//! Clients are dealt out to [lanes](lane), one thread each. A client stays on its lane.
+//! Clients are dealt out to [lanes](lane), one thread each. A client stays on its lane. Those that come by TLS first pass the
+//! [handshake](handshake), on a thread for that.
 
+mod accept;
 mod connection;
+mod handshake;
 mod lane;
 mod listener;
 mod look_ahead;
 mod memory;
+mod session;
+mod signal;
+mod stream;
+mod tls;
 
-pub use listener::{Listen, Listening, ServeError, Server};
+pub use listener::{Listen, ListenTls, Listening, ServeError, Server};
+pub use tls::{TlsError, TlsFile, TlsFiles};

@@ -75,6 +75,10 @@ fn text(what: &'static str, is_one: fn(&str) -> bool) -> Kind {
     Kind::Text { what, is_one }
 }
 
+fn path() -> Kind {
+    text("a path", |_| true)
+}
+
 fn host_and_port() -> Kind {
     text("a host and a port, such as 10.0.0.5:7411", |text| {
         text.rsplit_once(':')
@@ -91,11 +95,10 @@ fn live(key: Key) -> Key {
 }
 
 fn server() -> Vec<Key> {
-    let path = text("a path", |_| true);
     let name = text("a name of at most 255 bytes", |text| ServerId::new(text).is_ok());
     let levels = Kind::OneOf(vec!["error", "warn", "info", "debug", "trace"]);
     vec![
-        key("server.dir", path, "", "", "Folder of the store, made if it is not there. It must be given."),
+        key("server.dir", path(), "", "", "Folder of the store, made if it is not there. It must be given."),
         key(
             "server.name",
             name,
@@ -143,6 +146,37 @@ fn clients() -> Vec<Key> {
              Port 0 takes any free one.",
         ),
         key("clients.unix_socket", socket, "", "", "Path of a Unix socket besides; none: none."),
+        key(
+            "clients.tls_listen",
+            Kind::Addresses,
+            OFF,
+            "",
+            "Where clients are listened for by TLS (1.2 and 1.3), besides; `off`: nowhere. Beyond loopback only with a `password` or a \
+             `tls_client_ca`. Port 0 takes any free one.",
+        ),
+        key(
+            "clients.tls_certificate",
+            path(),
+            "",
+            "",
+            "Path of the server's certificate for TLS, in PEM, with those between it and its authority behind it. This file and \
+             the next two are read again when they change.",
+        ),
+        key(
+            "clients.tls_key",
+            path(),
+            "",
+            "",
+            "Path of the certificate's private key, in PEM, not encrypted. Nobody but the server should be able to read it.",
+        ),
+        key(
+            "clients.tls_client_ca",
+            path(),
+            "",
+            "",
+            "Path of the certificates of authorities, in PEM: who comes by TLS must show a certificate that one of them has \
+             signed; none: clients show none.",
+        ),
         key(
             "clients.lanes",
             whole_or("auto", 1, 1024),
@@ -205,7 +239,7 @@ fn clients() -> Vec<Key> {
             whole(1, 86_400),
             limits.send.as_secs(),
             "seconds",
-            "A client that takes no reply for so long is disconnected.",
+            "A client that takes nothing of its replies for so long is disconnected.",
         )),
         live(key(
             "clients.transaction_bytes",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ecotone_engine::{Error as StoreError, MemoryLimit, Profile, StoreOptions};
 use ecotone_policy::ids::ServerId;
-use ecotone_resp::serve::Listen;
+use ecotone_resp::serve::{Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::Limits;
 
 use super::{Config, OFF, keys};
@@ -74,11 +74,12 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::Configuration`] if that is beyond this machine and no password is asked for.
+    /// [`Error::Configuration`] if that is beyond this machine and no password is asked for, or a file of TLS cannot be used.
     pub fn listen(&self) -> Result<Option<Listen>> {
-        let addresses = self.client_addresses();
-        let socket = Some(self.text("clients.unix_socket")).filter(|path| !path.is_empty()).map(PathBuf::from);
-        if addresses.is_empty() && socket.is_none() {
+        let addresses = self.addresses("clients.listen");
+        let socket = self.path("clients.unix_socket");
+        let tls = self.listen_tls()?;
+        if addresses.is_empty() && socket.is_none() && tls.is_none() {
             return Ok(None);
         }
         self.check_limits()?;
@@ -86,7 +87,37 @@ impl Config {
             Some(lanes) => lanes,
             None => (self.cores()? as usize / 2).max(1),
         };
-        Ok(Some(Listen { addresses, socket, lanes, waiting_threads: self.parsed("clients.waiting_threads")? }))
+        let waiting_threads = self.parsed("clients.waiting_threads")?;
+        Ok(Some(Listen { addresses, socket, tls, lanes, waiting_threads }))
+    }
+
+    fn listen_tls(&self) -> Result<Option<ListenTls>> {
+        let addresses = self.addresses("clients.tls_listen");
+        if addresses.is_empty() {
+            return Ok(None);
+        }
+        let file = |path: &str| {
+            let why = format!("it takes {path}, the path of a PEM file");
+            self.path(path).ok_or_else(|| self.refuse("clients.tls_listen", &why))
+        };
+        let files = TlsFiles {
+            certificate: file("clients.tls_certificate")?,
+            key: file("clients.tls_key")?,
+            client_ca: self.path("clients.tls_client_ca"),
+        };
+        // Now, and not when the store is open already.
+        files.check().map_err(|error| self.explain_tls(&error))?;
+        Ok(Some(ListenTls { addresses, files, handshake_within: ListenTls::HANDSHAKE_WITHIN }))
+    }
+
+    /// Names the key, and its place, of the file that cannot be used.
+    pub(crate) fn explain_tls(&self, error: &TlsError) -> Error {
+        let path = match error.file {
+            TlsFile::Certificate => "clients.tls_certificate",
+            TlsFile::Key => "clients.tls_key",
+            TlsFile::ClientCa => "clients.tls_client_ca",
+        };
+        self.refuse(path, &error.reason)
     }
 
     /// What clients may take.
@@ -126,9 +157,17 @@ impl Config {
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// The addresses clients are listened for at.
-    pub(crate) fn client_addresses(&self) -> Vec<SocketAddr> {
-        super::key::addresses(self.text("clients.listen")).unwrap_or_default()
+    fn addresses(&self, path: &str) -> Vec<SocketAddr> {
+        super::key::addresses(self.text(path)).unwrap_or_default()
+    }
+
+    fn path(&self, path: &str) -> Option<PathBuf> {
+        Some(self.text(path)).filter(|text| !text.is_empty()).map(PathBuf::from)
+    }
+
+    /// Whether clients must give a password.
+    fn asks_password(&self) -> bool {
+        !self.text("clients.password").is_empty()
     }
 
     /// Names the key, and its place, of what the store refused; other errors stay what they are.
@@ -200,17 +239,23 @@ impl Config {
             let why = format!("an argument may have {argument} bytes, a whole request {request}");
             return Err(self.refuse_one_of(&["clients.max_argument_bytes", "clients.max_request_bytes"], &why));
         }
-        let beyond = self.client_addresses().into_iter().find(|address| !is_loopback(address.ip()));
-        match beyond {
-            Some(address) if self.text("clients.password").is_empty() => {
-                let why = format!(
-                    "{address} can be reached from other machines, and no password is asked for: set clients.password \
-                     (or ECOTONE_CLIENTS_PASSWORD), or listen on 127.0.0.1 or clients.unix_socket only"
-                );
-                Err(self.refuse_one_of(&["clients.listen", "clients.password"], &why))
-            }
-            _ => Ok(()),
+        let beyond = |path| self.addresses(path).into_iter().find(|address| !is_loopback(address.ip()));
+        if let Some(address) = beyond("clients.listen").filter(|_| !self.asks_password()) {
+            let why = format!(
+                "{address} can be reached from other machines, and no password is asked for: set clients.password \
+                 (or ECOTONE_CLIENTS_PASSWORD), or listen on 127.0.0.1 or clients.unix_socket only"
+            );
+            return Err(self.refuse_one_of(&["clients.listen", "clients.password"], &why));
         }
+        let asks_certificate = self.path("clients.tls_client_ca").is_some();
+        if let Some(address) = beyond("clients.tls_listen").filter(|_| !self.asks_password() && !asks_certificate) {
+            let why = format!(
+                "{address} can be reached from other machines, and neither a password nor a certificate is asked for: set \
+                 clients.password (or ECOTONE_CLIENTS_PASSWORD) or clients.tls_client_ca, or listen on 127.0.0.1 only"
+            );
+            return Err(self.refuse_one_of(&["clients.tls_listen", "clients.password"], &why));
+        }
+        Ok(())
     }
 
     fn cores(&self) -> Result<u32> {

@@ -27,6 +27,10 @@ const WRONG: &[(&str, &str)] = &[
     ("server.log_format", "\"xml\""),
     ("clients.listen", "\"localhost\""),
     ("clients.unix_socket", "true"),
+    ("clients.tls_listen", "\"0.0.0.0\""),
+    ("clients.tls_certificate", "7"),
+    ("clients.tls_key", "true"),
+    ("clients.tls_client_ca", "[\"/ca.pem\"]"),
     ("clients.lanes", "\"off\""),
     ("clients.waiting_threads", "0"),
     ("clients.password", "1234"),
@@ -101,6 +105,9 @@ fn every_key_is_refused_where_it_is_wrong_with_its_line_and_what_it_must_be() {
             let harmless = [
                 "server.dir",
                 "clients.unix_socket",
+                "clients.tls_certificate",
+                "clients.tls_key",
+                "clients.tls_client_ca",
                 "clients.password",
                 "clients.max_clients",
                 "store.dynamic_levels",
@@ -195,6 +202,39 @@ fn beyond_this_machine_nobody_is_listened_for_without_a_password() {
     assert_eq!(listen("listen = \"off\"").unwrap(), None);
     let socket = listen("listen = \"off\"\nunix_socket = \"/tmp/e.sock\"").unwrap().unwrap();
     assert_eq!((socket.addresses.len(), socket.socket), (0, Some("/tmp/e.sock".into())));
+}
+
+#[test]
+fn beyond_this_machine_tls_is_for_those_with_a_password_or_a_certificate() {
+    // Whether the files are there is another matter.
+    let limits = |text: &str| load(&format!("[clients]\n{text}\n")).unwrap().limits();
+    for own in ["127.0.0.1:1", "[::1]:1"] {
+        assert!(limits(&format!("tls_listen = \"{own}\"")).is_ok(), "{own}");
+    }
+    for open in ["0.0.0.0:1", "[::]:1", "127.0.0.1:1,10.0.0.5:1"] {
+        let refused = limits(&format!("tls_listen = \"{open}\"")).unwrap_err().to_string();
+        for says in [":2: clients.tls_listen", "clients.password", "clients.tls_client_ca"] {
+            assert!(refused.contains(says), "{says:?} is not in {refused:?}");
+        }
+        for asks in ["password = \"p\"", "tls_client_ca = \"/ca.pem\""] {
+            assert!(limits(&format!("tls_listen = \"{open}\"\n{asks}")).is_ok(), "{open} {asks}");
+        }
+        // A certificate is not asked for there.
+        let plain = limits(&format!("listen = \"{open}\"\ntls_client_ca = \"/ca.pem\""));
+        assert!(plain.unwrap_err().to_string().contains("clients.listen"));
+    }
+}
+
+#[test]
+fn tls_without_its_files_is_refused_where_it_stands() {
+    let listen = |text: &str| load(&format!("[clients]\n{text}\n")).unwrap().listen();
+    let refused = listen("tls_listen = \"127.0.0.1:1\"").unwrap_err().to_string();
+    assert!(refused.contains(":2: clients.tls_listen") && refused.contains("clients.tls_certificate"), "{refused}");
+    let files = "tls_certificate = \"/no/such.pem\"\ntls_key = \"/no/such.key\"";
+    let refused = listen(&format!("tls_listen = \"127.0.0.1:1\"\n{files}")).unwrap_err().to_string();
+    assert!(refused.contains(":3: clients.tls_certificate = /no/such.pem: it cannot be read"), "{refused}");
+    // Where nobody listens nobody reads them.
+    assert_eq!(listen(files).unwrap().unwrap().tls, None);
 }
 
 #[test]

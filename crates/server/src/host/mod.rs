@@ -86,7 +86,7 @@ impl Host for ServerHost {
         let changed = settings::changed(&config, listening, settings)?;
         let limits = changed.limits().map_err(|error| format!("CONFIG SET failed - {error}"))?;
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
-            *service.limits.write() = Arc::new(limits);
+            service.set_limits(limits);
         }
         *config = changed;
         Ok(())

@@ -48,7 +48,6 @@ const FIXED: &[(&str, &str)] = &[
     ("notify-keyspace-events", ""),
     ("protected-mode", "yes"),
     ("save", ""),
-    ("tls-port", "0"),
 ];
 
 impl Units {
@@ -103,6 +102,9 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
     all.extend(FIXED.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let addresses = listening.map(|listening| listening.addresses.as_slice()).unwrap_or_default();
     let socket = listening.and_then(|listening| listening.socket.as_ref());
+    let tls_addresses = listening.map(|listening| listening.tls_addresses.as_slice()).unwrap_or_default();
+    let port_of =
+        |addresses: &[std::net::SocketAddr]| addresses.first().map_or(0, std::net::SocketAddr::port).to_string();
     let binds: Vec<String> = addresses.iter().map(|address| address.ip().to_string()).collect();
     let directory = std::path::absolute(config.text("server.dir"));
     let computed = [
@@ -110,7 +112,8 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
         ("bind", binds.join(" ")),
         ("dir", directory.map(|directory| directory.display().to_string()).unwrap_or_default()),
         ("loglevel", redis_level(config.text("server.log_level")).to_owned()),
-        ("port", addresses.first().map_or(0, std::net::SocketAddr::port).to_string()),
+        ("port", port_of(addresses)),
+        ("tls-port", port_of(tls_addresses)),
         ("unixsocket", socket.map(|path| path.display().to_string()).unwrap_or_default()),
     ];
     all.extend(computed.map(|(name, value)| (name.to_owned(), value)));

@@ -1,0 +1,174 @@
+//! Takes connections and deals them out to the lanes.
+//!
+//! Bounds: [`Limits::clients`](crate::service::Limits) of them, from the moment one is taken until it is closed, on whatever thread it is
+//! then. Who comes beyond that is told so and closed.
+//!
+//! Threads: the first lane's takes plain connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::mpsc;
+
+use super::signal::Signal;
+use super::stream::TlsSocket;
+use crate::client::ClientInfo;
+use crate::service::Service;
+
+/// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// A connection on its way to a lane.
+pub(super) enum Stream {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+    /// Still bound to the runtime that made the handshake.
+    Tls(Box<TlsSocket>),
+}
+
+/// A client on its way to a lane.
+pub(super) struct Newcomer {
+    pub(super) stream: Stream,
+    pub(super) seat: Seat,
+}
+
+/// One of the clients there may be. It is free again when this is dropped.
+pub(super) struct Seat {
+    pub(super) info: Arc<ClientInfo>,
+    service: Arc<Service>,
+    /// The clients of its lane, once it has one.
+    of_lane: Option<Arc<AtomicUsize>>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.service.clients.remove(self.info.id);
+        if let Some(clients) = &self.of_lane {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A lane as those see it who deal out clients.
+pub(super) struct Inbox {
+    pub(super) newcomers: mpsc::UnboundedSender<Newcomer>,
+    pub(super) clients: Arc<AtomicUsize>,
+}
+
+/// Deals out clients.
+pub(super) struct Dealer {
+    pub(super) service: Arc<Service>,
+    pub(super) inboxes: Vec<Inbox>,
+}
+
+impl Dealer {
+    /// A seat for a client; `None` where all are taken.
+    pub(super) fn seat(&self, address: String, local_address: String) -> Option<Seat> {
+        let most = self.service.limits.read().clients;
+        let Some(info) = self.service.clients.add(address, local_address, most) else {
+            self.service.statistics.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        self.service.statistics.connections.fetch_add(1, Ordering::Relaxed);
+        Some(Seat { info, service: self.service.clone(), of_lane: None })
+    }
+
+    /// Gives a client to the lane that has the fewest.
+    pub(super) fn deal(&self, stream: Stream, mut seat: Seat) {
+        let Some(least) = self.inboxes.iter().min_by_key(|inbox| inbox.clients.load(Ordering::Relaxed)) else { return };
+        least.clients.fetch_add(1, Ordering::Relaxed);
+        seat.of_lane = Some(least.clients.clone());
+        // A lane that has stopped takes none: connection and seat go.
+        let _ = least.newcomers.send(Newcomer { stream, seat });
+    }
+
+    fn take(&self, stream: Stream, address: String, local_address: String) {
+        match self.seat(address, local_address) {
+            Some(seat) => self.deal(stream, seat),
+            None => refuse(stream),
+        }
+    }
+}
+
+fn refuse(stream: Stream) {
+    use io::Write;
+    const TOLD: &[u8] = b"-ERR max number of clients reached\r\n";
+    // What does not fit into the socket's empty buffer is not sent.
+    let _ = match stream {
+        Stream::Tcp(mut stream) => stream.write_all(TOLD),
+        Stream::Unix(mut stream) => stream.write_all(TOLD),
+        Stream::Tls(_) => Ok(()),
+    };
+}
+
+/// Takes plain connections until the server stops. Belongs to a runtime of one thread.
+pub(super) fn accept_plain(
+    dealer: &Arc<Dealer>,
+    tcp: Vec<std::net::TcpListener>,
+    unix: Option<std::os::unix::net::UnixListener>,
+    signal: &Signal,
+) {
+    for listener in tcp {
+        let (dealer, signal) = (dealer.clone(), signal.clone());
+        tokio::task::spawn_local(accept_tcp(listener, signal, move |stream, address, local| {
+            dealer.take(Stream::Tcp(stream.into_std()?), address.to_string(), local.to_string());
+            Ok(())
+        }));
+    }
+    if let Some(listener) = unix {
+        let (dealer, signal) = (dealer.clone(), signal.clone());
+        tokio::task::spawn_local(async move {
+            let Ok(listener) = UnixListener::from_std(listener) else { return };
+            let path = listener.local_addr().ok().and_then(|own| Some(own.as_pathname()?.display().to_string()));
+            let address = format!("{}:0", path.unwrap_or_default());
+            let accept = async || listener.accept().await?.0.into_std();
+            until_stopped(signal, accept, |stream| {
+                dealer.take(Stream::Unix(stream), address.clone(), address.clone());
+                Ok(())
+            })
+            .await;
+        });
+    }
+}
+
+/// Takes connections of `listener` until the server stops; `then` gets each with the client's address and ours.
+pub(super) async fn accept_tcp(
+    listener: std::net::TcpListener,
+    signal: Signal,
+    mut then: impl FnMut(TcpStream, SocketAddr, SocketAddr) -> io::Result<()>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    until_stopped(
+        signal,
+        async || listener.accept().await,
+        |(stream, address)| {
+            // Without it small replies wait for an acknowledgement of those before.
+            let _ = stream.set_nodelay(true);
+            let local = stream.local_addr()?;
+            then(stream, address, local)
+        },
+    )
+    .await;
+}
+
+async fn until_stopped<C>(
+    mut signal: Signal,
+    mut accept: impl AsyncFnMut() -> io::Result<C>,
+    mut then: impl FnMut(C) -> io::Result<()>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = signal.stops() => return,
+            accepted = accept() => accepted,
+        };
+        if let Err(error) = accepted.and_then(&mut then) {
+            tracing::warn!(%error, "a connection could not be taken");
+            tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+        }
+    }
+}

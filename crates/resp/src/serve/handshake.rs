@@ -1,0 +1,100 @@
+//! The way in for clients that come by TLS.
+//!
+//! A handshake costs up to milliseconds of computing, and takes as many turns as the client likes. So it is made on a thread of its own, and
+//! no lane hears of a client before it is through. Then the connection moves to its lane.
+//!
+//! Failure: who speaks no TLS, shows no certificate that is asked for or does not come to an end in time is told so by an alert,
+//! where TLS has one, and closed, with one line in the log.
+//!
+//! Bounds: [`ListenTls::handshake_within`](super::ListenTls) for each; they are clients of which there are at most
+//! [`Limits::clients`](crate::service::Limits). Threads: one.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::InvalidMessage;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::accept::{Dealer, Seat, Stream, accept_tcp};
+use super::signal::Signal;
+use super::stream::Socket;
+use super::tls::Identity;
+
+/// What is listened on for TLS, and how clients are let in.
+pub(super) struct Gate {
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) identity: Identity,
+    pub(super) handshake_within: Duration,
+}
+
+impl Gate {
+    /// Takes connections until the server stops. Belongs to a runtime of one thread.
+    pub(super) async fn open(self, dealer: Arc<Dealer>, mut signal: Signal) {
+        let identity = Rc::new(RefCell::new(self.identity));
+        for listener in self.listeners {
+            let (dealer, identity, told) = (dealer.clone(), identity.clone(), signal.clone());
+            tokio::task::spawn_local(accept_tcp(listener, signal.clone(), move |stream, address, local| {
+                // Who finds no seat is not told: that would take the handshake.
+                if let Some(seat) = dealer.seat(address.to_string(), local.to_string()) {
+                    let acceptor = identity.borrow_mut().acceptor(Instant::now());
+                    let dealer = dealer.clone();
+                    tokio::task::spawn_local(let_in(
+                        stream,
+                        seat,
+                        acceptor,
+                        self.handshake_within,
+                        dealer,
+                        told.clone(),
+                    ));
+                }
+                Ok(())
+            }));
+        }
+        // All that is under way ends with this thread.
+        signal.stops().await;
+    }
+}
+
+async fn let_in(
+    stream: TcpStream,
+    seat: Seat,
+    acceptor: TlsAcceptor,
+    within: Duration,
+    dealer: Arc<Dealer>,
+    mut signal: Signal,
+) {
+    let client = &seat.info.address;
+    let shaken = tokio::select! {
+        biased;
+        () = signal.stops() => return,
+        () = seat.info.killed.notified() => return,
+        shaken = timeout(within, acceptor.accept(Socket::of(stream))) => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => dealer.deal(Stream::Tls(Box::new(stream)), seat),
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+            // So do those that only look whether somebody listens.
+            tracing::debug!(%client, "a client left before its TLS handshake was over");
+        }
+        Ok(Err(error)) if is_other_than_tls(&error) => {
+            tracing::info!(%client, "a client sent what is not TLS to an address for TLS; it is disconnected");
+        }
+        Ok(Err(error)) => tracing::info!(%client, %error, "a TLS handshake failed; the client is disconnected"),
+        Err(_) => tracing::info!(
+            %client, limit = "tls handshake", limit_s = within.as_secs_f64(),
+            "a client did not end its TLS handshake in time; it is disconnected"
+        ),
+    }
+}
+
+/// Whether not even the first byte was one of TLS.
+fn is_other_than_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+}

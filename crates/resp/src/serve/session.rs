@@ -1,0 +1,283 @@
+//! Serves clients: takes what one sends, lets its lane carry it out, and sends what is replied.
+//!
+//! A client goes when it wants to, when it is killed, when the server stops, or when it takes longer than its limits allow:
+//! [`Limits::idle`](crate::service::Limits) without a request, [`Limits::send`](crate::service::Limits) without taking any byte of what it
+//! is owed. For those there is a line in the log. Limits hold as they are now, also for who came and waits under others.
+//!
+//! Threads: everything here belongs to a lane's.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::accept::{Newcomer, Stream};
+use super::connection::{Connection, Ended};
+use super::lane::Lane;
+use super::signal::Signal;
+use super::stream::{ClientStream, Socket};
+use crate::client::{Client, ClientInfo, Then};
+
+/// How long clients may take to get their last replies when the server stops.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long saying good-bye may take: TLS does.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often it is looked, within the time a client may take nothing, whether it has.
+const LOOKS_WHILE_SENDING: u32 = 4;
+
+/// And at least so often: limits may have changed.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// What a TLS handshake begins with, and no request.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Serves the clients that are dealt to `lane` until the server stops.
+pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Newcomer>, mut signal: Signal) {
+    tokio::task::spawn_local(lane.clone().commit_groups());
+    tokio::task::spawn_local(lane.clone().sync_groups());
+    let mut clients = JoinSet::new();
+    loop {
+        let newcomer = tokio::select! {
+            biased;
+            () = signal.stops() => break,
+            Some(ended) = clients.join_next() => {
+                tell_of_panic(&ended);
+                continue;
+            }
+            newcomer = inbox.recv() => newcomer,
+        };
+        let Some(newcomer) = newcomer else { break };
+        let (lane, signal) = (lane.clone(), signal.clone());
+        clients.spawn_local(async move { serve_newcomer(&lane, newcomer, signal).await });
+    }
+    // Who is still in there has asked for nothing, and must not be waited for.
+    drop(inbox);
+    let all_gone = async {
+        while let Some(ended) = clients.join_next().await {
+            tell_of_panic(&ended);
+        }
+    };
+    if timeout(STOP_WITHIN, all_gone).await.is_err() {
+        tracing::warn!(
+            clients = lane.clients.load(Ordering::Relaxed),
+            "clients did not take their last replies in time"
+        );
+    }
+}
+
+fn tell_of_panic(ended: &Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a client is disconnected");
+    }
+}
+
+async fn serve_newcomer(lane: &Rc<Lane>, newcomer: Newcomer, signal: Signal) {
+    let Newcomer { stream, seat } = newcomer;
+    let info = &seat.info;
+    let failed = |error| tracing::warn!(client = %info.address, %error, "a connection could not be served");
+    match stream {
+        Stream::Tcp(stream) => match TcpStream::from_std(stream) {
+            Ok(stream) => serve(lane, Socket::of(stream), info, signal).await,
+            Err(error) => failed(error),
+        },
+        Stream::Unix(stream) => match UnixStream::from_std(stream) {
+            Ok(stream) => serve(lane, Socket::of(stream), info, signal).await,
+            Err(error) => failed(error),
+        },
+        Stream::Tls(mut stream) => match stream.get_mut().0.move_here() {
+            Ok(()) => serve(lane, stream, info, signal).await,
+            Err(error) => failed(error),
+        },
+    }
+}
+
+/// Serves one client until it goes, or is made to.
+async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<ClientInfo>, mut signal: Signal) {
+    let service = &lane.service;
+    let limits = service.limits.read().clone();
+    let client = Client::new(info.clone(), limits.password.is_none());
+    let mut connection = Box::new(Connection::new(client, limits));
+    let statistics = &service.statistics;
+    let mut has_spoken = false;
+    // Time it has been idle already, under limits that have changed since.
+    let mut idled = Duration::ZERO;
+    // Set when it does not take what it is owed.
+    let mut is_lost = false;
+    while !info.is_killed.load(Ordering::Acquire) {
+        if signal.has_changed() {
+            // Before what is received: who always sends would never be stopped.
+            if signal.see() {
+                break;
+            }
+            connection.take_limits(service);
+        }
+        let idle = connection.limits().idle;
+        let received = tokio::select! {
+            biased;
+            received = receive(lane, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
+            () = info.killed.notified() => break,
+            stops = signal.changed() => {
+                if stops {
+                    break;
+                }
+                connection.take_limits(service);
+                idled = info.idle();
+                continue;
+            }
+        };
+        idled = Duration::ZERO;
+        let bytes = match received {
+            Received::Bytes(bytes) => bytes,
+            Received::End => break,
+            Received::Nothing => {
+                tracing::info!(
+                    client = %info.address, limit = "idle_timeout_s", limit_s = idle.unwrap_or_default().as_secs_f64(),
+                    "a client sent nothing for so long; it is disconnected"
+                );
+                break;
+            }
+        };
+        info.is_active();
+        statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut closes = false;
+        if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
+            tracing::info!(client = %info.address, "a client speaks TLS at an address without; it is disconnected");
+            connection.reply.error("ERR Protocol error: TLS is not spoken at this address");
+            closes = true;
+        }
+        loop {
+            let mut ended = Ended::Closes;
+            if !closes {
+                (connection, ended) = lane.round(connection).await;
+            }
+            closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
+            if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
+                // A rest may be long.
+                is_lost =
+                    send(lane, &mut stream, connection.before_rest(), info, connection.limits().send).await.is_err();
+                connection.has_rested();
+                if !is_lost {
+                    tokio::select! {
+                        () = sleep(rest) => {}
+                        () = info.killed.notified() => is_lost = true,
+                        () = signal.stops() => closes = true,
+                    }
+                }
+            }
+            if !is_lost && !connection.reply.is_empty() {
+                let bytes = connection.reply.bytes();
+                info.output_bytes.store(bytes.len(), Ordering::Relaxed);
+                is_lost = send(lane, &mut stream, bytes, info, connection.limits().send).await.is_err();
+                statistics.bytes_out.fetch_add(connection.reply.len() as u64, Ordering::Relaxed);
+                info.output_bytes.store(0, Ordering::Relaxed);
+                connection.sent();
+            }
+            closes |= is_lost;
+            if closes || ended != Ended::Full {
+                break;
+            }
+        }
+        if closes {
+            break;
+        }
+    }
+    connection.client.unwatch(&service.keyspace);
+    if !is_lost {
+        // TLS says that it ends.
+        let _ = timeout(GOODBYE_WITHIN, stream.shutdown()).await;
+    }
+}
+
+/// What came of waiting for a client.
+enum Received {
+    /// So many bytes.
+    Bytes(usize),
+    /// It has gone.
+    End,
+    /// Its time is over.
+    Nothing,
+}
+
+/// Receives more bytes of a client, within `idle`.
+async fn receive<S: ClientStream>(
+    lane: &Lane,
+    stream: &mut S,
+    connection: &mut Connection,
+    idle: Option<Duration>,
+) -> Received {
+    let reading = std::future::poll_fn(|context| {
+        let mut scratch = lane.scratch.borrow_mut();
+        let mut into = ReadBuf::new(&mut scratch);
+        match ready!(Pin::new(&mut *stream).poll_read(context, &mut into)) {
+            Ok(()) if !into.filled().is_empty() => {
+                connection.receive(into.filled());
+                Poll::Ready(Received::Bytes(into.filled().len()))
+            }
+            // The end, or an error, which is one.
+            _ => Poll::Ready(Received::End),
+        }
+    });
+    match idle {
+        None => reading.await,
+        Some(idle) => timeout(idle, reading).await.unwrap_or(Received::Nothing),
+    }
+}
+
+/// A client was killed, has gone, or took nothing for too long.
+struct Lost;
+
+/// Sends all of `bytes`. The time that a client may take, `limit` now, counts anew whenever it has taken something.
+async fn send<S: ClientStream>(
+    lane: &Lane,
+    stream: &mut S,
+    bytes: &[u8],
+    info: &ClientInfo,
+    mut limit: Duration,
+) -> Result<(), Lost> {
+    let mut written = 0;
+    let mut took_nothing_for = Duration::ZERO;
+    loop {
+        let look_after = (limit / LOOKS_WHILE_SENDING).min(LOOKS_EVERY);
+        let taken_before = stream.progress().taken_bytes;
+        let writing = std::future::poll_fn(|context| {
+            while written < bytes.len() {
+                match ready!(Pin::new(&mut *stream).poll_write(context, &bytes[written..])) {
+                    Ok(0) | Err(_) => return Poll::Ready(Err(Lost)),
+                    Ok(more) => written += more,
+                }
+            }
+            // TLS keeps back what the socket did not take.
+            Pin::new(&mut *stream).poll_flush(context).map_err(|_| Lost)
+        });
+        tokio::select! {
+            biased;
+            sent = writing => return sent,
+            () = info.killed.notified() => return Err(Lost),
+            () = sleep(look_after) => {}
+        }
+        if stream.progress().taken_bytes > taken_before {
+            took_nothing_for = Duration::ZERO;
+        } else {
+            took_nothing_for += look_after;
+        }
+        limit = lane.service.limits.read().send;
+        if took_nothing_for >= limit {
+            tracing::info!(
+                client = %info.address, limit = "send_timeout_s", limit_s = limit.as_secs_f64(), owed_bytes = bytes.len() - written,
+                "a client took nothing of its replies for so long; it is disconnected"
+            );
+            return Err(Lost);
+        }
+        stream.progress().look_closely();
+    }
+}

@@ -1,0 +1,77 @@
+//! What all connections of a server are told at once: that it stops, and that limits have changed.
+//!
+//! It is one signal and not two, so that a client that waits for its next request waits for one thing less.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::service::Service;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    stops: bool,
+    /// How often limits have changed.
+    limits_version: u64,
+}
+
+/// Tells.
+#[derive(Debug, Clone)]
+pub(super) struct Teller(watch::Sender<State>);
+
+/// Is told. Each connection has its own.
+#[derive(Debug, Clone)]
+pub(super) struct Signal(watch::Receiver<State>);
+
+/// A teller and one who is told.
+pub(super) fn signal() -> (Teller, Signal) {
+    let (teller, told) = watch::channel(State::default());
+    (Teller(teller), Signal(told))
+}
+
+impl Teller {
+    /// The server stops.
+    pub(super) fn stop(&self) {
+        self.0.send_modify(|state| state.stops = true);
+    }
+
+    /// Passes on that limits of `service` have changed, until the server stops.
+    pub(super) async fn pass_on_limits(self, service: Arc<Service>, mut signal: Signal) {
+        let mut changes = service.limits_changed.subscribe();
+        loop {
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.0.send_modify(|state| state.limits_version += 1);
+                }
+                () = signal.stops() => return,
+            }
+        }
+    }
+}
+
+impl Signal {
+    /// Waits until the server stops.
+    pub(super) async fn stops(&mut self) {
+        let _ = self.0.wait_for(|state| state.stops).await;
+    }
+
+    /// Waits until anything is told that was not seen, and sees it: whether the server stops.
+    pub(super) async fn changed(&mut self) -> bool {
+        let _ = self.0.changed().await;
+        self.see()
+    }
+
+    /// Whether anything was told that was not seen.
+    pub(super) fn has_changed(&self) -> bool {
+        self.0.has_changed().unwrap_or(true)
+    }
+
+    /// Sees what was told: whether the server stops.
+    pub(super) fn see(&mut self) -> bool {
+        // That nobody can tell any more means the same.
+        self.0.borrow_and_update().stops || self.0.has_changed().is_err()
+    }
+}

@@ -1,0 +1,197 @@
+//! Who gets in and who does not.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use ecotone_resp::serve::{TlsFile, TlsFiles};
+use ecotone_resp::service::Limits;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConnection, SupportedProtocolVersion};
+
+use super::certificates::{Authority, Issued, self_signed};
+use super::common::wire::Wire;
+use super::wire::{TlsWire, VERSIONS, config};
+use super::{Asks, Place, files, place};
+
+/// Everything that comes until the end, or an error, which is one.
+fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return all,
+            Ok(bytes) => all.extend_from_slice(&piece[..bytes]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it hangs"),
+            Err(_) => return all,
+        }
+    }
+}
+
+#[test]
+fn a_client_that_trusts_another_authority_stays_away() {
+    let place = place(Asks::default());
+    for version in VERSIONS {
+        let other = config(&Authority::new("another"), version, None);
+        let refused = TlsWire::connect(place.served.tls_address(), other).err().unwrap().to_string();
+        assert!(refused.contains("UnknownIssuer"), "{refused}");
+    }
+    place.served.until_clients(0);
+    assert_eq!(TlsWire::to(place.served.tls_address(), &place.authority).ask("PING"), "+PONG\r\n");
+    place.served.server.stop();
+}
+
+/// What a client comes to that shows `shows`. By TLS 1.3 it learns only after its first request that it is not let in.
+fn comes_in(place: &Place, version: &'static SupportedProtocolVersion, shows: Option<&Issued>) -> Result<(), String> {
+    let connected = TlsWire::connect(place.served.tls_address(), config(&place.authority, version, shows));
+    let answer = connected.and_then(|mut wire| wire.try_ask("PING"));
+    match answer {
+        Ok(answer) if answer == "+PONG\r\n" => Ok(()),
+        Ok(answer) => Err(format!("not let in, and told {answer:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn where_certificates_are_asked_for_only_those_of_the_authority_count() {
+    let place = place(Asks { certificates: true, ..Asks::default() });
+    for version in VERSIONS {
+        comes_in(&place, version, Some(&place.authority.client())).unwrap();
+        for (what, wrong) in [
+            ("none", None),
+            ("one of itself", Some(self_signed())),
+            ("one that is over", Some(place.authority.expired_client())),
+            ("one of another authority", Some(Authority::new("another").client())),
+            ("one of another authority of that name", Some(Authority::new("ours").client())),
+            ("one for servers", Some(place.authority.server())),
+        ] {
+            assert!(comes_in(&place, version, wrong.as_ref()).is_err(), "with {what} by {version:?}");
+        }
+    }
+    place.served.until_clients(0);
+    place.served.server.stop();
+}
+
+#[test]
+fn who_does_not_speak_tls_is_told_and_closed() {
+    let place = place(Asks::default());
+    for spoken in [&b"PING\r\n"[..], b"*1\r\n$4\r\nPING\r\n", b"GET / HTTP/1.1\r\n\r\n", &[0; 64], &[0xff; 20_000]] {
+        let mut stream = TcpStream::connect(place.served.tls_address()).unwrap();
+        let _ = stream.write_all(spoken);
+        let told = rest(&mut stream);
+        // An alert, if anything.
+        assert!(told.is_empty() || told[0] == 0x15, "{told:?}");
+    }
+    place.served.until_clients(0);
+    place.served.server.stop();
+}
+
+#[test]
+fn tls_at_a_plain_address_is_a_protocol_error() {
+    let place = place(Asks::default());
+    let name = "localhost".try_into().unwrap();
+    let mut hello = Vec::new();
+    let mut client = ClientConnection::new(config(&place.authority, &TLS13, None).into(), name).unwrap();
+    client.write_tls(&mut hello).unwrap();
+    for first in [hello.len(), 1] {
+        let mut stream = TcpStream::connect(place.served.address()).unwrap();
+        stream.write_all(&hello[..first]).unwrap();
+        let told = String::from_utf8(rest(&mut stream)).unwrap();
+        assert!(told.starts_with("-ERR Protocol error: TLS") && told.ends_with("\r\n"), "{told}");
+    }
+    // In the middle such a byte is one like others.
+    let mut wire = Wire::to(place.served.address());
+    assert_eq!(wire.ask("SET k \u{16}\u{3}\u{1}"), "+OK\r\n");
+    assert_eq!(wire.ask("GET k"), "$3\r\n\u{16}\u{3}\u{1}\r\n");
+    place.served.server.stop();
+}
+
+#[test]
+fn a_handshake_without_end_takes_a_seat_and_no_longer_than_it_may() {
+    let limits = Limits { clients: 2, ..Limits::default() };
+    let within = Duration::from_secs(2);
+    let place = place(Asks { limits, handshake_within: within, ..Asks::default() });
+    let mut hello = Vec::new();
+    let name = "localhost".try_into().unwrap();
+    let mut client = ClientConnection::new(config(&place.authority, &TLS12, None).into(), name).unwrap();
+    client.write_tls(&mut hello).unwrap();
+    let began = Instant::now();
+    // One says nothing, one half of what it should.
+    let mut silent = TcpStream::connect(place.served.tls_address()).unwrap();
+    let mut halting = TcpStream::connect(place.served.tls_address()).unwrap();
+    halting.write_all(&hello[..hello.len() / 2]).unwrap();
+    place.served.until_clients(2);
+    let mut third = TcpStream::connect(place.served.address()).unwrap();
+    assert_eq!(rest(&mut third), b"-ERR max number of clients reached\r\n");
+    let mut fourth = TcpStream::connect(place.served.tls_address()).unwrap();
+    assert_eq!(rest(&mut fourth), b"");
+    assert!(place.served.service.clients.len() == 2 || began.elapsed() >= within);
+    assert_eq!(rest(&mut silent), b"");
+    rest(&mut halting);
+    assert!(began.elapsed() >= within, "they were given their time");
+    place.served.until_clients(0);
+    assert_eq!(TlsWire::to(place.served.tls_address(), &place.authority).ask("PING"), "+PONG\r\n");
+    place.served.server.stop();
+}
+
+#[test]
+fn a_handshake_holds_up_neither_others_nor_the_end() {
+    let place = place(Asks::default());
+    let mut silent: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(place.served.tls_address()).unwrap()).collect();
+    place.served.until_clients(50);
+    assert_eq!(TlsWire::to(place.served.tls_address(), &place.authority).ask("PING"), "+PONG\r\n");
+    let mut plain = Wire::to(place.served.address());
+    assert_eq!(plain.ask("PING"), "+PONG\r\n");
+    // One of them by its address, as any client.
+    let victim = silent[0].local_addr().unwrap();
+    assert_eq!(plain.ask(&format!("CLIENT KILL {victim}")), "+OK\r\n");
+    assert_eq!(rest(&mut silent[0]), b"");
+    let began = Instant::now();
+    place.served.server.stop();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(rest(&mut silent[1]), b"");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("ours");
+    let good = files(folder.path(), &authority, true);
+    good.check().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let missing = folder.path().join("missing.pem");
+    let empty = file("empty.pem", "");
+    let cut = file("cut.pem", &authority.server().certificate.replace("-----END", "-----"));
+    let nonsense = file("nonsense.pem", "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n");
+    let other_key = file("other.key", &authority.server().key);
+    let locked = file("locked.key", &authority.server().key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY"));
+    let long = file("long.pem", &" ".repeat(5 << 20));
+    let certificate = |path: &std::path::Path| TlsFiles { certificate: path.into(), ..good.clone() };
+    let key = |path: &std::path::Path| TlsFiles { key: path.into(), ..good.clone() };
+    let client_ca = |path: &std::path::Path| TlsFiles { client_ca: Some(path.into()), ..good.clone() };
+    for (files, of, says) in [
+        (certificate(&missing), TlsFile::Certificate, "No such file"),
+        (certificate(folder.path()), TlsFile::Certificate, "cannot be read"),
+        (certificate(&empty), TlsFile::Certificate, "no certificate in it"),
+        (certificate(&good.key), TlsFile::Certificate, "no certificate in it"),
+        (certificate(&cut), TlsFile::Certificate, "no PEM"),
+        (certificate(&nonsense), TlsFile::Certificate, "cannot be used"),
+        (certificate(&long), TlsFile::Certificate, "longer than"),
+        (key(&missing), TlsFile::Key, "No such file"),
+        (key(&good.certificate), TlsFile::Key, "no private key in it"),
+        (key(&locked), TlsFile::Key, "no private key in it"),
+        (key(&other_key), TlsFile::Key, "does not belong to the certificate"),
+        (client_ca(&missing), TlsFile::ClientCa, "No such file"),
+        (client_ca(&empty), TlsFile::ClientCa, "no certificate in it"),
+        (client_ca(&nonsense), TlsFile::ClientCa, "cannot be used"),
+    ] {
+        let error = files.check().unwrap_err();
+        assert_eq!(error.file, of, "{error}");
+        assert!(error.reason.contains(says), "{says:?} is not in {error}");
+        assert!(error.to_string().starts_with(error.path.to_str().unwrap()), "{error}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Certificates that are renewed under a server that runs.
+
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::version::TLS13;
+
+use super::certificates::{Authority, replace};
+use super::wire::{TlsWire, config};
+use super::{Asks, place};
+
+/// Connects until what a client sees is so.
+fn until_connected(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+    }
+}
+
+#[test]
+fn a_new_certificate_is_shown_and_one_that_cannot_be_used_is_not() {
+    let place = place(Asks::default());
+    let (address, folder) = (place.served.tls_address(), place.folder.path());
+    let mut old = TlsWire::to(address, &place.authority);
+    let first = old.shown();
+
+    let second = place.authority.server();
+    let der = CertificateDer::from_pem_slice(second.certificate.as_bytes()).unwrap();
+    second.write(folder);
+    until_connected("the new certificate is shown", || TlsWire::to(address, &place.authority).shown() == der);
+    assert_ne!(first, der);
+    assert_eq!(old.ask("PING"), "+PONG\r\n", "who is in stays");
+
+    // Nobody is shown what is broken; that it was looked at is seen by what comes after it.
+    replace(&folder.join("server.pem"), "-----BEGIN CERTIFICATE-----\nnonsense");
+    let began = Instant::now();
+    until_connected("time goes by", || {
+        assert_eq!(TlsWire::to(address, &place.authority).shown(), der);
+        began.elapsed() > Duration::from_secs(3)
+    });
+    std::fs::remove_file(folder.join("server.key")).unwrap();
+    assert_eq!(TlsWire::to(address, &place.authority).ask("PING"), "+PONG\r\n");
+    let third = place.authority.server();
+    let der = CertificateDer::from_pem_slice(third.certificate.as_bytes()).unwrap();
+    third.write(folder);
+    until_connected("the third is shown", || TlsWire::to(address, &place.authority).shown() == der);
+    place.served.server.stop();
+}
+
+#[test]
+fn other_authorities_count_for_those_that_come_after() {
+    let place = place(Asks { certificates: true, ..Asks::default() });
+    let address = place.served.tls_address();
+    let other = Authority::new("another");
+    let (client, stranger) = (place.authority.client(), other.client());
+    let comes_in = |shows| {
+        let connected = TlsWire::connect(address, config(&place.authority, &TLS13, Some(shows)));
+        connected.and_then(|mut wire| wire.try_ask("PING")).is_ok_and(|answer| answer == "+PONG\r\n")
+    };
+    assert!(comes_in(&client) && !comes_in(&stranger));
+    replace(&place.folder.path().join("ca.pem"), &other.certificate);
+    until_connected("the other authority counts", || comes_in(&stranger));
+    assert!(!comes_in(&client), "and the first one does not, also not by a session from before");
+    place.served.server.stop();
+}
