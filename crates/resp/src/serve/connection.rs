@@ -15,8 +15,9 @@ use std::time::Duration;
 use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
+use crate::command::flag;
 use crate::error::Failure;
-use crate::execute::{Step, execute};
+use crate::execute::{Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser};
@@ -61,6 +62,8 @@ pub(super) enum Ended {
     Latched,
     /// The next request takes more than a look into memory.
     MustWait,
+    /// The same, and it takes no latch: what others have not committed yet does not concern it.
+    MustRead,
     /// The connection closes when the replies are sent.
     Closes,
 }
@@ -138,8 +141,11 @@ impl Connection {
             };
             let source = self.parser.source(bytes);
             let began = self.reply.len();
+            let mut only_reads = false;
             let step = with_arguments(source, &self.ranges, |arguments| {
-                execute(service, &mut self.client, group, arguments, &mut self.reply, waiting)
+                let step = execute(service, &mut self.client, group, arguments, &mut self.reply, waiting);
+                only_reads = step == Step::MustWait && self.client.transaction.is_none() && takes_no_latch(arguments);
+                step
             });
             match step {
                 Step::Done { depends } => {
@@ -158,6 +164,7 @@ impl Connection {
                     }
                 }
                 Step::Latched => return Ended::Latched,
+                Step::MustWait if only_reads => return Ended::MustRead,
                 Step::MustWait => return Ended::MustWait,
             }
             match self.client.then {
@@ -236,6 +243,11 @@ impl Connection {
         told.extend_from_slice(&replied[from..]);
         self.reply.raw(&told);
     }
+}
+
+fn takes_no_latch(arguments: &[&[u8]]) -> bool {
+    const LATCHED: u32 = flag::WRITE | flag::LATCHES | flag::ALL_SLOTS;
+    resolve(arguments).is_ok_and(|command| command.flags & LATCHED == 0)
 }
 
 /// Calls `then` with the arguments that `ranges` of `source` are.
