@@ -167,6 +167,8 @@ impl Server {
                         }
                         serve_lane(Lane::new(service, clients), inbox, stopping).await;
                     });
+                    // Clients had their time. What still waits for the store may wait for as long as the store has no room.
+                    runtime.shutdown_background();
                     if let Some(duties) = &duties {
                         duties.end();
                     }
