@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod redis;
+pub mod served;
 pub mod wire;
 
 use std::collections::BTreeMap;
