@@ -4,6 +4,8 @@ import sys
 import time
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 where, password = sys.argv[1:]
 checks = 0
@@ -167,8 +169,8 @@ raises("no command", redis.ResponseError, "unknown command", lambda: client.exec
 raises("no such key", redis.ResponseError, "no such key", lambda: client.rename("none", "x"))
 raises("no syntax", redis.ResponseError, "syntax error", lambda: client.execute_command("SET", "a", "1", "BAD"))
 
-# A connection that is killed, and the next one.
-victim = connect()
+# A connection that is killed, and the next one. It may be told of the end only when it asks for something.
+victim = connect(retry=Retry(NoBackoff(), 1), retry_on_error=[redis.ConnectionError])
 number = victim.client_id()
 check("a client can be killed", client.client_kill_filter(_id=number) == 1)
 check("it connects again", victim.ping() and victim.client_id() != number)
