@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sees to it that the tools of the build are here: Rust, a C++20 compiler for RocksDB and our shim, clang with libclang
-# for bindgen, and a Redis server that tests compare with. Where all are found it returns at once, without network. On
-# Debian and Ubuntu it installs what is missing: as root without asking, else through sudo. Elsewhere it names what is
-# missing and stops.
+# for bindgen, a Redis server that tests compare with, and three client libraries that they use. Where all are found it
+# returns at once, without network. On Debian and Ubuntu it installs what is missing: as root without asking, else
+# through sudo. Elsewhere it names what is missing and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,6 +38,11 @@ has_libclang() {
   return 1
 }
 
+# The clients of crates/ecotone/tests/clients_libraries.rs, each as that test finds it.
+has_redis_py() { /usr/bin/python3 -c 'import redis' 2>/dev/null; }
+has_hiredis() { echo '#include <hiredis/hiredis.h>' | cc -fsyntax-only -x c - 2>/dev/null; }
+has_node_redis() { NODE_PATH=/usr/share/nodejs node -e 'require("redis")' 2>/dev/null; }
+
 check_rust
 
 packages=()
@@ -45,11 +50,15 @@ has_cxx || packages+=(g++)
 has_clang || packages+=(clang)
 has_libclang || packages+=(libclang-dev)
 command -v redis-server >/dev/null || packages+=(redis-server)
+has_redis_py || packages+=(python3-redis)
+has_hiredis || packages+=(libhiredis-dev)
+command -v node >/dev/null || packages+=(nodejs)
+has_node_redis || packages+=(node-redis)
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
-  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang, libclang and Redis with this system's package manager"
-  say '(for example: dnf install gcc-c++ clang clang-devel redis, or pacman -S gcc clang redis), and run this again.'
+  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang, libclang, Redis and its clients for Python, C and Node with this system's package manager"
+  say '(for example: dnf install gcc-c++ clang clang-devel redis hiredis-devel nodejs, or pacman -S gcc clang redis hiredis nodejs), and run this again.'
   exit 1
 fi
 
@@ -70,5 +79,9 @@ apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Loc
 
 if ! { has_cxx && has_clang && has_libclang; }; then
   say "${packages[*]} were installed, yet a C++20 compiler, clang or libclang still does not work here. Debian 12 or Ubuntu 22.04 or newer is needed."
+  exit 1
+fi
+if ! { has_redis_py && has_hiredis && has_node_redis; }; then
+  say "${packages[*]} were installed, yet a client of Redis for Python (redis), C (hiredis) or Node (redis) still cannot be used: tests need them."
   exit 1
 fi

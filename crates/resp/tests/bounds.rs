@@ -5,32 +5,16 @@
 mod common;
 
 use std::io::Write;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::Fixture;
+use common::served::Served;
 use common::wire::{Wire, request};
 use ecotone_engine::{SpaceLimits, StoreOptions};
-use ecotone_resp::serve::{Listen, Server};
-use ecotone_resp::service::{Limits, Service};
-
-struct Served {
-    server: Server,
-    service: Arc<Service>,
-    address: SocketAddr,
-    _directory: tempfile::TempDir,
-}
+use ecotone_resp::service::Limits;
 
 fn served(limits: Limits, options: StoreOptions) -> Served {
-    let Fixture { service, directory, .. } = Fixture::with(options);
-    *service.limits.write() = Arc::new(limits);
-    let service = Arc::new(service);
-    let listen = Listen { addresses: vec!["127.0.0.1:0".parse().unwrap()], lanes: 1, ..Listen::default() };
-    let server = Server::start(service.clone(), &listen, None).unwrap();
-    let address = server.listening().addresses[0];
-    Served { server, service, address, _directory: directory }
+    Served::with(limits, options, 1)
 }
 
 fn text(reply: Vec<u8>) -> String {
@@ -41,7 +25,7 @@ fn text(reply: Vec<u8>) -> String {
 fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on() {
     let limits = Limits { output_bytes: 4 << 20, ..Limits::default() };
     let served = served(limits, StoreOptions::default().with_separation(128));
-    let mut wire = Wire::to(served.address);
+    let mut wire = Wire::to(served.address());
     let big = vec![b'x'; 1 << 20];
     wire.send(&request(&[b"SET", b"big", &big]));
     assert_eq!(wire.reply(), b"+OK\r\n");
@@ -79,11 +63,11 @@ fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on(
 fn all_clients_together_keep_no_more_than_they_may() {
     let limits = Limits { memory_bytes: 4 << 20, ..Limits::default() };
     let served = served(limits, StoreOptions::default());
-    let mut small = Wire::to(served.address);
+    let mut small = Wire::to(served.address());
     assert_eq!(small.ask("SET a 1"), "+OK\r\n");
     // Each sends the better part of a large request, and waits.
     let part = [&b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$3000000\r\n"[..], &vec![b'x'; 1_500_000]].concat();
-    let mut large: Vec<Wire> = (0..8).map(|_| Wire::to(served.address)).collect();
+    let mut large: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
     for wire in &mut large {
         // Who is refused may be gone before it has sent all.
         let _ = wire.stream.write_all(&part);
@@ -121,7 +105,7 @@ fn all_clients_together_keep_no_more_than_they_may() {
 #[test]
 fn what_takes_long_holds_no_latch_of_what_was_written_before_it() {
     let served = served(Limits::default(), StoreOptions::default());
-    let (mut slow, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    let (mut slow, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     // KEYS goes to a thread that may wait, and what follows stays with it.
     slow.send(
         &[request(&[b"KEYS", b"*"]), request(&[b"SET", b"a", b"1"]), request(&[b"DEBUG", b"SLEEP", b"5"])].concat(),
@@ -143,7 +127,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
     }
     .with_separation(128);
     let served = served(Limits::default(), options);
-    let (mut wire, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    let (mut wire, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     for words in ["HSET hash a 1 b 2", "RPUSH list 1 2 3", "SADD set 1 2", "ZADD sorted 1 a 2 b", "SET string 1"] {
         assert!(wire.ask(words).starts_with([':', '+']), "{words}");
     }
@@ -187,7 +171,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
 #[test]
 fn reads_in_a_row_are_as_reads_one_by_one() {
     let served = served(Limits::default(), StoreOptions::default().with_separation(128));
-    let mut wire = Wire::to(served.address);
+    let mut wire = Wire::to(served.address());
     let big = vec![b'v'; 700_000];
     for index in 0..8 {
         let key = format!("big{index}");

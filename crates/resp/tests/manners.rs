@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn served(limits: Limits, lanes: usize) -> Served {
-    Served::at(&Listen { addresses: any_port(), lanes, ..Listen::default() }, limits)
+    Served::listening(&Listen { addresses: any_port(), lanes, ..Listen::default() }, limits)
 }
 
 /// A client that is owed many replies of 1 MiB and takes none. They are asked for by others than `other`.
@@ -78,7 +78,7 @@ fn a_slow_client_lives_while_it_takes_something_and_not_longer() {
     let socket = folder.path().join("socket");
     let limit = Duration::from_secs(1);
     let listen = Listen { addresses: any_port(), socket: Some(socket.clone()), ..Listen::default() };
-    let served = Served::at(&listen, Limits { send: limit, ..Limits::default() });
+    let served = Served::listening(&listen, Limits { send: limit, ..Limits::default() });
     let mut other = Wire::to(served.address());
     // The kernel keeps about 200 KiB for a Unix socket, and says that there is room only when three quarters of it are empty.
     let value = vec![b'x'; 400 << 10];

@@ -5,44 +5,17 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Fixture;
+use common::served::{Served, until};
 use common::wire::{Wire, request};
 use ecotone_engine::{Durability, SpaceLimits, StoreOptions};
-use ecotone_resp::serve::{Listen, Server};
-use ecotone_resp::service::{Limits, Service};
-
-struct Served {
-    server: Server,
-    service: Arc<Service>,
-    address: SocketAddr,
-    _directory: tempfile::TempDir,
-}
-
-fn served(limits: Limits, options: StoreOptions, lanes: usize) -> Served {
-    let Fixture { service, directory, .. } = Fixture::with(options);
-    *service.limits.write() = Arc::new(limits);
-    let service = Arc::new(service);
-    let listen = Listen { addresses: vec!["127.0.0.1:0".parse().unwrap()], lanes, ..Listen::default() };
-    let server = Server::start(service.clone(), &listen, None).unwrap();
-    let address = server.listening().addresses[0];
-    Served { server, service, address, _directory: directory }
-}
+use ecotone_resp::service::Limits;
 
 fn plain() -> Served {
-    served(Limits::default(), StoreOptions::default().with_separation(128), 2)
-}
-
-/// Looks until it is so; a test that waits for what never comes fails.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::yield_now();
-    }
+    Served::with(Limits::default(), StoreOptions::default().with_separation(128), 2)
 }
 
 #[test]
@@ -60,7 +33,7 @@ fn requests_in_a_row_are_answered_in_their_order_however_they_come() {
         expected.extend([&value[..], b"\r\n"].concat());
     }
     for piece in [1 << 20, 7919, 4096, 97] {
-        let mut wire = Wire::to(served.address);
+        let mut wire = Wire::to(served.address());
         std::thread::scope(|scope| {
             let mut sending = wire.stream.try_clone().unwrap();
             let all = &all;
@@ -76,13 +49,13 @@ fn requests_in_a_row_are_answered_in_their_order_however_they_come() {
 #[test]
 fn a_client_that_takes_nothing_is_owed_little_and_holds_up_nobody() {
     let limits = Limits { send: Duration::from_secs(1), ..Limits::default() };
-    let served = served(limits, StoreOptions::default(), 1);
-    let mut other = Wire::to(served.address);
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    let mut other = Wire::to(served.address());
     let big = vec![b'x'; 1 << 20];
     other.send(&request(&[b"SET", b"big", &big]));
     assert_eq!(other.reply(), b"+OK\r\n");
     // It asks for 200 MiB and reads nothing.
-    let slow = Wire::to(served.address);
+    let slow = Wire::to(served.address());
     let mut asking = slow.stream.try_clone().unwrap();
     asking.set_nonblocking(true).unwrap();
     let _ = asking.write(&request(&[b"GET", b"big"]).repeat(200));
@@ -118,32 +91,32 @@ fn what_is_beyond_a_limit_is_refused_with_a_reason() {
         idle: Some(Duration::from_millis(300)),
         ..Limits::default()
     };
-    let served = served(limits, StoreOptions::default(), 1);
-    let mut one = Wire::to(served.address);
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    let mut one = Wire::to(served.address());
     assert_eq!(one.ask("SET k v"), "+OK\r\n");
-    let _two = Wire::to(served.address);
+    let _two = Wire::to(served.address());
     until("both are there", || served.service.clients.len() == 2);
-    let mut three = Wire::to(served.address);
+    let mut three = Wire::to(served.address());
     assert_eq!(three.reply(), b"-ERR max number of clients reached\r\n");
     assert_eq!(three.reply(), b"");
     // One that sends nothing goes; who is active stays.
     until("the idle one is gone", || {
         served.service.clients.all().iter().all(|client| client.id == 1) || served.service.clients.is_empty()
     });
-    let mut long = Wire::to(served.address);
+    let mut long = Wire::to(served.address());
     long.send(&request(&[b"SET", b"k", &[b'x'; 1001]]));
     let refused = String::from_utf8(long.reply()).unwrap();
     assert!(refused.starts_with("-ERR Protocol error: invalid bulk length"), "{refused}");
     assert_eq!(long.reply(), b"");
-    let mut many = Wire::to(served.address);
+    let mut many = Wire::to(served.address());
     many.send(&request(&[&[b'x'; 999][..]; 4]));
     assert!(many.reply().starts_with(b"-ERR unknown command"));
-    let mut many = Wire::to(served.address);
+    let mut many = Wire::to(served.address());
     let whole = request(&[&[b'x'; 999][..]; 8]);
     many.send(&whole[..whole.len() - 1]);
     let refused = String::from_utf8(many.reply()).unwrap();
     assert!(refused.contains("longer than 5000 bytes"), "{refused}");
-    let mut queued = Wire::to(served.address);
+    let mut queued = Wire::to(served.address());
     queued.ask("MULTI");
     assert_eq!(queued.ask(&format!("SET k {}", "v".repeat(90))), "+QUEUED\r\n");
     assert!(queued.ask("SET k v12345").starts_with("-ERR the transaction is too long"));
@@ -154,13 +127,13 @@ fn what_is_beyond_a_limit_is_refused_with_a_reason() {
 #[test]
 fn a_password_is_asked_for_and_what_comes_before_it_is_kept_short() {
     let limits = Limits { password: Some("secret".into()), ..Limits::default() };
-    let served = served(limits, StoreOptions::default(), 1);
-    let mut wire = Wire::to(served.address);
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("GET k"), "-NOAUTH Authentication required.\r\n");
-    let mut long = Wire::to(served.address);
+    let mut long = Wire::to(served.address());
     long.send(&request(&[&[b'x'][..]; 11]));
     assert!(long.reply().starts_with(b"-ERR Protocol error: unauthenticated multibulk length"));
-    let mut long = Wire::to(served.address);
+    let mut long = Wire::to(served.address());
     long.send(b"*1\r\n$16385\r\n");
     assert!(long.reply().starts_with(b"-ERR Protocol error: unauthenticated bulk length"));
     served.server.stop();
@@ -170,8 +143,8 @@ fn a_password_is_asked_for_and_what_comes_before_it_is_kept_short() {
 fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
     let space = SpaceLimits { max_bytes: Some(48 << 20), reserve_bytes: Some(8 << 20) };
     let options = StoreOptions { space, memtable_bytes: 2 << 20, ..StoreOptions::default() };
-    let served = served(Limits::default(), options, 1);
-    let mut wire = Wire::to(served.address);
+    let served = Served::with(Limits::default(), options, 1);
+    let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("SET first 1"), "+OK\r\n");
     // Nothing that compresses.
     let mut state = 1_u64;
@@ -204,7 +177,9 @@ fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
 fn in_each_durability_a_write_is_answered_and_there_after_a_restart() {
     for durability in [Durability::None, Durability::EverySecond, Durability::Always] {
         let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
-        let Served { server, service, address, _directory: directory } = served(Limits::default(), options.clone(), 2);
+        let served = Served::with(Limits::default(), options.clone(), 2);
+        let address = served.address();
+        let Served { server, service, directory } = served;
         std::thread::scope(|scope| {
             for client in 0..8 {
                 scope.spawn(move || {
@@ -227,25 +202,67 @@ fn in_each_durability_a_write_is_answered_and_there_after_a_restart() {
 }
 
 #[test]
-fn a_server_that_stops_sends_what_it_owes() {
-    let served = plain();
-    let mut wires: Vec<Wire> = (0..10).map(|_| Wire::to(served.address)).collect();
-    for wire in &mut wires {
-        assert_eq!(wire.ask("SET k v"), "+OK\r\n");
+fn a_server_that_stops_sends_what_it_owes_and_owes_nothing_that_it_did_not_do() {
+    const CLIENTS: usize = 6;
+    for durability in [Durability::EverySecond, Durability::Always] {
+        let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
+        let served = Served::with(Limits::default(), options.clone(), 2);
+        let address = served.address();
+        let Served { server, service, directory } = served;
+        let told = AtomicU64::new(0);
+        // Each sends without end, and counts what it is told, until the server has closed the connection.
+        let counts: Vec<usize> = std::thread::scope(|scope| {
+            let told = &told;
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    scope.spawn(move || {
+                        let mut wire = Wire::to(address);
+                        let mut sending = wire.stream.try_clone().unwrap();
+                        scope.spawn(move || {
+                            for number in 0.. {
+                                let key = format!("{client}:{number}");
+                                let value = vec![b'v'; number % 300];
+                                if sending.write_all(&request(&[b"SET", key.as_bytes(), &value])).is_err() {
+                                    return;
+                                }
+                            }
+                        });
+                        let mut count = 0;
+                        loop {
+                            match &wire.reply()[..] {
+                                b"" => return count,
+                                reply => assert_eq!(reply, b"+OK\r\n"),
+                            }
+                            count += 1;
+                            told.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            until("all clients are told of writes", || told.load(Ordering::Relaxed) > 2000);
+            server.stop();
+            assert!(std::net::TcpStream::connect(address).is_err());
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
+        });
+        drop(service);
+        let fixture = Fixture::at(directory, options);
+        let mut client = fixture.client();
+        for (number, count) in counts.iter().enumerate() {
+            for write in 0..*count {
+                let length = format!(":{}\r\n", write % 300);
+                assert_eq!(client.ask(&format!("STRLEN {number}:{write}")), length, "{durability:?} {number}:{write}");
+            }
+        }
+        // And what nobody was told of was not begun: a server that stops leaves no client in doubt.
+        assert_eq!(client.ask("DBSIZE"), format!(":{}\r\n", counts.iter().sum::<usize>()), "{durability:?}");
     }
-    let address = served.address;
-    served.server.stop();
-    for wire in &mut wires {
-        assert_eq!(wire.reply(), b"");
-    }
-    assert!(std::net::TcpStream::connect(address).is_err());
 }
 
 #[test]
 fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
     let served = plain();
     // On two lanes.
-    let (mut one, mut other) = (Wire::to(served.address), Wire::to(served.address));
+    let (mut one, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     for round in 0..20 {
         assert!(one.ask("MGET x y").starts_with("*2\r\n"));
         assert_eq!(other.ask(&format!("SET x {round}")), "+OK\r\n");
@@ -274,8 +291,8 @@ fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
 fn clients_that_want_the_same_keys_in_pipelines_all_get_their_answers() {
     for durability in [Durability::EverySecond, Durability::Always] {
         let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);
-        let served = served(Limits::default(), options, 2);
-        let address = served.address;
+        let served = Served::with(Limits::default(), options, 2);
+        let address = served.address();
         std::thread::scope(|scope| {
             for client in 0..8_u64 {
                 scope.spawn(move || {

@@ -107,8 +107,13 @@ impl Server {
     }
 
     /// Ends it as a supervisor does.
-    pub fn terminate(mut self) {
+    pub fn terminate(self) {
         self.signal("-TERM");
+        self.ends_well();
+    }
+
+    /// It was told to end: waits until it has.
+    pub fn ends_well(mut self) {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();
         let status = self.child.wait().unwrap();

@@ -188,6 +188,10 @@ impl<'c> List<'c> {
     pub fn read(keys: &mut Keys<'c>, key: &[u8]) -> Outcome<Option<Self>> {
         let Some(entry) = keys.entry_of(key, Type::List)? else { return Ok(None) };
         let large = if entry.tag.is_large { Some(Lay::decode(&entry)?) } else { None };
+        if large.is_none() && entry.is_empty() {
+            // One without elements is no key. Who takes an element would get no reply.
+            return Err(corrupt("a small list has no elements").into());
+        }
         Ok(Some(Self { entry, large }))
     }
 

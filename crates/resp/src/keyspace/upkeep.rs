@@ -2,9 +2,10 @@
 //!
 //! Failure: what could not be done is tried again the next time; the first of a row of failures is logged.
 //!
-//! Threads: one of its own, from the start to the drop.
+//! Threads: one of its own, from the start to the drop; longer only where it waits for the store then.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,17 @@ const MOST_IN_A_LOOK: usize = 1000;
 /// Time between two readings of the whole ledger.
 const READS_LEDGER_EVERY: Duration = Duration::from_secs(3600);
 
+/// The thread may wait for a latch whose holder waits for the store, and the store may have no room for long: nobody waits longer for it
+/// to end.
+const STOP_WITHIN: Duration = Duration::from_secs(2);
+
 /// Works until it is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
     stopping: Arc<Stopping>,
     thread: Option<JoinHandle<()>>,
+    /// Says nothing, and is closed when the thread ends.
+    ended: Mutex<Receiver<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -78,8 +85,14 @@ impl Upkeep {
                 }
             }
         };
+        let (ends, ended) = std::sync::mpsc::channel();
+        let work = move || {
+            // Whatever ends it drops this.
+            let _ends: Sender<()> = ends;
+            work();
+        };
         let thread = std::thread::Builder::new().name("ecotone-keyspace".into()).spawn(work)?;
-        Ok(Self { stopping, thread: Some(thread) })
+        Ok(Self { stopping, thread: Some(thread), ended: Mutex::new(ended) })
     }
 }
 
@@ -87,6 +100,10 @@ impl Drop for Upkeep {
     fn drop(&mut self) {
         *self.stopping.is_set.lock() = true;
         self.stopping.changed.notify_all();
+        if self.ended.get_mut().recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the keyspace's thread still waits for the store, and is left behind");
+            return;
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -16,8 +16,9 @@ use std::time::Duration;
 use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
+use crate::command::flag;
 use crate::error::Failure;
-use crate::execute::{Given, SHORT_OF_MEMORY, Step, execute};
+use crate::execute::{Given, SHORT_OF_MEMORY, Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser};
@@ -66,6 +67,8 @@ pub(super) enum Ended {
     Latched,
     /// The next request takes more than a look into memory.
     MustWait,
+    /// The same, and it takes no latch: what others have not committed yet does not concern it.
+    MustRead,
     /// The connection closes when the replies are sent.
     Closes,
 }
@@ -187,8 +190,11 @@ impl Connection {
             }
             let given = Given { waiting, known: known.pop_front() };
             group.take_has_read();
+            let mut only_reads = false;
             let step = with_arguments(source, &self.ranges, |arguments| {
-                execute(service, &mut self.client, group, arguments, &mut self.reply, given)
+                let step = execute(service, &mut self.client, group, arguments, &mut self.reply, given);
+                only_reads = step == Step::MustWait && self.client.transaction.is_none() && takes_no_latch(arguments);
+                step
             });
             if group.take_has_read() && !known.is_empty() {
                 // Its client has seen a later state than what is known.
@@ -204,6 +210,7 @@ impl Connection {
                 }
                 Step::Latched | Step::MustLatch => return Ended::Latched,
                 Step::MustWait if briefly => return Ended::Latched,
+                Step::MustWait if only_reads => return Ended::MustRead,
                 Step::MustWait => return Ended::MustWait,
             }
             match self.client.then {
@@ -282,6 +289,11 @@ impl Connection {
         told.extend_from_slice(&replied[from..]);
         self.reply.raw(&told);
     }
+}
+
+fn takes_no_latch(arguments: &[&[u8]]) -> bool {
+    const LATCHED: u32 = flag::WRITE | flag::LATCHES | flag::ALL_SLOTS;
+    resolve(arguments).is_ok_and(|command| command.flags & LATCHED == 0)
 }
 
 /// Calls `then` with the arguments that `ranges` of `source` are.

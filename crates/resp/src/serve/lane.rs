@@ -101,6 +101,10 @@ impl Lane {
             self.release().await;
             ended = self.carry_out(&mut connection).await;
         }
+        if ended == Ended::MustRead {
+            // Not behind a commit: that may be held up, and nothing of it is to be read.
+            return self.round_that_waits(connection).await;
+        }
         if matches!(ended, Ended::Latched | Ended::MustWait) {
             // The thread that waits may need a latch that this lane has, also that of the command itself.
             self.release().await;

@@ -228,6 +228,8 @@ fn spawn<W: Future<Output = ()>>(
             duties.begin(Duty::Foreground);
         }
         LocalSet::new().block_on(&runtime, async move { work().await });
+        // Clients had their time. What still waits for the store may wait for as long as the store has no room.
+        runtime.shutdown_background();
         if let Some(duties) = &duties {
             duties.end();
         }

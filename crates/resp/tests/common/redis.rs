@@ -1,5 +1,7 @@
 //! A Redis server to compare with, and a client that reads whole replies as bytes.
 
+#![allow(dead_code)] // each test file uses its part
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -49,10 +51,14 @@ impl RealRedis {
 }
 
 impl RealRedis {
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("redis.sock")
+    }
+
     /// A client that has said nothing yet.
     pub fn new_client(&self) -> RedisClient {
-        let path: PathBuf = self.directory.path().join("redis.sock");
-        let stream = UnixStream::connect(path).unwrap();
+        let stream = UnixStream::connect(self.socket()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         RedisClient { stream: BufReader::new(stream) }
     }

@@ -1,4 +1,4 @@
-//! A service that listens.
+//! A service that clients reach over TCP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,19 +10,38 @@ use ecotone_resp::service::{Limits, Service};
 
 use super::Fixture;
 
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 pub struct Served {
     pub server: Server,
     pub service: Arc<Service>,
-    _directory: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
 }
 
 impl Served {
-    pub fn at(listen: &Listen, limits: Limits) -> Self {
-        let Fixture { service, directory, .. } = Fixture::with(StoreOptions::default().with_separation(128));
+    /// A server over a store in a new folder.
+    pub fn with(limits: Limits, options: StoreOptions, lanes: usize) -> Self {
+        Self::at(tempfile::tempdir().unwrap(), limits, options, lanes)
+    }
+
+    /// A server over the store in `directory`.
+    pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, lanes: usize) -> Self {
+        let listen = Listen { addresses: any_port(), lanes, ..Listen::default() };
+        Self::over(Fixture::at(directory, options), &listen, limits)
+    }
+
+    /// A server over a small store in a new folder that listens as it is told.
+    pub fn listening(listen: &Listen, limits: Limits) -> Self {
+        Self::over(Fixture::with(StoreOptions::default().with_separation(128)), listen, limits)
+    }
+
+    fn over(fixture: Fixture, listen: &Listen, limits: Limits) -> Self {
+        let Fixture { service, directory, .. } = fixture;
         service.set_limits(limits);
         let service = Arc::new(service);
         let server = Server::start(service.clone(), listen, None).unwrap();
-        Self { server, service, _directory: directory }
+        Self { server, service, directory }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -44,10 +63,10 @@ pub fn any_port() -> Vec<SocketAddr> {
 }
 
 /// Looks until it is so; a test that waits for what never comes fails.
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(began.elapsed() < PATIENCE, "{what}");
         std::thread::yield_now();
     }
 }

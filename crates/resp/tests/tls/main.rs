@@ -45,7 +45,7 @@ fn place(asks: Asks) -> Place {
     let files = files(folder.path(), &authority, asks.certificates);
     let tls = ListenTls { addresses: any_port(), files, handshake_within: asks.handshake_within };
     let listen = Listen { addresses: any_port(), tls: Some(tls), lanes: 2, ..Listen::default() };
-    Place { folder, served: Served::at(&listen, asks.limits), authority }
+    Place { folder, served: Served::listening(&listen, asks.limits), authority }
 }
 
 /// Files of a server in `folder`.
