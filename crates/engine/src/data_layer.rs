@@ -287,12 +287,21 @@ impl DataLayer {
 
     /// What the value log holds.
     pub(crate) fn properties(&self) -> ValueLogProperties {
+        self.with_relocation(self.removal.properties())
+    }
+
+    /// The same; `None` while somebody removes segments or makes a checkpoint.
+    pub(crate) fn properties_at_once(&self) -> Option<ValueLogProperties> {
+        self.removal.properties_at_once().map(|properties| self.with_relocation(properties))
+    }
+
+    fn with_relocation(&self, properties: ValueLogProperties) -> ValueLogProperties {
         ValueLogProperties {
             relocating_segments: self.relocation.cohort_segments(),
             relocated_bytes: self.relocation.relocated_bytes(),
             expired_values: self.relocation.expired_values(),
             paced_ms: self.relocation.pacing.rested().as_millis() as u64,
-            ..self.removal.properties()
+            ..properties
         }
     }
 

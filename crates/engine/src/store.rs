@@ -310,6 +310,17 @@ impl Store {
         Some(gate.room())
     }
 
+    /// The same as the store itself found it last, within about a second; nothing is asked of the file system, and nobody is waited for.
+    pub fn room_at_once(&self) -> Option<Room> {
+        self.gate.as_ref().map(|gate| gate.room())
+    }
+
+    /// Why writes fail until the store recovers or is opened again: a flush, a compaction or a write of the log failed.
+    pub fn write_failure(&self) -> Option<String> {
+        let sync = self.wal_sync.as_ref().and_then(|wal_sync| wal_sync.check().err());
+        sync.map(|error| error.to_string()).or_else(|| self.background.error())
+    }
+
     /// How long who writes batches should rest after a write that took `busy`: more than nothing while garbage grows faster than
     /// relocation frees it, so that the store does not outgrow what lives in it. [`put`](Self::put) rests by itself. Say with
     /// [`has_rested`](Self::has_rested) that it was done.
@@ -327,6 +338,11 @@ impl Store {
     /// What the value log holds, where the store has one.
     pub fn value_log(&self) -> Option<ValueLogProperties> {
         self.values.as_ref().map(DataLayer::properties)
+    }
+
+    /// The same without waiting; `None` also while a checkpoint is made or segments are removed.
+    pub fn value_log_at_once(&self) -> Option<ValueLogProperties> {
+        self.values.as_ref().and_then(DataLayer::properties_at_once)
     }
 
     /// All live tables.

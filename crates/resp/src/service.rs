@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use crate::client::Clients;
+use crate::histogram::Times;
 use crate::keyspace::Keyspace;
 use crate::saves::Saves;
 use crate::slowlog::Slowlog;
@@ -163,6 +164,9 @@ pub struct Statistics {
     pub misses: AtomicU64,
     /// Replies that were errors.
     pub errors: AtomicU64,
+    /// From the receipt of requests until their replies may be sent, commits and rests of writers included: what a client waits for here.
+    /// Requests that came together count once.
+    pub responses: Times,
     /// Clients that wait for a thread that may wait.
     pub waiting: AtomicUsize,
     /// By the error's code word.
@@ -190,5 +194,6 @@ impl Statistics {
         }
         self.errors_by_word.lock().clear();
         self.usage.reset();
+        self.responses.reset();
     }
 }

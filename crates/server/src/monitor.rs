@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::host_load::HostLoad;
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
+use crate::seen::{Seen, never_less};
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -39,6 +40,18 @@ pub(crate) struct Watch {
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
     stalls: Mutex<Stalls>,
+    seen: Mutex<Option<Arc<Seen>>>,
+    /// What the sampler does, and since when.
+    doing: Mutex<(Instant, Doing)>,
+}
+
+/// What the sampler does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// It asks the store.
+    AskingTheStore,
+    /// Anything else; most of the time it waits for its next second.
+    Sampling,
 }
 
 /// Stalls since the workload began.
@@ -74,7 +87,24 @@ impl Watch {
             sink,
             began: Mutex::new(None),
             stalls: Mutex::default(),
+            seen: Mutex::default(),
+            doing: Mutex::new((Instant::now(), Doing::Sampling)),
         }
+    }
+
+    /// The last look; `None` before the first.
+    pub(crate) fn seen(&self) -> Option<Arc<Seen>> {
+        self.seen.lock().clone()
+    }
+
+    /// The sampler lives at `now`, and does this from then on.
+    pub(crate) fn does(&self, now: Instant, what: Doing) {
+        *self.doing.lock() = (now, what);
+    }
+
+    /// What the sampler does, and since when.
+    pub(crate) fn doing(&self) -> (Instant, Doing) {
+        *self.doing.lock()
     }
 
     /// The power of the last second; `None` before the second sample.
@@ -215,7 +245,10 @@ impl Monitor {
     /// Takes one sample.
     pub(crate) fn sample(&mut self) {
         let at = Instant::now();
-        let properties = match self.store.properties() {
+        self.watch.does(at, Doing::AskingTheStore);
+        let (properties, counters) = (self.store.properties(), self.store.counters());
+        self.watch.does(Instant::now(), Doing::Sampling);
+        let properties = match properties {
             Ok(properties) => properties,
             Err(error) => {
                 // Once a second until the store is closed; the next sample may be whole again.
@@ -223,12 +256,11 @@ impl Monitor {
                 return;
             }
         };
-        let counters = self.store.counters();
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
         let idle_host_cores = self.host.idle_cores();
-        let rate = self.federation.models().rate;
-        let predicted_before = (rate.samples > 0).then_some(rate.predicted.0);
+        let models = self.federation.models();
+        let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
         let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
         if let Some(last) = &self.last {
             let seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
@@ -279,7 +311,23 @@ impl Monitor {
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
         });
-        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, progress });
         self.watch.note_l0(properties.l0_tables);
+        let before = self.watch.seen();
+        let before = before.as_deref();
+        let seen = Seen {
+            at,
+            values: self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values)),
+            room: self.store.room_at_once(),
+            write_failure: self.store.write_failure(),
+            reading: never_less(reading.clone(), before.map(|before| &before.reading)),
+            watts: self.watch.watts(),
+            free_cores,
+            federation: self.federation.statistics(),
+            models,
+            properties,
+            counters,
+        };
+        *self.watch.seen.lock() = Some(Arc::new(seen));
+        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, progress });
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::{Duty, DutyObserver};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::connection::{Connection, Ended};
 use super::lane::Lane;
+use super::pulse::{BEAT, Pulse};
 use crate::client::{Client, ClientInfo, Then};
 use crate::keyspace::Upkeep;
 use crate::service::Service;
@@ -73,6 +74,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     lanes: Vec<JoinHandle<()>>,
     listening: Listening,
+    pulses: Arc<[Pulse]>,
     _upkeep: Upkeep,
 }
 
@@ -140,7 +142,8 @@ impl Server {
         }
         let seats = Arc::new(seats);
         let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
-        let mut server = Self { stop, lanes: Vec::new(), listening, _upkeep: upkeep };
+        let pulses: Arc<[Pulse]> = seats.iter().map(|_| Pulse::default()).collect();
+        let mut server = Self { stop, lanes: Vec::new(), listening, pulses: pulses.clone(), _upkeep: upkeep };
         let mut listeners = Some((tcp, unix));
         for (number, (inbox, clients)) in inboxes.into_iter().enumerate() {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -154,7 +157,7 @@ impl Server {
             let runtime = runtime.build().map_err(ServeError::Thread)?;
             let duties = duties.clone();
             let (service, stopping, seats) = (service.clone(), stopping.clone(), seats.clone());
-            let listeners = listeners.take();
+            let (listeners, pulses) = (listeners.take(), pulses.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("ecotone-lane-{number}"))
                 .spawn(move || {
@@ -165,6 +168,12 @@ impl Server {
                         if let Some((tcp, unix)) = listeners {
                             accept_all(&service, &seats, tcp, unix, &stopping);
                         }
+                        tokio::task::spawn_local(async move {
+                            loop {
+                                pulses[number].beat(Instant::now());
+                                tokio::time::sleep(BEAT).await;
+                            }
+                        });
                         serve_lane(Lane::new(service, clients), inbox, stopping).await;
                     });
                     if let Some(duties) = &duties {
@@ -180,6 +189,11 @@ impl Server {
     /// Where it listens.
     pub fn listening(&self) -> &Listening {
         &self.listening
+    }
+
+    /// The signs of life of the lanes, about one a second each.
+    pub fn pulses(&self) -> &Arc<[Pulse]> {
+        &self.pulses
     }
 
     /// Takes no more connections and requests, sends what is owed, and closes all connections.
@@ -353,8 +367,10 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut closes = false;
         loop {
+            let began = Instant::now();
             let ended;
             (connection, ended) = lane.round(connection).await;
+            statistics.responses.record(began.elapsed());
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
                 // A rest may be long, and an error here is met again below.

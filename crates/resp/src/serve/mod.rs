@@ -5,5 +5,7 @@
 mod connection;
 mod lane;
 mod listener;
+mod pulse;
 
 pub use listener::{Listen, Listening, ServeError, Server};
+pub use pulse::Pulse;

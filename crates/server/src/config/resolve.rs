@@ -12,7 +12,7 @@ use ecotone_resp::service::Limits;
 
 use super::{Config, OFF, keys};
 use crate::error::{Error, Result};
-use crate::options::ServeOptions;
+use crate::options::{HttpOptions, ServeOptions};
 use crate::store_options::store_options;
 
 /// The word for a number that the server finds itself.
@@ -62,6 +62,7 @@ impl Config {
             max_subcompactions: self.number("store.max_subcompactions")?,
             store,
             clients: None,
+            http: self.http()?,
         };
         Ok((options, profile))
     }
@@ -83,6 +84,21 @@ impl Config {
             None => (self.cores()? as usize / 2).max(1),
         };
         Ok(Some(Listen { addresses, socket, lanes, waiting_threads: self.parsed("clients.waiting_threads")? }))
+    }
+
+    /// Where metrics and health checks are listened for; `None`: nowhere.
+    fn http(&self) -> Result<Option<HttpOptions>> {
+        let addresses = super::key::addresses(self.text("http.listen")).unwrap_or_default();
+        let beyond = addresses.iter().find(|address| !is_loopback(address.ip()));
+        if let Some(address) = beyond.filter(|_| self.text("http.public") != "true") {
+            let why = format!(
+                "{address} can be reached from other machines, and no password is asked for: set http.public = true (or \
+                 ECOTONE_HTTP_PUBLIC) on a network that you trust, or listen on 127.0.0.1 only"
+            );
+            return Err(self.refuse_one_of(&["http.listen", "http.public"], &why));
+        }
+        let is_default = !self.is_said("http.listen");
+        Ok((!addresses.is_empty()).then_some(HttpOptions { addresses, is_default }))
     }
 
     /// What clients may take.

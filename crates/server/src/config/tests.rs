@@ -74,6 +74,8 @@ const WRONG: &[(&str, &str)] = &[
     ("federation.network_bytes_per_s", "0"),
     ("energy.active_watts", "0"),
     ("energy.idle_watts", "nan"),
+    ("http.listen", "\"localhost\""),
+    ("http.public", "\"yes\""),
 ];
 
 #[test]
@@ -193,6 +195,25 @@ fn beyond_this_machine_nobody_is_listened_for_without_a_password() {
     assert_eq!(listen("listen = \"off\"").unwrap(), None);
     let socket = listen("listen = \"off\"\nunix_socket = \"/tmp/e.sock\"").unwrap().unwrap();
     assert_eq!((socket.addresses.len(), socket.socket), (0, Some("/tmp/e.sock".into())));
+}
+
+#[test]
+fn beyond_this_machine_metrics_are_told_only_where_that_is_said() {
+    let http = |text: &str| {
+        let config = load(&format!("[server]\ndir = \"/nowhere\"\n[http]\n{text}\n")).unwrap();
+        config.serve_options().map(|(options, _)| options.http)
+    };
+    let default = http("").unwrap().unwrap();
+    assert_eq!((default.addresses, default.is_default), (vec!["127.0.0.1:7480".parse().unwrap()], true));
+    let said = http("listen = [\"127.0.0.1:0\", \"[::1]:0\"]").unwrap().unwrap();
+    assert_eq!((said.addresses.len(), said.is_default), (2, false));
+    assert_eq!(http("listen = \"off\"").unwrap(), None);
+    for open in ["0.0.0.0:1", "[::]:1", "127.0.0.1:1,192.168.1.1:1", "[::ffff:10.0.0.1]:1"] {
+        let refused = http(&format!("listen = \"{open}\"")).unwrap_err().to_string();
+        assert!(refused.contains(":4: http.listen") && refused.contains("http.public = true"), "{refused}");
+        assert!(http(&format!("listen = \"{open}\"\npublic = false")).is_err(), "{open}");
+        assert!(http(&format!("listen = \"{open}\"\npublic = true")).unwrap().is_some(), "{open}");
+    }
 }
 
 #[test]
