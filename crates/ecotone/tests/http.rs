@@ -7,6 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +77,9 @@ fn metrics_are_well_formed_and_counters_never_decrease_under_load() {
             (changes >= 4 && has_flushed).then_some(page)
         });
         stop.store(true, Ordering::Relaxed);
+        let [written, inserted] =
+            ["ecotone_store_written_bytes_total", "ecotone_store_inserted_bytes_total"].map(|name| page.value(name));
+        assert!(written > 1.5 * inserted, "values that lie apart from their keys were written, too");
         let info = &page.samples["ecotone_federation_info"][0].labels;
         assert_eq!((info["name"].as_str(), info["role"].as_str()), ("a\"b\\c", "coordinator"));
         assert!(page.labelled("ecotone_commands_total", "command", "set") > 0.0);
@@ -263,16 +267,22 @@ fn a_server_that_refuses_writes_is_not_ready_but_lives() {
     assert_eq!(get(&server.http, "/readyz").body, "ready\n");
     let mut client = server.connect().0;
     let mut reply = BufReader::new(client.try_clone().unwrap());
-    let refused = (0..2000)
-        .find_map(|number| {
-            client.write_all(set(&format!("key{number}"), 100_000).as_bytes()).unwrap();
-            let mut line = String::new();
-            reply.read_line(&mut line).unwrap();
-            (line != "+OK\r\n").then_some(line)
-        })
-        .expect("200 MB do not fit into 48");
-    assert!(refused.starts_with('-'), "{refused}");
-    let unready = until("not ready", || Some(get(&server.http, "/readyz")).filter(|answer| answer.status == 503));
+    let mut write = |request: &str| {
+        client.write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        reply.read_line(&mut line).unwrap();
+        line
+    };
+    let refused =
+        (0..2000).map(|number| write(&set(&format!("key{number}"), 100_000))).find(|reply| reply != "+OK\r\n");
+    assert!(refused.expect("200 MB do not fit into 48").starts_with("-OOM"));
+    // What is smaller may still fit.
+    let mut number = 0;
+    let unready = until("not ready", || {
+        number += 1;
+        write(&set(&format!("small{number}"), 10_000));
+        Some(get(&server.http, "/readyz")).filter(|answer| answer.status == 503)
+    });
     assert!(unready.body.starts_with("not ready: writes are refused for want of space"), "{unready:?}");
     let json: serde_json::Value = serde_json::from_str(&get(&server.http, "/readyz?json").body).unwrap();
     assert_eq!(json["reasons"].as_array().unwrap().len(), 1, "{json}");
@@ -281,10 +291,7 @@ fn a_server_that_refuses_writes_is_not_ready_but_lives() {
     assert_eq!((page.value("ecotone_ready"), page.value("ecotone_healthy")), (0.0, 1.0));
     assert_eq!(page.value("ecotone_space_writes_refused"), 1.0);
     // What is deleted is compacted away, and then it is ready again by itself.
-    client.write_all(b"*1\r\n$8\r\nFLUSHALL\r\n").unwrap();
-    let mut line = String::new();
-    reply.read_line(&mut line).unwrap();
-    assert_eq!(line, "+OK\r\n");
+    assert_eq!(write("*1\r\n$8\r\nFLUSHALL\r\n"), "+OK\r\n");
     until("ready again", || (get(&server.http, "/readyz").status == 200).then_some(()));
     server.terminate();
 }
@@ -312,8 +319,7 @@ fn an_address_that_cannot_be_had_is_refused_by_name_and_the_default_one_is_given
         assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
 
-    // Somebody has the default, be it this test or another process.
-    let _default = TcpListener::bind("127.0.0.1:7480");
+    let _default = until("the default address", || TcpListener::bind("127.0.0.1:7480").ok());
     std::fs::write(&file, text.replace("[http]\nlisten = \"127.0.0.1:0\"\n", "")).unwrap();
     let server = Server::with(&file);
     assert_eq!(server.http, "", "it serves clients, and says that nobody can watch it");
@@ -342,10 +348,17 @@ fn every_line_of_a_log_in_json_is_an_object() {
 fn the_level_of_the_log_is_what_the_configuration_says_unless_the_environment_says_more() {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let notify = folder.path().join("notify");
     let quiet = |command: &mut std::process::Command| {
-        let mut child = command.env("ECOTONE_SERVER_LOG_LEVEL", "error").stderr(Stdio::piped()).spawn().unwrap();
-        let socket = folder.path().join("data/store/LOCK");
-        until("its folder", || socket.exists().then_some(()));
+        let _ = std::fs::remove_file(&notify);
+        let ready = UnixDatagram::bind(&notify).unwrap();
+        ready.set_read_timeout(Some(PATIENCE)).unwrap();
+        command.env("ECOTONE_SERVER_LOG_LEVEL", "error").env("NOTIFY_SOCKET", &notify);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 1024];
+        while !said.starts_with(b"READY=1") {
+            ready.recv(&mut said).unwrap();
+        }
         let id = child.id().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         let mut said = String::new();

@@ -300,7 +300,11 @@ impl Store {
         {
             self.stall.change_to(condition);
         }
-        Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+        let separated_bytes = self.values.as_ref().map_or(0, DataLayer::separated_bytes);
+        Counters {
+            separated_bytes,
+            ..Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+        }
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.

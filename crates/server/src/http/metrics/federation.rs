@@ -112,7 +112,7 @@ fn models(page: &mut Page, seen: Option<&Seen>) {
     );
     page.gauge(
         "ecotone_federation_input_bytes_per_second",
-        "Bytes of users that are forecast to come in in the next second.",
+        "Bytes that are forecast to come into memtables in the next second.",
         models.filter(|of| of.rate.samples > 0).map(|of| of.rate.predicted.0),
     );
     page.gauge(

@@ -130,6 +130,11 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
         (
             "ecotone_store_written_bytes_total",
             "Bytes of keys and values written by users of the store: what write amplification is counted by.",
+            done.map(ecotone_engine::Counters::user_bytes),
+        ),
+        (
+            "ecotone_store_inserted_bytes_total",
+            "Bytes that came into memtables: keys, and values or their pointers.",
             done.map(|of| of.bytes_written),
         ),
         ("ecotone_store_read_keys_total", "Keys looked up.", done.map(|of| of.keys_read)),
