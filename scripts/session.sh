@@ -22,6 +22,8 @@ dir = "$folder/data"
 log_level = "warn"
 [federation]
 listen = "127.0.0.1:0"
+[http]
+listen = "off"
 [clients]
 listen = "127.0.0.1:0"
 unix_socket = "$socket"

@@ -8,6 +8,7 @@ mod progress;
 mod repair;
 mod serve;
 mod space;
+mod supervisor;
 mod top;
 mod verify;
 
@@ -52,12 +53,14 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
+    let mut logs_json = false;
     if !matches!(arguments.command, Command::Serve(_)) {
         log("warn", "text");
     }
     let outcome = match arguments.command {
         Command::Serve(arguments) if arguments.prints() => Ok(()),
         Command::Serve(arguments) => arguments.config().and_then(|config| {
+            logs_json = config.text("server.log_format") == "json";
             log(config.text("server.log_level"), config.text("server.log_format"));
             serve::run(&arguments, config)
         }),
@@ -70,6 +73,10 @@ fn main() -> std::process::ExitCode {
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) if logs_json => {
+            tracing::error!(error = format!("{error:#}"), "ecotone ends");
+            std::process::ExitCode::FAILURE
+        }
         Err(error) => {
             eprintln!("ecotone: {error:#}");
             std::process::ExitCode::FAILURE
@@ -84,7 +91,14 @@ fn log(level: &str, format: &str) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match format {
-        "json" => log.json().flatten_event(true).init(),
+        "json" => {
+            log.json().flatten_event(true).init();
+            // Every line is an object, also that of a panic.
+            std::panic::set_hook(Box::new(|panic| {
+                let backtrace = std::backtrace::Backtrace::capture();
+                tracing::error!(%panic, %backtrace, "a thread panicked");
+            }));
+        }
         _ => log.init(),
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
 //! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
-//! `colocated N` and `stop` on standard input.
+//! `colocated N` and `stop` on standard input. Whoever started it ends it by a signal, at any time; a [supervisor](crate::supervisor) is
+//! told how it is.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums};
 
 use crate::allocator;
+use crate::supervisor::{Look, Supervisor};
 
 /// How often the server looks whether its workload has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -36,6 +38,8 @@ pub(crate) struct Arguments {
     dir: Option<String>,
     #[arg(long, value_name = "ADDRESS,...", help = help_of("clients.listen"))]
     clients: Option<String>,
+    #[arg(long, value_name = "ADDRESS,...", help = help_of("http.listen"))]
+    http: Option<String>,
     #[arg(long, help = help_of("federation.listen"))]
     listen: Option<String>,
     #[arg(long, help = help_of("federation.advertise"))]
@@ -114,36 +118,85 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     allocator::suit(profile);
     options.emulated = arguments.emulated();
     let name = options.name.as_str().to_owned();
-    let lines = arguments.wait_for_start.then(read_lines);
-    let (stop, stop_signal) = stop_signal()?;
-    options.clients = arguments.clients(&config, stop)?;
+    let (sender, told) = channel();
+    hear_signals(sender.clone())?;
+    if arguments.wait_for_start {
+        read_lines(sender.clone());
+    }
+    options.clients = arguments.clients(&config, sender)?;
+    // Nobody watches a workload unless told so; under the lab there are many servers on one machine.
+    if workload.is_some() && !config.is_said("http.listen") {
+        options.http = None;
+    }
+    let supervisor = Supervisor::from_environment();
+    supervisor.tell("STATUS=opening the store");
     let daemon = start(options, &config, sink.clone())?;
     if let Some(workload) = &workload {
         load(&daemon, workload)?;
     }
     tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned() }));
-    if let Some(lines) = &lines
-        && !wait_for(lines, &daemon, "start")?
-    {
-        return daemon.stop().context("stopping before the workload began");
-    }
-    if let Some(workload) = workload {
-        let (done, sums) = drive(&daemon, workload, lines.as_ref(), &stop_signal)?;
+    supervisor.tell(&format!("READY=1\nSTATUS={}", whom_it_serves(&daemon)));
+    let watcher = supervisor.watch(look_of(&daemon))?;
+    let mut ends = arguments.wait_for_start && wait_for(&told, &daemon, "start")? == Heard::End;
+    if let Some(workload) = workload.filter(|_| !ends) {
+        let (done, sums, end) = drive(&daemon, workload, &told)?;
+        ends = end;
         tell(Record::Final(final_record(name, sums, &done)));
-        if sink.is_none() {
+        if sink.is_none() && !ends {
             println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
         }
     }
-    match lines {
-        Some(lines) => {
-            wait_for(&lines, &daemon, "stop")?;
-        }
-        None => {
-            let _ = stop_signal.recv();
-        }
+    if !ends {
+        wait_for(&told, &daemon, "stop")?;
     }
     tracing::info!("the server stops");
+    supervisor.tell("STOPPING=1\nSTATUS=ending clients and closing the store");
+    drop(watcher);
     daemon.stop().context("stopping")
+}
+
+/// What the process is told from outside.
+enum Told {
+    /// A line on standard input.
+    Line(String),
+    /// Standard input has ended.
+    InputEnded,
+    /// A signal, or a client, ends the server.
+    Stop,
+}
+
+/// What came first.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    /// The word that was waited for.
+    Word,
+    /// The server is to end.
+    End,
+}
+
+/// Where clients and those who watch find it, for a supervisor's status.
+fn whom_it_serves(daemon: &Daemon) -> String {
+    let list = |addresses: Vec<String>| if addresses.is_empty() { "nowhere".into() } else { addresses.join(", ") };
+    let clients = daemon.listening().map(|listening| {
+        let socket = listening.socket.iter().map(|path| path.display().to_string());
+        listening.addresses.iter().map(ToString::to_string).chain(socket).collect()
+    });
+    let http = daemon.http_addresses().iter().map(ToString::to_string).collect();
+    format!("clients at {}; metrics at {}", list(clients.unwrap_or_default()), list(http))
+}
+
+/// How the server is, for who supervises it.
+fn look_of(daemon: &Daemon) -> impl Fn() -> Look + Send + 'static {
+    let (health, serves) = (daemon.health(), whom_it_serves(daemon));
+    move || {
+        let (hanging, unready) = (health.hanging(), health.unready());
+        let status = match (hanging.as_slice(), unready.as_slice()) {
+            ([], []) => serves.clone(),
+            ([], reasons) => format!("not ready: {}", reasons.join("; ")),
+            (reasons, _) => format!("hangs: {}", reasons.join("; ")),
+        };
+        Look { lives: hanging.is_empty(), status }
+    }
 }
 
 fn start(options: ServeOptions, config: &Config, sink: Option<RecordSink>) -> Result<Daemon> {
@@ -212,8 +265,8 @@ impl Arguments {
         Some(EmulatedCores { cgroup, speed })
     }
 
-    /// The clients that are served; `stop` ends the server.
-    fn clients(&self, config: &Config, stop: Sender<()>) -> Result<Option<ClientOptions>> {
+    /// The clients that are served; the server ends when `told` so.
+    fn clients(&self, config: &Config, told: Sender<Told>) -> Result<Option<ClientOptions>> {
         let listens = ["clients.listen", "clients.unix_socket", "clients.tls_listen"];
         if self.workload.is_some() && !listens.iter().any(|path| config.is_said(path)) {
             return Ok(None);
@@ -226,7 +279,7 @@ impl Arguments {
         }
         let shut_down = Arc::new(move |_is_abrupt| {
             // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
-            let _ = stop.send(());
+            let _ = told.send(Told::Stop);
         });
         Ok(Some(ClientOptions { listen, config: config.clone(), shut_down }))
     }
@@ -249,6 +302,7 @@ impl Arguments {
         let given = [
             ("--dir", "server.dir", &self.dir),
             ("--clients", "clients.listen", &self.clients),
+            ("--http", "http.listen", &self.http),
             ("--listen", "federation.listen", &self.listen),
             ("--advertise", "federation.advertise", &self.advertise),
             ("--join", "federation.join", &self.join),
@@ -288,33 +342,24 @@ fn load(daemon: &Daemon, workload: &WorkloadOptions) -> Result<()> {
     Ok(())
 }
 
-fn drive(
-    daemon: &Daemon,
-    mut workload: WorkloadOptions,
-    lines: Option<&Receiver<String>>,
-    stop: &Receiver<()>,
-) -> Result<(Outcome, Sums)> {
+/// Runs the workload. Besides what it did: whether the server is to end, too.
+fn drive(daemon: &Daemon, mut workload: WorkloadOptions, told: &Receiver<Told>) -> Result<(Outcome, Sums, bool)> {
     workload.preload = Preload::Existing;
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
     // The mutex is for sharing only: the monitor looks once a second.
     let running = Arc::new(Mutex::new(Driver::start(target, workload, Some(daemon.duties()))?));
     let watched = Arc::downgrade(&running);
     daemon.begin_workload(move || watched.upgrade().map(|running| progress(&lock(&running))).unwrap_or_default());
+    let mut ends = false;
     while !lock(&running).is_finished() {
-        match lines {
-            Some(lines) => match lines.recv_timeout(LOOK) {
-                Ok(line) => obey(daemon, &line, &lock(&running))?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    lock(&running).stop();
-                    std::thread::sleep(LOOK);
-                }
-            },
-            None => {
-                if stop.recv_timeout(LOOK).is_ok() {
-                    lock(&running).stop();
-                }
+        match told.recv_timeout(LOOK) {
+            Ok(Told::Line(line)) => obey(daemon, &line, &lock(&running))?,
+            Ok(Told::InputEnded | Told::Stop) => {
+                ends = true;
+                lock(&running).stop();
             }
+            // Who waits for signals holds a sender for ever.
+            Err(_) => {}
         }
     }
     let sums = daemon.sums();
@@ -327,7 +372,7 @@ fn drive(
         }
         std::thread::yield_now();
     };
-    Ok((running.join().context("the workload failed")?, sums))
+    Ok((running.join().context("the workload failed")?, sums, ends))
 }
 
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
@@ -349,56 +394,53 @@ fn obey(daemon: &Daemon, line: &str, running: &Running) -> Result<()> {
     Ok(())
 }
 
-/// Waits for `word`, obeying `colocated N` meanwhile. False at `stop` (when another word is waited for) and at the end of input.
-fn wait_for(lines: &Receiver<String>, daemon: &Daemon, word: &str) -> Result<bool> {
-    while let Ok(line) = lines.recv() {
+/// Waits for the line `word`, obeying `colocated N` meanwhile. The server is to end at a signal, at the end of input, and at `stop`.
+fn wait_for(told: &Receiver<Told>, daemon: &Daemon, word: &str) -> Result<Heard> {
+    while let Ok(Told::Line(line)) = told.recv() {
         match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {
-            [said] if said == word => return Ok(true),
-            ["stop"] => return Ok(false),
+            [said] if said == word => return Ok(Heard::Word),
+            ["stop"] => return Ok(Heard::End),
             ["colocated", count] => {
                 daemon.set_colocated(count.parse().with_context(|| format!("colocated {count:?}"))?)?;
             }
             _ => {}
         }
     }
-    Ok(false)
+    Ok(Heard::End)
 }
 
-fn read_lines() -> Receiver<String> {
-    let (sender, receiver) = channel();
+fn read_lines(told: Sender<Told>) {
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
+            if told.send(Told::Line(line)).is_err() {
                 return;
             }
         }
+        let _ = told.send(Told::InputEnded);
     });
-    receiver
 }
 
-/// Receives when the process is told to end, by a signal or through the sender.
-fn stop_signal() -> Result<(Sender<()>, Receiver<()>)> {
-    let (sender, receiver) = channel();
-    let for_others = sender.clone();
+/// Tells when a signal asks the process to end.
+fn hear_signals(told: Sender<Told>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Heard from here on: before this a signal ends the process at once, and nothing is open yet.
+    let (mut terminate, mut interrupt) = {
+        use tokio::signal::unix::{SignalKind, signal};
+        let _inside = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
     std::thread::Builder::new().name("ecotone-signals".into()).spawn(move || {
         runtime.block_on(async {
-            use tokio::signal::unix::{SignalKind, signal};
-            let (Ok(mut terminate), Ok(mut interrupt)) =
-                (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-            else {
-                return;
-            };
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                let _ = sender.send(());
+                let _ = told.send(Told::Stop);
             }
         });
     })?;
-    Ok((for_others, receiver))
+    Ok(())
 }
 
 fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {

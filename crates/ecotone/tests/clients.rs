@@ -133,7 +133,7 @@ fn the_printed_configuration_is_one_and_wrong_ones_are_refused_with_their_line()
 
     let wrong = configuration(folder.path(), "max_clients = 0\n");
     let said = refused(serve(&["--config", wrong.to_str().unwrap()]));
-    assert!(said.contains("ecotone.toml:7: clients.max_clients = 0: must be a whole number from 1"), "{said}");
+    assert!(said.contains("ecotone.toml:9: clients.max_clients = 0: must be a whole number from 1"), "{said}");
     let mut command = serve(&["--dir", dir.to_str().unwrap()]);
     let said = refused({
         command.env("ECOTONE_STORE_MEMTABLES", "3");

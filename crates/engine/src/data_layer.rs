@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
@@ -52,6 +52,8 @@ pub(crate) struct DataLayer {
     relocation: Arc<Relocation>,
     group: GroupSync,
     upkeep: Option<Upkeep>,
+    /// Of values that were written apart from their keys.
+    separated_bytes: AtomicU64,
     /// Held as long as anything may be appended.
     _lock: Option<DirectoryLock>,
 }
@@ -195,6 +197,7 @@ impl Opening {
             relocation,
             group: GroupSync::default(),
             upkeep,
+            separated_bytes: AtomicU64::new(0),
             _lock: self.lock,
         })
     }
@@ -213,9 +216,15 @@ impl DataLayer {
         if let Some(upkeep) = &self.upkeep {
             upkeep.wrote(pointer.record_bytes(key.len()));
         }
+        self.separated_bytes.fetch_add(value.len() as u64, Ordering::Relaxed);
         stored.clear();
         encode_separated(header, pointer, stored);
         Ok(in_flight)
+    }
+
+    /// Bytes of the values that were written apart from their keys, relocation left out.
+    pub(crate) fn separated_bytes(&self) -> u64 {
+        self.separated_bytes.load(Ordering::Relaxed)
     }
 
     /// The same batch with its long values in the value log; `None` where it has none.
@@ -287,12 +296,21 @@ impl DataLayer {
 
     /// What the value log holds.
     pub(crate) fn properties(&self) -> ValueLogProperties {
+        self.with_relocation(self.removal.properties())
+    }
+
+    /// The same; `None` while somebody removes segments or makes a checkpoint.
+    pub(crate) fn properties_at_once(&self) -> Option<ValueLogProperties> {
+        self.removal.properties_at_once().map(|properties| self.with_relocation(properties))
+    }
+
+    fn with_relocation(&self, properties: ValueLogProperties) -> ValueLogProperties {
         ValueLogProperties {
             relocating_segments: self.relocation.cohort_segments(),
             relocated_bytes: self.relocation.relocated_bytes(),
             expired_values: self.relocation.expired_values(),
             paced_ms: self.relocation.pacing.rested().as_millis() as u64,
-            ..self.removal.properties()
+            ..properties
         }
     }
 

@@ -97,8 +97,10 @@ impl StoreProperties {
 pub struct Counters {
     /// Keys written, deletions included.
     pub keys_written: u64,
-    /// Bytes of keys and values written, with a few bytes of framing for each.
+    /// Bytes written to the tree: keys and values with a few bytes of framing for each, and of values kept apart their pointers.
     pub bytes_written: u64,
+    /// Bytes of the values that were written apart from their keys instead.
+    pub separated_bytes: u64,
     /// Keys looked up.
     pub keys_read: u64,
     /// Bytes of values read by lookups.
@@ -149,6 +151,12 @@ impl Counters {
         self.delayed_us + self.stopped_us
     }
 
+    /// Bytes of keys and values that users of the store wrote, with a few bytes for each: what write amplification is counted by.
+    pub fn user_bytes(&self) -> u64 {
+        self.bytes_written + self.separated_bytes
+    }
+
+    /// All but what the value log counts.
     pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
@@ -156,6 +164,7 @@ impl Counters {
         Self {
             keys_written: ticker(Ticker::NumberKeysWritten),
             bytes_written: ticker(Ticker::BytesWritten),
+            separated_bytes: 0,
             keys_read: ticker(Ticker::NumberKeysRead),
             bytes_read: ticker(Ticker::BytesRead),
             wal_bytes: ticker(Ticker::WalFileBytes),

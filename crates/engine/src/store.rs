@@ -306,7 +306,11 @@ impl Store {
         {
             self.stall.change_to(condition);
         }
-        Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+        let separated_bytes = self.values.as_ref().map_or(0, DataLayer::separated_bytes);
+        Counters {
+            separated_bytes,
+            ..Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+        }
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.
@@ -314,6 +318,17 @@ impl Store {
         let gate = self.gate.as_ref()?;
         gate.look_again();
         Some(gate.room())
+    }
+
+    /// The same as the store itself found it last, within about a second; nothing is asked of the file system, and nobody is waited for.
+    pub fn room_at_once(&self) -> Option<Room> {
+        self.gate.as_ref().map(|gate| gate.room())
+    }
+
+    /// Why writes fail until the store recovers or is opened again: a flush, a compaction or a write of the log failed.
+    pub fn write_failure(&self) -> Option<String> {
+        let sync = self.wal_sync.as_ref().and_then(|wal_sync| wal_sync.check().err());
+        sync.map(|error| error.to_string()).or_else(|| self.background.error())
     }
 
     /// How long who writes batches should rest after a write that took `busy`: more than nothing while garbage grows faster than
@@ -333,6 +348,11 @@ impl Store {
     /// What the value log holds, where the store has one.
     pub fn value_log(&self) -> Option<ValueLogProperties> {
         self.values.as_ref().map(DataLayer::properties)
+    }
+
+    /// The same without waiting; `None` also while a checkpoint is made or segments are removed.
+    pub fn value_log_at_once(&self) -> Option<ValueLogProperties> {
+        self.values.as_ref().and_then(DataLayer::properties_at_once)
     }
 
     /// All live tables.

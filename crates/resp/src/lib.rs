@@ -11,6 +11,7 @@ pub mod collections;
 pub mod command;
 pub mod error;
 pub mod execute;
+pub mod histogram;
 pub mod keyspace;
 pub mod protocol;
 pub mod saves;

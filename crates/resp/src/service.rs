@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::client::Clients;
+use crate::histogram::Times;
 use crate::keyspace::Keyspace;
 use crate::saves::Saves;
 use crate::slowlog::Slowlog;
@@ -189,6 +190,9 @@ pub struct Statistics {
     pub misses: AtomicU64,
     /// Replies that were errors.
     pub errors: AtomicU64,
+    /// From the receipt of requests until their replies may be sent, commits and rests of writers included: what a client waits for here.
+    /// Requests that came together count once.
+    pub responses: Times,
     /// Clients that wait for a thread that may wait.
     pub waiting: AtomicUsize,
     /// By the error's code word.
@@ -216,5 +220,6 @@ impl Statistics {
         }
         self.errors_by_word.lock().clear();
         self.usage.reset();
+        self.responses.reset();
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::command::{Command, table};
+use crate::histogram::Histogram;
 
 /// Counts for each command and subcommand of the table.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Counts {
     pub calls: AtomicU64,
     /// How long that took in all.
     pub took_ns: AtomicU64,
+    /// How long each took.
+    pub times: Histogram,
     /// How often it was refused before: by the number of its arguments, for want of a password.
     pub refused: AtomicU64,
     /// How often it replied an error.
@@ -35,6 +38,7 @@ impl Default for Usage {
             command,
             calls: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
+            times: Histogram::default(),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
@@ -51,6 +55,7 @@ impl Usage {
         let Some(counts) = self.of(command) else { return };
         counts.calls.fetch_add(1, Ordering::Relaxed);
         counts.took_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        counts.times.record(took);
         if has_failed {
             counts.failed.fetch_add(1, Ordering::Relaxed);
         }
@@ -70,9 +75,15 @@ impl Usage {
             .filter(|counts| counts.calls.load(Ordering::Relaxed) > 0 || counts.refused.load(Ordering::Relaxed) > 0)
     }
 
+    /// All commands.
+    pub fn all(&self) -> &[Counts] {
+        &self.counts
+    }
+
     /// All from 0 again.
     pub fn reset(&self) {
         for counts in &self.counts {
+            counts.times.reset();
             for count in [&counts.calls, &counts.took_ns, &counts.refused, &counts.failed] {
                 count.store(0, Ordering::Relaxed);
             }

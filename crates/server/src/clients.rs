@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Store};
 use ecotone_resp::keyspace::Keyspace;
-use ecotone_resp::serve::{Listening, ServeError, Server};
+use ecotone_resp::serve::{Listening, Pulse, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
@@ -69,6 +69,11 @@ impl Served {
     /// What is served.
     pub(crate) fn service(&self) -> &Arc<Service> {
         &self.service
+    }
+
+    /// The signs of life of its threads.
+    pub(crate) fn pulses(&self) -> &Arc<[Pulse]> {
+        self.server.pulses()
     }
 
     /// Takes no more requests, sends what is owed, and closes all connections.

@@ -1,9 +1,11 @@
 //! Wires one server: cores, meter, federation, store, monitor.
 //!
 //! Start order: the federation first, since the store's compactions are placed by it; the load is reported once the store is
-//! open; clients last. Stop order: clients first, then the store, so that no compaction asks a federation that is gone.
+//! open; clients last. Stop order: clients first, then the store, so that no compaction asks a federation that is gone. Metrics and
+//! health checks come before all and go last, so that who asks is always answered.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +32,10 @@ use crate::colocated::Colocated;
 use crate::error::{Error, Result};
 use crate::host::Around;
 use crate::host_memory::host_memory_bytes;
-use crate::monitor::{Monitor, Progress, ProgressSource, RecordSink, Watch};
+use crate::http::HttpServer;
+use crate::http::face::{ClientParts, Face, Parts};
+use crate::http::health::Health;
+use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
 use crate::sample_base::{SampleBase, counting_from};
 
@@ -53,6 +58,9 @@ pub struct Daemon {
     sampler: Option<Sampler>,
     begin: Mutex<Begin>,
     sample_base: Arc<Mutex<SampleBase>>,
+    face: Arc<Face>,
+    /// Last, so that it answers while the rest is dropped.
+    http: Option<HttpServer>,
 }
 
 /// Counters when the workload began.
@@ -97,6 +105,15 @@ impl Daemon {
     pub fn start(mut options: ServeOptions, sink: Option<RecordSink>) -> Result<Daemon> {
         if options.cores == 0 {
             return Err(Error::Configuration("a server needs at least one core (--cores)".into()));
+        }
+        let face = Arc::new(Face::default());
+        let http = match &options.http {
+            Some(http) => HttpServer::start(http, face.clone())?,
+            None => None,
+        };
+        if let Some(http) = &http {
+            let addresses: Vec<String> = http.addresses().iter().map(ToString::to_string).collect();
+            info!(http = addresses.join(", "), "metrics and health checks are answered");
         }
         let (model, binder): (PowerModel, Arc<dyn CoreBinder>) = match &options.emulated {
             Some(emulated) => (
@@ -168,6 +185,8 @@ impl Daemon {
             counters: store.counters(),
             federation: federation.statistics(),
         });
+        // The opening may have taken long.
+        watch.does(Instant::now(), Doing::Sampling);
         let sampler = Sampler::start(monitor)?;
         info!(directory = %options.directory.display(), "the store is open");
         let served = match options.clients.take() {
@@ -192,6 +211,18 @@ impl Daemon {
             }
             None => None,
         };
+        face.serves(Parts {
+            watch: watch.clone(),
+            clients: served.as_ref().map(|served| ClientParts {
+                service: Arc::downgrade(served.service()),
+                lanes: served.pulses().clone(),
+            }),
+            name: options.name.as_str().to_owned(),
+            role: if options.join.is_some() { "member" } else { "coordinator" },
+            policy: options.policy.name(),
+            worker_slots,
+            stall_threshold_tables: options.store.l0_slowdown_trigger,
+        });
         Ok(Daemon {
             served,
             store: Some(store),
@@ -203,6 +234,8 @@ impl Daemon {
             sampler: Some(sampler),
             begin,
             sample_base,
+            face,
+            http,
         })
     }
 
@@ -219,6 +252,16 @@ impl Daemon {
     /// What clients are served, if they are.
     pub fn service(&self) -> Option<&Arc<Service>> {
         self.served.as_ref().map(Served::service)
+    }
+
+    /// Where metrics and health checks are answered; nowhere if there are none.
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        self.http.as_ref().map(HttpServer::addresses).unwrap_or_default()
+    }
+
+    /// Whether it lives and is ready.
+    pub fn health(&self) -> Health {
+        Health { face: self.face.clone() }
     }
 
     /// Where other servers reach this one.
@@ -292,6 +335,7 @@ impl Daemon {
     /// # Errors
     /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by it.
     pub fn stop(mut self) -> Result<()> {
+        self.face.stops();
         if let Some(served) = self.served.take() {
             served.stop();
         }

@@ -1,7 +1,7 @@
 //! The daemon: one server of a federation, wired together.
 //!
 //! This room reads the [`config`]uration, opens a store, meters its energy, joins a federation, serves clients, watches all of it once a
-//! second and tells what it sees as [`record`]s. What clients speak belongs to the protocol's room; the workload that the lab
+//! second and tells what it sees as [`record`]s and, by HTTP, as metrics and health checks. What clients speak belongs to the protocol's room; the workload that the lab
 //! runs inside a server belongs to the bench.
 //!
 //! What must never be in it: decisions (policy), how a job is carried out (offload), how values are stored (engine).
@@ -14,15 +14,19 @@ mod error;
 mod host;
 mod host_load;
 mod host_memory;
+mod http;
 mod monitor;
 mod options;
 pub mod record;
 mod sample_base;
+mod seen;
 mod store_options;
 
 pub use daemon::{Daemon, Sums};
 pub use ecotone_offload::free_bytes;
 pub use error::{Error, Result};
+pub use http::health::{Health, SILENT_LIMIT};
+pub use http::reference as metrics_reference;
 pub use monitor::{Progress, RecordSink};
-pub use options::{ClientOptions, EmulatedCores, ServeOptions};
+pub use options::{ClientOptions, EmulatedCores, HttpOptions, ServeOptions};
 pub use store_options::{STORE_OPTIONS, StoreOption, set_store_option, store_options};

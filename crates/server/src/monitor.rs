@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::host_load::HostLoad;
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
+use crate::seen::{Seen, never_less};
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -45,6 +46,18 @@ pub(crate) struct Watch {
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
     stalls: Mutex<Stalls>,
+    seen: Mutex<Option<Arc<Seen>>>,
+    /// What the sampler does, and since when.
+    doing: Mutex<(Instant, Doing)>,
+}
+
+/// What the sampler does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// It asks the store.
+    AskingTheStore,
+    /// Anything else; most of the time it waits for its next second.
+    Sampling,
 }
 
 /// Stalls since the workload began.
@@ -83,7 +96,24 @@ impl Watch {
             sink,
             began: Mutex::new(None),
             stalls: Mutex::default(),
+            seen: Mutex::default(),
+            doing: Mutex::new((Instant::now(), Doing::Sampling)),
         }
+    }
+
+    /// The last look; `None` before the first.
+    pub(crate) fn seen(&self) -> Option<Arc<Seen>> {
+        self.seen.lock().clone()
+    }
+
+    /// The sampler lives at `now`, and does this from then on.
+    pub(crate) fn does(&self, now: Instant, what: Doing) {
+        *self.doing.lock() = (now, what);
+    }
+
+    /// What the sampler does, and since when.
+    pub(crate) fn doing(&self) -> (Instant, Doing) {
+        *self.doing.lock()
     }
 
     /// The power of the last second; `None` before the second sample.
@@ -202,15 +232,9 @@ struct Last {
     at: Instant,
     reading: Reading,
     input_bytes: u64,
-    value_bytes: u64,
+    user_bytes: u64,
     progress: Progress,
     commands: u64,
-}
-
-/// Bytes that users have appended to a value log, and an unknown start: what is there and what was removed, without what was only
-/// copied. It may falter for a moment, since the three are not counted at one instant.
-fn appended_bytes(values: &ValueLogProperties) -> u64 {
-    (values.bytes + values.removed_bytes).saturating_sub(values.relocated_bytes)
 }
 
 /// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate: of what has left the memtables.
@@ -256,7 +280,10 @@ impl Monitor {
     /// Takes one sample.
     pub(crate) fn sample(&mut self) {
         let at = Instant::now();
-        let properties = match self.store.properties() {
+        self.watch.does(at, Doing::AskingTheStore);
+        let (properties, counters) = (self.store.properties(), self.store.counters());
+        self.watch.does(Instant::now(), Doing::Sampling);
+        let properties = match properties {
             Ok(properties) => properties,
             Err(error) => {
                 // Once a second until the store is closed; the next sample may be whole again.
@@ -264,17 +291,20 @@ impl Monitor {
                 return;
             }
         };
-        let counters = self.store.counters();
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
         let commands = self.watch.commands.get().map_or(0, |source| source());
         let idle_host_cores = self.host.idle_cores();
-        let rate = self.federation.models().rate;
-        let predicted_before = (rate.samples > 0).then_some(rate.predicted.0);
+        let models = self.federation.models();
+        let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
         let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
         let (mut operations, mut written, mut seconds, mut watts) = (0, 0, 1.0, 0.0);
-        let values = self.store.value_log();
-        let value_bytes = values.as_ref().map_or(0, appended_bytes);
+        // Nothing here waits for the store: who looks whether it hangs is told what was seen before.
+        let before = self.watch.seen();
+        let before = before.as_deref();
+        let values = self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values));
+        let room = self.store.room_at_once();
+        let user_bytes = counters.user_bytes();
         if let Some(last) = &self.last {
             seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
@@ -286,8 +316,7 @@ impl Monitor {
                 reads: progress.reads.saturating_sub(last.progress.reads),
                 writes: progress.writes.saturating_sub(last.progress.writes),
             };
-            written =
-                counters.bytes_written.saturating_sub(last.input_bytes) + value_bytes.saturating_sub(last.value_bytes);
+            written = user_bytes.saturating_sub(last.user_bytes);
             operations = done.ops + commands.saturating_sub(last.commands);
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
@@ -309,7 +338,7 @@ impl Monitor {
                 store_bytes,
                 // As in INFO, where nothing is estimated before the first flush.
                 live_bytes: if counters.flushes > 0 { live_bytes } else { 0 },
-                free_bytes: self.store.room().map_or(0, |room| room.free_bytes),
+                free_bytes: room.map_or(0, |room| room.free_bytes),
                 ..Activity::default()
             };
         }
@@ -351,7 +380,22 @@ impl Monitor {
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
         });
-        self.last = Some(Last { at, reading, input_bytes: counters.bytes_written, value_bytes, progress, commands });
         self.watch.note_l0(properties.l0_tables);
+        let input_bytes = counters.bytes_written;
+        let seen = Seen {
+            at,
+            values,
+            room,
+            write_failure: self.store.write_failure(),
+            reading: never_less(reading.clone(), before.map(|before| &before.reading)),
+            watts: self.watch.watts(),
+            free_cores,
+            federation: self.federation.statistics(),
+            models,
+            properties,
+            counters,
+        };
+        *self.watch.seen.lock() = Some(Arc::new(seen));
+        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress, commands });
     }
 }

@@ -31,6 +31,15 @@ pub struct ClientOptions {
     pub shut_down: Arc<dyn Fn(bool) + Send + Sync>,
 }
 
+/// Where metrics and health checks are listened for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpOptions {
+    /// Addresses; port 0 takes any free one.
+    pub addresses: Vec<SocketAddr>,
+    /// Nobody asked for them: where another process has them already, the server goes on without.
+    pub is_default: bool,
+}
+
 /// Everything a server needs to know.
 #[derive(Clone)]
 pub struct ServeOptions {
@@ -64,6 +73,8 @@ pub struct ServeOptions {
     pub store: StoreOptions,
     /// Clients; `None`: the store is used by this process alone.
     pub clients: Option<ClientOptions>,
+    /// Metrics and health checks by HTTP; `None`: none.
+    pub http: Option<HttpOptions>,
 }
 
 impl ServeOptions {

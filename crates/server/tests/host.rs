@@ -28,6 +28,7 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
         of("ECOTONE_SERVER_DIR", folder.join("data").to_str().unwrap()),
         of("ECOTONE_FEDERATION_LISTEN", "127.0.0.1:0"),
         of("ECOTONE_CLIENTS_LISTEN", "127.0.0.1:0"),
+        of("ECOTONE_HTTP_LISTEN", "off"),
     ];
     let config = Config::load(text.map(|_| file.as_path()), environment).unwrap();
     let was_shut_down = Arc::new(AtomicBool::new(false));
@@ -158,5 +159,22 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
 
     server.host().shut_down(false);
     assert!(server.was_shut_down.load(Ordering::SeqCst));
+    server.daemon.stop().unwrap();
+}
+
+#[test]
+fn what_users_write_counts_whole_wherever_it_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(folder.path(), None);
+    let store = server.daemon.store();
+    let before = store.counters();
+    for number in 0..100_u32 {
+        store.put(&number.to_be_bytes(), &[7; 1000]).unwrap();
+        store.put(&(number + 100).to_be_bytes(), &[7; 50]).unwrap();
+    }
+    let after = store.counters();
+    assert_eq!(after.separated_bytes - before.separated_bytes, 100_000, "long values lie apart");
+    let user_bytes = after.user_bytes() - before.user_bytes();
+    assert!((105_000..115_000).contains(&user_bytes), "{user_bytes}");
     server.daemon.stop().unwrap();
 }

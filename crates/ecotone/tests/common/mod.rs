@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod http;
+pub mod prometheus;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,8 @@ pub struct Server {
     pub tls: Option<String>,
     /// What it said before that, line by line.
     pub said: String,
+    /// Where it answers metrics and health checks.
+    pub http: String,
 }
 
 pub fn serve(arguments: &[&str]) -> Command {
@@ -50,7 +55,8 @@ pub fn configuration(folder: &Path, more: &str) -> PathBuf {
     let file = folder.join("ecotone.toml");
     let dir = folder.join("data");
     let text = format!(
-        "[server]\ndir = {:?}\nlog_format = \"json\"\n[federation]\nlisten = \"127.0.0.1:0\"\n[clients]\n{more}",
+        "[server]\ndir = {:?}\nlog_format = \"json\"\n[federation]\nlisten = \"127.0.0.1:0\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n[clients]\n{more}",
         dir.display()
     );
     std::fs::write(&file, text).unwrap();
@@ -62,7 +68,7 @@ impl Server {
     pub fn start(mut command: Command) -> Server {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut seen = String::new();
+        let (mut seen, mut http) = (String::new(), String::new());
         let (listening, tls) = loop {
             let mut line = String::new();
             if log.read_line(&mut line).unwrap() == 0 {
@@ -70,12 +76,15 @@ impl Server {
             }
             let record: serde_json::Value =
                 serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            if let Some(address) = record["http"].as_str() {
+                http = address.to_owned();
+            }
             if let Some(listening) = record["listening"].as_str() {
                 break (listening.to_owned(), record["tls"].as_str().map(str::to_owned));
             }
             seen.push_str(&line);
         };
-        Server { child, log, listening, tls, said: seen }
+        Server { child, log, listening, tls, said: seen, http }
     }
 
     pub fn with(file: &Path) -> Server {
@@ -108,16 +117,22 @@ impl Server {
 
     /// Ends it as a supervisor does.
     pub fn terminate(self) {
-        self.signal("-TERM");
-        self.ends_well();
+        self.terminate_and_read();
     }
 
-    /// It was told to end: waits until it has.
-    pub fn ends_well(mut self) {
+    /// The same, and what it logged since it began to serve.
+    pub fn terminate_and_read(self) -> String {
+        self.signal("-TERM");
+        self.ends_well()
+    }
+
+    /// It was told to end: waits until it has. What it logged since it began to serve.
+    pub fn ends_well(mut self) -> String {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {rest}");
+        rest
     }
 }
 

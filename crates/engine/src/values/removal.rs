@@ -134,7 +134,15 @@ impl Removal {
 
     /// What there is now; references as of the last round.
     pub(crate) fn properties(&self) -> ValueLogProperties {
-        let state = self.state.lock();
+        self.properties_of(&self.state.lock())
+    }
+
+    /// The same; `None` while somebody removes segments or holds removals back.
+    pub(crate) fn properties_at_once(&self) -> Option<ValueLogProperties> {
+        self.state.try_lock().map(|state| self.properties_of(&state))
+    }
+
+    fn properties_of(&self, state: &State) -> ValueLogProperties {
         let segments = self.log.segments();
         ValueLogProperties {
             segments: segments.len() as u64,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::{Duty, DutyObserver};
 use tokio::runtime::Builder;
@@ -20,6 +20,7 @@ use tokio::task::LocalSet;
 use super::accept::{Dealer, Inbox, accept_plain};
 use super::handshake::Gate;
 use super::lane::Lane;
+use super::pulse::{BEAT, Pulse};
 use super::session::serve_lane;
 use super::signal::{Teller, signal};
 use super::tls::{Identity, TlsError, TlsFiles};
@@ -88,6 +89,7 @@ pub struct Server {
     teller: Teller,
     threads: Vec<JoinHandle<()>>,
     listening: Listening,
+    pulses: Arc<[Pulse]>,
     _upkeep: Upkeep,
 }
 
@@ -132,7 +134,8 @@ impl Server {
         }
         let dealer = Arc::new(Dealer { service: service.clone(), inboxes });
         let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
-        let mut server = Self { teller, threads: Vec::new(), listening, _upkeep: upkeep };
+        let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
+        let mut server = Self { teller, threads: Vec::new(), listening, pulses: pulses.clone(), _upkeep: upkeep };
         let mut first = Some((tcp, unix, server.teller.clone()));
         for (number, (inbox, clients)) in lanes.into_iter().enumerate() {
             let mut runtime = Builder::new_current_thread();
@@ -141,13 +144,19 @@ impl Server {
                 .max_blocking_threads(listen.waiting_threads.max(1))
                 .thread_name(format!("ecotone-wait-{number}"));
             let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
-            let first = first.take();
+            let (first, pulses) = (first.take(), pulses.clone());
             let thread = spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), async move || {
                 if let Some((tcp, unix, teller)) = first {
                     accept_plain(&dealer, tcp, unix, &signal);
                     tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
                 }
                 drop(dealer);
+                tokio::task::spawn_local(async move {
+                    loop {
+                        pulses[number].beat(Instant::now());
+                        tokio::time::sleep(BEAT).await;
+                    }
+                });
                 serve_lane(Lane::new(service, clients), inbox, signal).await;
             });
             server.threads.push(thread?);
@@ -165,6 +174,11 @@ impl Server {
     /// Where it listens.
     pub fn listening(&self) -> &Listening {
         &self.listening
+    }
+
+    /// The signs of life of the lanes, about one a second each.
+    pub fn pulses(&self) -> &Arc<[Pulse]> {
+        &self.pulses
     }
 
     /// Takes no more connections and requests, sends what is owed, and closes all connections.

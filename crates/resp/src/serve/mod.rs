@@ -10,10 +10,12 @@ mod lane;
 mod listener;
 mod look_ahead;
 mod memory;
+mod pulse;
 mod session;
 mod signal;
 mod stream;
 mod tls;
 
 pub use listener::{Listen, ListenTls, Listening, ServeError, Server};
+pub use pulse::Pulse;
 pub use tls::{TlsError, TlsFile, TlsFiles};

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -158,7 +158,9 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
         loop {
             let mut ended = Ended::Closes;
             if !closes {
+                let began = Instant::now();
                 (connection, ended) = lane.round(connection).await;
+                statistics.responses.record(began.elapsed());
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {

@@ -23,6 +23,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("space", "How much space the store may take."),
     ("federation", "Other servers that compact for this one, and for which it compacts."),
     ("energy", "The model that joules are computed with."),
+    ("http", "Metrics and health checks by HTTP. See [operations.md](operations.md)."),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -45,6 +46,7 @@ pub fn keys() -> &'static [Key] {
         keys.extend(clients());
         keys.extend(store());
         keys.extend(federation());
+        keys.extend(http());
         keys
     });
     &KEYS
@@ -358,6 +360,27 @@ fn federation() -> Vec<Key> {
             "5.0",
             "watts",
             "What the idle server takes.",
+        ),
+    ]
+}
+
+fn http() -> Vec<Key> {
+    vec![
+        key(
+            "http.listen",
+            Kind::Addresses,
+            "127.0.0.1:7480",
+            "",
+            "Where `/metrics`, `/healthz` and `/readyz` are answered; `off`: nowhere. Beyond loopback only with `public`. Port 0 takes any \
+             free one. Where it is not given and another process has the default, the server goes on without and says so.",
+        ),
+        key(
+            "http.public",
+            Kind::Flag,
+            false,
+            "",
+            "Whether `listen` may be reached from other machines. There is no password and no encryption: whoever reaches it can read names, \
+             sizes and rates, though no keys and no values.",
         ),
     ]
 }

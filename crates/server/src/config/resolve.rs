@@ -13,7 +13,7 @@ use ecotone_resp::service::Limits;
 use super::{Config, OFF, keys};
 use crate::error::{Error, Result};
 use crate::host_memory::host_memory_bytes;
-use crate::options::ServeOptions;
+use crate::options::{HttpOptions, ServeOptions};
 use crate::store_options::store_options;
 
 /// The word for a number that the server finds itself.
@@ -66,6 +66,7 @@ impl Config {
             max_subcompactions: self.number("store.max_subcompactions")?,
             store,
             clients: None,
+            http: self.http()?,
         };
         Ok((options, profile))
     }
@@ -118,6 +119,21 @@ impl Config {
             TlsFile::ClientCa => "clients.tls_client_ca",
         };
         self.refuse(path, &error.reason)
+    }
+
+    /// Where metrics and health checks are listened for; `None`: nowhere.
+    fn http(&self) -> Result<Option<HttpOptions>> {
+        let addresses = super::key::addresses(self.text("http.listen")).unwrap_or_default();
+        let beyond = addresses.iter().find(|address| !is_loopback(address.ip()));
+        if let Some(address) = beyond.filter(|_| self.text("http.public") != "true") {
+            let why = format!(
+                "{address} can be reached from other machines, and no password is asked for: set http.public = true (or \
+                 ECOTONE_HTTP_PUBLIC) on a network that you trust, or listen on 127.0.0.1 only"
+            );
+            return Err(self.refuse_one_of(&["http.listen", "http.public"], &why));
+        }
+        let is_default = !self.is_said("http.listen");
+        Ok((!addresses.is_empty()).then_some(HttpOptions { addresses, is_default }))
     }
 
     /// What clients may take.

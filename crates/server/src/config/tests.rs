@@ -80,6 +80,8 @@ const WRONG: &[(&str, &str)] = &[
     ("federation.network_bytes_per_s", "0"),
     ("energy.active_watts", "0"),
     ("energy.idle_watts", "nan"),
+    ("http.listen", "\"localhost\""),
+    ("http.public", "\"yes\""),
 ];
 
 #[test]
@@ -235,6 +237,25 @@ fn tls_without_its_files_is_refused_where_it_stands() {
     assert!(refused.contains(":3: clients.tls_certificate = /no/such.pem: it cannot be read"), "{refused}");
     // Where nobody listens nobody reads them.
     assert_eq!(listen(files).unwrap().unwrap().tls, None);
+}
+
+#[test]
+fn beyond_this_machine_metrics_are_told_only_where_that_is_said() {
+    let http = |text: &str| {
+        let config = load(&format!("[server]\ndir = \"/nowhere\"\n[http]\n{text}\n")).unwrap();
+        config.serve_options().map(|(options, _)| options.http)
+    };
+    let default = http("").unwrap().unwrap();
+    assert_eq!((default.addresses, default.is_default), (vec!["127.0.0.1:7480".parse().unwrap()], true));
+    let said = http("listen = [\"127.0.0.1:0\", \"[::1]:0\"]").unwrap().unwrap();
+    assert_eq!((said.addresses.len(), said.is_default), (2, false));
+    assert_eq!(http("listen = \"off\"").unwrap(), None);
+    for open in ["0.0.0.0:1", "[::]:1", "127.0.0.1:1,192.168.1.1:1", "[::ffff:10.0.0.1]:1"] {
+        let refused = http(&format!("listen = \"{open}\"")).unwrap_err().to_string();
+        assert!(refused.contains(":4: http.listen") && refused.contains("http.public = true"), "{refused}");
+        assert!(http(&format!("listen = \"{open}\"\npublic = false")).is_err(), "{open}");
+        assert!(http(&format!("listen = \"{open}\"\npublic = true")).unwrap().is_some(), "{open}");
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(super) fn store(store: &Store) -> Lines {
         line("compaction_written_bytes_total", counters.compaction_written_bytes),
         line("offloaded_read_bytes_total", counters.remote_read_bytes),
         line("offloaded_written_bytes_total", counters.remote_written_bytes),
-        line("written_bytes_total", counters.bytes_written),
+        line("written_bytes_total", counters.user_bytes()),
         line("block_cache_hits_total", counters.block_cache_hits),
         line("block_cache_misses_total", counters.block_cache_misses),
     ]);
@@ -117,7 +117,8 @@ fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&Va
 fn write_amplification(counters: &Counters) -> Option<f64> {
     let io = std::fs::read_to_string("/proc/self/io").ok()?;
     let written: u64 = io.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()?;
-    (written > 0 && counters.bytes_written > 0).then(|| written as f64 / counters.bytes_written as f64)
+    let user = counters.user_bytes();
+    (written > 0 && user > 0).then(|| written as f64 / user as f64)
 }
 
 /// The federation.

@@ -1,0 +1,137 @@
+//! The real program under a supervisor: what it tells, and that a signal ends it whatever it waits for.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Connection, configuration, serve};
+use ecotone_server::record::Record;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Killed should the test fail.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success());
+    }
+}
+
+/// The next message, its assignments by line.
+fn heard(socket: &UnixDatagram) -> Vec<String> {
+    let mut bytes = [0; 4096];
+    let length = socket.recv(&mut bytes).unwrap();
+    String::from_utf8(bytes[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn supervised(command: &mut Command, notify: &str) -> Running {
+    let command = command.env("NOTIFY_SOCKET", notify).env("WATCHDOG_USEC", "200000").env_remove("WATCHDOG_PID");
+    Running(command.stderr(Stdio::null()).spawn().unwrap())
+}
+
+#[test]
+fn a_supervisor_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let path = folder.path().join("notify");
+    let name = format!("ecotone-test-{}", std::process::id());
+    let sockets = [
+        (path.to_str().unwrap().to_owned(), UnixDatagram::bind(&path).unwrap()),
+        (format!("@{name}"), UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap()),
+    ];
+    for (notify, socket) in sockets {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut running = supervised(&mut serve(&["--config", file.to_str().unwrap()]), &notify);
+        assert_eq!(heard(&socket), ["STATUS=opening the store"]);
+        let ready = heard(&socket);
+        assert_eq!(ready[0], "READY=1");
+        let clients = ready[1].strip_prefix("STATUS=clients at ").unwrap().split(';').next().unwrap();
+        // When it says so clients are served.
+        let mut client = Connection(TcpStream::connect(clients).unwrap());
+        client.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+        let signs = (0..10).filter(|_| heard(&socket) == ["WATCHDOG=1"]).count();
+        assert!(signs >= 5, "{signs} signs of life");
+        running.signal("-TERM");
+        loop {
+            let said = heard(&socket);
+            if said[0] == "STOPPING=1" {
+                break;
+            }
+            assert!(said[0] == "WATCHDOG=1" || said[0].starts_with("STATUS="), "{said:?}");
+        }
+        assert!(running.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_process_that_is_not_the_supervised_one_gives_no_signs_of_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = serve(&["--config", file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1");
+    let mut running = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    while heard(&socket)[0] != "READY=1" {}
+    assert!(heard(&socket)[0].starts_with("STATUS="));
+    running.signal("-TERM");
+    while heard(&socket)[0] != "STOPPING=1" {}
+    assert!(running.0.wait().unwrap().success());
+}
+
+/// A server with a workload that waits for `start` on a standard input that stays open.
+fn waiting(folder: &std::path::Path) -> (Running, BufReader<std::process::ChildStdout>) {
+    let mut command = serve(&["--workload", "fillrandom", "--keys", "1000", "--seconds", "600", "--wait-for-start"]);
+    command.arg("--dir").arg(folder.join("data")).args(["--listen", "127.0.0.1:0", "--records", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut records = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    records.read_line(&mut line).unwrap();
+    assert!(matches!(serde_json::from_str(&line).unwrap(), Record::Ready(_)), "{line}");
+    (Running(child), records)
+}
+
+#[test]
+fn a_signal_ends_a_server_that_waits_for_its_start() {
+    for signal in ["-TERM", "-INT"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut running, mut records) = waiting(folder.path());
+        running.signal(signal);
+        let mut rest = String::new();
+        records.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "it has done nothing");
+        assert!(running.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_signal_ends_a_server_under_its_workload_and_its_sums_are_told() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut running, records) = waiting(folder.path());
+    running.0.stdin.as_mut().unwrap().write_all(b"start\n").unwrap();
+    let mut records = records.lines().map(|line| serde_json::from_str::<Record>(&line.unwrap()).unwrap());
+    let works = |record| matches!(record, Record::Sample(sample) if sample.ops > 0);
+    assert!(records.by_ref().any(works), "it does nothing");
+    running.signal("-TERM");
+    let last = records.last().unwrap();
+    assert!(matches!(&last, Record::Final(sums) if sums.ops > 0), "{last:?}");
+    assert!(running.0.wait().unwrap().success());
+}

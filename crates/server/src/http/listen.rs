@@ -1,0 +1,180 @@
+//! Connections, and what they may take.
+//!
+//! A connection has one request and is closed after its answer. Each ends within [`HEAD_WITHIN`], [`SEND_WITHIN`] and
+//! [`LINGER`] together, whatever its other end does; while there are [`MOST_CONNECTIONS`], others wait in the system's queue.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use super::answer::answer;
+use super::face::Face;
+use super::head::{Refusal, is_whole, parse};
+use crate::error::{Error, Result};
+use crate::options::HttpOptions;
+
+/// Connections at a time: who watches has few.
+const MOST_CONNECTIONS: usize = 64;
+
+/// Bytes of a request's head. Programs that watch send a tenth of it.
+const MOST_HEAD_BYTES: usize = 8 * 1024;
+
+/// Time for the whole head to come.
+const HEAD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for the answer to be taken.
+const SEND_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time for the other end to close after the answer. Closed before it has read all that was sent, it would lose the answer.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What is read and thrown away meanwhile.
+const MOST_LINGERING_BYTES: usize = 64 * 1024;
+
+/// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// Answers until it is dropped.
+pub(crate) struct HttpServer {
+    addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Listens, and tells what `face` has. `None`: the address is taken, and nobody asked for it.
+    pub(crate) fn start(options: &HttpOptions, face: Arc<Face>) -> Result<Option<HttpServer>> {
+        let mut listeners = Vec::new();
+        for address in &options.addresses {
+            match bind(address) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if options.is_default && error.kind() == std::io::ErrorKind::AddrInUse => {
+                    tracing::warn!(
+                        %address,
+                        "another process has the default address for metrics and health checks, so there are none of this server: \
+                         set http.listen"
+                    );
+                    return Ok(None);
+                }
+                Err(error) => {
+                    return Err(Error::Configuration(format!(
+                        "http: cannot listen on {address}: {error}; choose another address (--http or http.listen), or end the \
+                         process that has it"
+                    )));
+                }
+            }
+        }
+        let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let failed = |source| Error::Thread { what: "metrics and health checks", source };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (stop, stopping) = watch::channel(false);
+        let thread = std::thread::Builder::new()
+            .name("ecotone-http".into())
+            .spawn(move || runtime.block_on(accept_all(listeners, face, stopping)))
+            .map_err(failed)?;
+        Ok(Some(HttpServer { addresses, stop, thread: Some(thread) }))
+    }
+
+    /// Where it listens.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread for metrics and health checks panicked");
+        }
+    }
+}
+
+fn bind(address: &SocketAddr) -> std::io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Returns when it is to stop; connections that are open are cut.
+async fn accept_all(listeners: Vec<StdListener>, face: Arc<Face>, mut stopping: watch::Receiver<bool>) {
+    let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    for listener in listeners {
+        let (face, seats) = (face.clone(), seats.clone());
+        tokio::spawn(async move {
+            let Ok(listener) = TcpListener::from_std(listener) else { return };
+            loop {
+                // It is never closed.
+                let Ok(seat) = seats.clone().acquire_owned().await else { return };
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let face = face.clone();
+                        tokio::spawn(async move {
+                            converse(stream, &face).await;
+                            drop(seat);
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection for metrics or a health check could not be taken");
+                        tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                    }
+                }
+            }
+        });
+    }
+    let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+async fn converse(mut stream: TcpStream, face: &Face) {
+    let head = match timeout(HEAD_WITHIN, receive(&mut stream)).await {
+        Ok(Some(head)) => head,
+        // It is gone, or was never there.
+        Ok(None) => return,
+        Err(_) => Err(Refusal::TooSlow),
+    };
+    let request = head.and_then(|head| parse(&head));
+    let answer = answer(face, request.as_ref().map_err(|refusal| *refusal));
+    if !matches!(timeout(SEND_WITHIN, stream.write_all(&answer)).await, Ok(Ok(()))) || stream.shutdown().await.is_err()
+    {
+        return;
+    }
+    let _ = timeout(LINGER, throw_away(&mut stream)).await;
+}
+
+/// The bytes up to the end of the head, and what came with it. `None` if the other end closes before.
+async fn receive(stream: &mut TcpStream) -> Option<std::result::Result<Vec<u8>, Refusal>> {
+    let mut head = Vec::with_capacity(1024);
+    loop {
+        let mut part = [0; 1024];
+        let bytes = stream.read(&mut part).await.ok()?;
+        if bytes == 0 {
+            return None;
+        }
+        head.extend_from_slice(&part[..bytes]);
+        if is_whole(&head) {
+            return Some(Ok(head));
+        }
+        if head.len() >= MOST_HEAD_BYTES {
+            return Some(Err(Refusal::TooLong));
+        }
+    }
+}
+
+async fn throw_away(stream: &mut TcpStream) {
+    let mut part = [0; 4096];
+    let mut thrown_away = 0;
+    while thrown_away < MOST_LINGERING_BYTES {
+        match stream.read(&mut part).await {
+            Ok(0) | Err(_) => return,
+            Ok(bytes) => thrown_away += bytes,
+        }
+    }
+}

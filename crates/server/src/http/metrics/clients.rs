@@ -1,0 +1,133 @@
+//! Clients and their commands. Counters begin anew at `CONFIG RESETSTAT`, as at a new start.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ecotone_resp::histogram::BUCKETS;
+use ecotone_resp::service::Service;
+use ecotone_resp::usage::Counts;
+
+use super::page::Page;
+
+/// Error words that are told one by one. The server has fewer; more would be a mistake, and are told as `other`.
+const MOST_WORDS: usize = 64;
+
+fn number(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
+pub(super) fn write(page: &mut Page, service: Option<&Service>) {
+    let statistics = service.map(|service| &service.statistics);
+    page.gauge("ecotone_clients_connected", "Clients that are connected.", service.map(|of| of.clients.len()));
+    page.gauge("ecotone_clients_max", "Clients that may be connected.", service.map(|of| of.limits.read().clients));
+    page.gauge(
+        "ecotone_clients_waiting",
+        "Clients whose request waits for the device or is carried out where waiting is allowed.",
+        statistics.map(|of| of.waiting.load(Ordering::Relaxed)),
+    );
+    for (name, help, value) in [
+        ("ecotone_clients_connections_total", "Connections taken.", statistics.map(|of| number(&of.connections))),
+        (
+            "ecotone_clients_rejected_total",
+            "Connections refused because there were too many.",
+            statistics.map(|of| number(&of.refused)),
+        ),
+        (
+            "ecotone_clients_received_bytes_total",
+            "Bytes received from clients.",
+            statistics.map(|of| number(&of.bytes_in)),
+        ),
+        ("ecotone_clients_sent_bytes_total", "Bytes sent to clients.", statistics.map(|of| number(&of.bytes_out))),
+        (
+            "ecotone_keyspace_hits_total",
+            "Lookups of reading commands that found their key.",
+            statistics.map(|of| number(&of.hits)),
+        ),
+        (
+            "ecotone_keyspace_misses_total",
+            "Lookups of reading commands that did not.",
+            statistics.map(|of| number(&of.misses)),
+        ),
+    ] {
+        page.counter(name, help, value);
+    }
+    page.histograms(
+        "ecotone_clients_response_seconds",
+        "From the receipt of requests until their replies may be sent: what a client waits for in the server. Requests that came together \
+         count once.",
+        [],
+        statistics.map(|of| {
+            let sum_s = number(&of.responses.sum_ns) as f64 / 1e9;
+            ([""; 0], of.responses.histogram.counts(), sum_s)
+        }),
+    );
+    let words = statistics.map(|of| of.errors_by_word.lock().clone()).unwrap_or_default();
+    page.counters(
+        "ecotone_clients_errors_total",
+        "Replies that were errors, by their first word.",
+        ["word"],
+        bounded(words),
+    );
+    commands(page, service);
+}
+
+/// At most [`MOST_WORDS`], and the rest together.
+fn bounded(words: BTreeMap<String, u64>) -> Vec<([String; 1], u64)> {
+    let others: u64 = words.values().skip(MOST_WORDS).sum();
+    let mut told: Vec<_> = words.into_iter().take(MOST_WORDS).map(|(word, count)| ([word], count)).collect();
+    if others > 0 {
+        told.push((["other".into()], others));
+    }
+    told
+}
+
+fn commands(page: &mut Page, service: Option<&Service>) {
+    let used = || service.into_iter().flat_map(|service| service.statistics.usage.used());
+    let of =
+        |count: fn(&Counts) -> &AtomicU64| used().map(move |counts| ([counts.command.name], number(count(counts))));
+    page.counters("ecotone_commands_total", "Commands carried out.", ["command"], of(|counts| &counts.calls));
+    page.counters(
+        "ecotone_commands_failed_total",
+        "Commands that replied an error.",
+        ["command"],
+        of(|counts| &counts.failed),
+    );
+    page.counters(
+        "ecotone_commands_refused_total",
+        "Commands refused before they were carried out: by the number of their arguments, for want of a password.",
+        ["command"],
+        of(|counts| &counts.refused),
+    );
+    page.counters(
+        "ecotone_commands_seconds_total",
+        "Time to carry out commands, without the commit of what they wrote.",
+        ["command"],
+        of(|counts| &counts.took_ns).map(|(command, took_ns)| (command, took_ns as f64 / 1e9)),
+    );
+    let mut families: BTreeMap<&str, ([u64; BUCKETS], u64)> = BTreeMap::new();
+    for counts in service.into_iter().flat_map(|service| service.statistics.usage.all()) {
+        let (buckets, sum_ns) = families.entry(counts.command.group).or_insert(([0; BUCKETS], 0));
+        buckets.iter_mut().zip(counts.times.counts()).for_each(|(all, count)| *all += count);
+        *sum_ns += number(&counts.took_ns);
+    }
+    page.histograms(
+        "ecotone_command_duration_seconds",
+        "Time to carry out commands by family, without the commit of what they wrote.",
+        ["family"],
+        families.into_iter().map(|(family, (buckets, sum_ns))| ([family], buckets, sum_ns as f64 / 1e9)),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_words_are_told_than_there_may_be() {
+        let words: BTreeMap<String, u64> = (0..MOST_WORDS + 3).map(|word| (format!("W{word:03}"), 2)).collect();
+        let told = bounded(words);
+        assert_eq!(told.len(), MOST_WORDS + 1);
+        assert_eq!(told.last(), Some(&(["other".to_owned()], 6)));
+        assert_eq!(bounded(BTreeMap::from([("ERR".to_owned(), 1)])), [(["ERR".to_owned()], 1)]);
+    }
+}

@@ -1,0 +1,66 @@
+//! The metrics of a server, from the same typed sources as INFO.
+//!
+//! What belongs to the store, the federation and the energy is as the sampler last [saw](crate::seen) it, at most about a second ago;
+//! what belongs to clients and the process is read when it is asked for. No lock of the store is taken, and nothing is read from the
+//! device: `/proc` is memory.
+
+mod clients;
+mod energy;
+mod federation;
+mod page;
+mod process;
+mod reference;
+mod store;
+
+use std::time::Instant;
+
+use ecotone_resp::service::Service;
+
+use super::face::Parts;
+use crate::seen::Seen;
+use page::{Family, Page};
+
+pub use reference::reference;
+
+/// What a page is made of. Where something is missing its metrics have no values.
+#[derive(Default)]
+pub(super) struct Source<'a> {
+    pub(super) parts: Option<&'a Parts>,
+    pub(super) seen: Option<&'a Seen>,
+    pub(super) service: Option<&'a Service>,
+    pub(super) is_healthy: Option<bool>,
+    pub(super) is_ready: Option<bool>,
+}
+
+/// The page.
+pub(super) fn page(source: &Source<'_>) -> String {
+    written(source).finish().0
+}
+
+/// All metrics there are, in the order of the page.
+fn families() -> Vec<Family> {
+    written(&Source::default()).finish().1
+}
+
+fn written(source: &Source<'_>) -> Page {
+    let mut page = Page::default();
+    server(&mut page, source);
+    clients::write(&mut page, source.service);
+    store::write(&mut page, source.seen, source.parts);
+    federation::write(&mut page, source.seen, source.parts);
+    energy::write(&mut page, source.seen);
+    process::write(&mut page);
+    page
+}
+
+fn server(page: &mut Page, source: &Source<'_>) {
+    page.gauges("ecotone_build_info", "The program; always 1.", ["version"], [([env!("CARGO_PKG_VERSION")], 1u64)]);
+    page.gauge("ecotone_healthy", "Whether /healthz answers 200: no thread that serves hangs.", source.is_healthy);
+    page.gauge("ecotone_ready", "Whether /readyz answers 200: clients are served and may write.", source.is_ready);
+    let age_s = source.seen.map(|seen| Instant::now().saturating_duration_since(seen.at).as_secs_f64());
+    page.gauge(
+        "ecotone_sample_age_seconds",
+        "Age of what is told of the store, the federation and the energy: about a second at most unless the sampler hangs.",
+        age_s,
+    );
+}

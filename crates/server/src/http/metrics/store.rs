@@ -1,0 +1,283 @@
+//! The store: tree, writers, value log, space.
+
+use ecotone_engine::{Room, ValueLogProperties};
+
+use super::page::Page;
+use crate::http::face::Parts;
+use crate::seen::Seen;
+
+pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
+    writers(page, seen, parts);
+    tree(page, seen);
+    work(page, seen);
+    values(page, seen.and_then(|seen| seen.values.as_ref()));
+    space(page, seen, seen.and_then(|seen| seen.room.as_ref()));
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
+
+fn writers(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
+    let states = seen.into_iter().flat_map(|seen| {
+        let of = &seen.properties;
+        let slowed = !of.write_stopped && of.delayed_write_rate_bytes_per_s > 0;
+        [(["run"], !of.write_stopped && !slowed), (["slowed"], slowed), (["stopped"], of.write_stopped)]
+    });
+    page.gauges(
+        "ecotone_store_writers",
+        "1 for the state that writers are in: they run, are slowed, or are stopped until compactions catch up.",
+        ["state"],
+        states,
+    );
+    let stalls = seen.into_iter().flat_map(|seen| {
+        [(["slowed"], seconds(seen.counters.delayed_us)), (["stopped"], seconds(seen.counters.stopped_us))]
+    });
+    page.counters(
+        "ecotone_store_stall_seconds_total",
+        "Time by the clock in which writers were slowed or stopped.",
+        ["state"],
+        stalls,
+    );
+    page.counter(
+        "ecotone_store_writer_wait_seconds_total",
+        "Time that writers waited because of it, summed over writers.",
+        seen.map(|seen| seconds(seen.counters.writer_stall_us)),
+    );
+    page.gauge(
+        "ecotone_store_slowed_write_bytes_per_second",
+        "The rate that writers are slowed to; 0 when they are not.",
+        seen.map(|seen| seen.properties.delayed_write_rate_bytes_per_s),
+    );
+    page.gauge(
+        "ecotone_store_stall_threshold_tables",
+        "Tables in level 0 from which on writers are slowed.",
+        parts.map(|parts| parts.stall_threshold_tables),
+    );
+}
+
+fn tree(page: &mut Page, seen: Option<&Seen>) {
+    let levels = || seen.into_iter().flat_map(|seen| seen.properties.levels.iter().enumerate());
+    page.gauges(
+        "ecotone_store_level_tables",
+        "Tables by level; level 0 holds what flushes wrote.",
+        ["level"],
+        levels().map(|(level, of)| ([level.to_string()], of.tables)),
+    );
+    page.gauges(
+        "ecotone_store_level_bytes",
+        "Bytes of the tables by level.",
+        ["level"],
+        levels().map(|(level, of)| ([level.to_string()], of.bytes)),
+    );
+    let tree = seen.map(|seen| &seen.properties);
+    for (name, help, value) in [
+        ("ecotone_store_table_bytes", "Bytes of all live tables.", tree.map(|of| of.table_bytes)),
+        (
+            "ecotone_store_live_bytes",
+            "Bytes of what lives in tables and segments, by RocksDB's estimate and the value log's count.",
+            seen.map(|seen| seen.properties.live_data_bytes_estimate + referenced(seen)),
+        ),
+        (
+            "ecotone_store_keys",
+            "Keys, by RocksDB's estimate; elements of large collections count.",
+            tree.map(|of| of.keys_estimate),
+        ),
+        ("ecotone_store_memtable_bytes", "Bytes of all memtables.", tree.map(|of| of.memtable_bytes)),
+        ("ecotone_store_memtables_waiting", "Memtables that wait for a flush.", tree.map(|of| of.immutable_memtables)),
+        (
+            "ecotone_store_pending_compaction_bytes",
+            "RocksDB's estimate of what compactions must rewrite until every level is within its target.",
+            tree.map(|of| of.pending_compaction_bytes),
+        ),
+        ("ecotone_store_running_flushes", "Flushes that run.", tree.map(|of| of.running_flushes)),
+        (
+            "ecotone_store_running_compactions",
+            "Compactions that run, those that wait for a worker included.",
+            tree.map(|of| of.running_compactions),
+        ),
+        (
+            "ecotone_store_running_offloaded_compactions",
+            "Compactions that wait for a worker.",
+            tree.map(|of| of.running_remote_compactions),
+        ),
+        ("ecotone_store_block_cache_bytes", "Bytes in the block cache.", tree.map(|of| of.block_cache_bytes)),
+    ] {
+        page.gauge(name, help, value);
+    }
+    page.gauge(
+        "ecotone_store_space_amplification_ratio",
+        "SAR: bytes of tables and segments for each byte that lives, by estimate; of what has left the memtables.",
+        seen.and_then(space_amplification),
+    );
+}
+
+fn referenced(seen: &Seen) -> u64 {
+    seen.values.as_ref().map_or(0, |values| values.referenced_bytes)
+}
+
+/// None before anything was flushed.
+fn space_amplification(seen: &Seen) -> Option<f64> {
+    let live = seen.properties.live_data_bytes_estimate + referenced(seen);
+    let taken = seen.properties.table_bytes + seen.values.as_ref().map_or(0, |values| values.bytes);
+    (live > 0 && seen.counters.flushes > 0).then(|| taken as f64 / live as f64)
+}
+
+fn work(page: &mut Page, seen: Option<&Seen>) {
+    let done = seen.map(|seen| &seen.counters);
+    for (name, help, value) in [
+        ("ecotone_store_written_keys_total", "Keys written, deletions included.", done.map(|of| of.keys_written)),
+        (
+            "ecotone_store_written_bytes_total",
+            "Bytes of keys and values written by users of the store: what write amplification is counted by.",
+            done.map(ecotone_engine::Counters::user_bytes),
+        ),
+        (
+            "ecotone_store_inserted_bytes_total",
+            "Bytes that came into memtables: keys, and values or their pointers.",
+            done.map(|of| of.bytes_written),
+        ),
+        ("ecotone_store_read_keys_total", "Keys looked up.", done.map(|of| of.keys_read)),
+        ("ecotone_store_read_bytes_total", "Bytes of values read by lookups.", done.map(|of| of.bytes_read)),
+        ("ecotone_store_wal_bytes_total", "Bytes written to the write-ahead log.", done.map(|of| of.wal_bytes)),
+        ("ecotone_store_wal_syncs_total", "Syncs of the write-ahead log.", done.map(|of| of.wal_syncs)),
+        ("ecotone_store_flushes_total", "Flushes that ended.", done.map(|of| of.flushes)),
+        ("ecotone_store_flush_bytes_total", "Bytes that flushes wrote.", done.map(|of| of.flush_bytes)),
+        (
+            "ecotone_store_compactions_total",
+            "Compactions that ended, wherever they ran.",
+            done.map(|of| of.compactions),
+        ),
+        (
+            "ecotone_store_compactions_offloaded_total",
+            "Compactions of which a part ran on a worker.",
+            done.map(|of| of.remote_compactions),
+        ),
+        ("ecotone_store_compactions_failed_total", "Compactions that failed.", done.map(|of| of.failed_compactions)),
+        (
+            "ecotone_store_compactions_put_off_total",
+            "Compactions that were put off because they would not have fitted; one that is tried again counts again.",
+            done.map(|of| of.compactions_put_off),
+        ),
+        (
+            "ecotone_store_block_cache_hits_total",
+            "Blocks found in the block cache.",
+            done.map(|of| of.block_cache_hits),
+        ),
+        (
+            "ecotone_store_block_cache_misses_total",
+            "Blocks not found in the block cache.",
+            done.map(|of| of.block_cache_misses),
+        ),
+        (
+            "ecotone_store_background_errors_total",
+            "Errors of flushes and compactions.",
+            seen.map(|seen| seen.properties.background_errors),
+        ),
+    ] {
+        page.counter(name, help, value);
+    }
+    page.counters(
+        "ecotone_store_compaction_read_bytes_total",
+        "Bytes that compactions of this store read, here or on a worker.",
+        ["place"],
+        done.into_iter().flat_map(|of| [(["here"], of.compaction_read_bytes), (["worker"], of.remote_read_bytes)]),
+    );
+    page.counters(
+        "ecotone_store_compaction_written_bytes_total",
+        "Bytes that compactions of this store wrote, here or on a worker.",
+        ["place"],
+        done.into_iter()
+            .flat_map(|of| [(["here"], of.compaction_written_bytes), (["worker"], of.remote_written_bytes)]),
+    );
+}
+
+fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
+    for (name, help, value) in [
+        ("ecotone_value_log_segments", "Segments of the value log.", values.map(|of| of.segments)),
+        ("ecotone_value_log_bytes", "Bytes of all segments.", values.map(|of| of.bytes)),
+        (
+            "ecotone_value_log_referenced_bytes",
+            "Bytes of records that a table names; values in memtables are not counted yet.",
+            values.map(|of| of.referenced_bytes),
+        ),
+        (
+            "ecotone_value_log_relocating_segments",
+            "Segments whose values are being relocated on purpose.",
+            values.map(|of| of.relocating_segments),
+        ),
+    ] {
+        page.gauge(name, help, value);
+    }
+    for (name, help, value) in [
+        (
+            "ecotone_value_log_relocated_bytes_total",
+            "Bytes of records that were relocated.",
+            values.map(|of| of.relocated_bytes),
+        ),
+        ("ecotone_value_log_removed_segments_total", "Segments removed.", values.map(|of| of.removed_segments)),
+        ("ecotone_value_log_removed_bytes_total", "Bytes of removed segments.", values.map(|of| of.removed_bytes)),
+        (
+            "ecotone_value_log_expired_values_total",
+            "Values removed because their time was over.",
+            values.map(|of| of.expired_values),
+        ),
+    ] {
+        page.counter(name, help, value);
+    }
+    page.counter(
+        "ecotone_value_log_paced_seconds_total",
+        "Time that writers rested so that relocation keeps up, summed over writers.",
+        values.map(|of| of.paced_ms as f64 / 1e3),
+    );
+}
+
+fn space(page: &mut Page, seen: Option<&Seen>, room: Option<&Room>) {
+    for (name, help, value) in [
+        ("ecotone_space_free_bytes", "Free on the file system of the store.", room.map(|of| of.free_bytes)),
+        ("ecotone_space_disk_bytes", "Size of that file system.", room.map(|of| of.disk_bytes)),
+        (
+            "ecotone_space_used_bytes",
+            "What the store's folder takes; only with space.max_bytes.",
+            room.and_then(|of| of.used_bytes),
+        ),
+        (
+            "ecotone_space_max_bytes",
+            "What it may take: space.max_bytes; only where it is set.",
+            room.and_then(|of| of.max_bytes),
+        ),
+        (
+            "ecotone_space_reserve_bytes",
+            "What is to stay free beside what is pledged; with less, writes are refused.",
+            room.map(|of| of.reserve_bytes),
+        ),
+        (
+            "ecotone_space_pledged_bytes",
+            "What memtables, the next log and compactions will still take.",
+            room.map(|of| of.pledged_bytes),
+        ),
+    ] {
+        page.gauge(name, help, value);
+    }
+    page.gauge(
+        "ecotone_space_spare_bytes",
+        "What is left when all that is pledged is written: compare it with the reserve. Negative where it does not fit.",
+        room.map(Room::spare_bytes),
+    );
+    page.gauge(
+        "ecotone_space_writes_refused",
+        "1 while writes are refused for want of space.",
+        room.map(|of| of.writes_refused),
+    );
+    let done = seen.map(|seen| &seen.counters);
+    page.counter(
+        "ecotone_space_refused_writes_total",
+        "Writes refused for want of space.",
+        done.map(|of| of.refused_writes),
+    );
+    page.counter(
+        "ecotone_space_closings_total",
+        "How often the store stopped taking writes for want of space.",
+        done.map(|of| of.times_out_of_space),
+    );
+}
