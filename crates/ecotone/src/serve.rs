@@ -2,13 +2,13 @@
 //!
 //! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
 //! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
-//! `colocated N` and `stop` on standard input.
+//! `colocated N` and `stop` on standard input; without a workload it counts what clients ask for between `start` and the first `stop`.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
@@ -97,8 +97,8 @@ pub(crate) struct Arguments {
     /// Print records as JSON lines: `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Lab")]
     records: Option<PathBuf>,
-    /// Begin the workload when the line `start` comes on standard input, end at `stop`
-    #[arg(long, requires = "workload", help_heading = "Lab")]
+    /// Begin the workload when the line `start` comes on standard input, end at `stop`; without --workload it is what clients ask for
+    #[arg(long, help_heading = "Lab")]
     wait_for_start: bool,
 }
 
@@ -117,11 +117,15 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let lines = arguments.wait_for_start.then(read_lines);
     let (stop, stop_signal) = stop_signal()?;
     options.clients = arguments.clients(&config, stop)?;
+    if lines.is_some() && workload.is_none() && options.clients.is_none() {
+        bail!("--wait-for-start waits for a workload: give --workload or --clients");
+    }
     let daemon = start(options, &config, sink.clone())?;
     if let Some(workload) = &workload {
         load(&daemon, workload)?;
     }
-    tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned() }));
+    let clients = daemon.listening().and_then(|listening| listening.addresses.first()).map(ToString::to_string);
+    tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned(), clients }));
     if let Some(lines) = &lines
         && !wait_for(lines, &daemon, "start")?
     {
@@ -133,6 +137,8 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
         if sink.is_none() {
             println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
         }
+    } else if let Some(lines) = &lines {
+        tell(Record::Final(watch_clients(&daemon, name, lines)?));
     }
     match lines {
         Some(lines) => {
@@ -329,6 +335,28 @@ fn drive(
     Ok((running.join().context("the workload failed")?, sums))
 }
 
+/// Counts what clients ask for from now until `stop`.
+fn watch_clients(daemon: &Daemon, server: String, lines: &Receiver<String>) -> Result<Final> {
+    let (began, usage) = (Instant::now(), ProcessUsage::now());
+    let written_before = daemon.store().counters().bytes_written;
+    let before = daemon.begin_requests().context("no clients are served")?;
+    wait_for(lines, daemon, "stop")?;
+    let (sums, seconds) = (daemon.sums(), began.elapsed().as_secs_f64());
+    let asked = daemon.requests().unwrap_or_default().since(&before);
+    let bytes_user = daemon.store().counters().bytes_written.saturating_sub(written_before);
+    let progress = asked.progress();
+    Ok(Final {
+        ops: progress.ops,
+        reads: progress.reads,
+        writes: progress.writes,
+        missed: asked.missed,
+        seconds,
+        bytes_user,
+        bytes_device: usage.bytes_device_until(&ProcessUsage::now(), bytes_user).ok(),
+        ..of_sums(server, sums)
+    })
+}
+
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -407,12 +435,22 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         Some((kind.name().to_owned(), latency))
     });
     Final {
-        server,
         ops: done.counts.total(),
         reads: done.counts.reads(),
         writes: done.counts.writes(),
         missed: done.missed,
         seconds: done.seconds,
+        latency_us: latency_us.collect(),
+        bytes_user: done.bytes_user,
+        bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
+        ..of_sums(server, sums)
+    }
+}
+
+/// What the server itself knows of a run.
+fn of_sums(server: String, sums: Sums) -> Final {
+    Final {
+        server,
         stall_ms: sums.stall_ms,
         stalls: sums.stalls_ms,
         energy_joules: sums.energy.total_joules,
@@ -425,10 +463,8 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         fallbacks: sums.fallbacks,
         network_bytes_sent: sums.network_bytes_sent,
         network_bytes_received: sums.network_bytes_received,
-        latency_us: latency_us.collect(),
-        bytes_user: done.bytes_user,
-        bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
         l0_max: sums.l0_tables_max,
         core_failures: sums.core_failures,
+        ..Final::default()
     }
 }

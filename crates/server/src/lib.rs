@@ -17,6 +17,7 @@ mod host_memory;
 mod monitor;
 mod options;
 pub mod record;
+mod requests;
 mod sample_base;
 mod store_options;
 
@@ -25,4 +26,5 @@ pub use ecotone_offload::free_bytes;
 pub use error::{Error, Result};
 pub use monitor::{Progress, RecordSink};
 pub use options::{ClientOptions, EmulatedCores, ServeOptions};
+pub use requests::Requests;
 pub use store_options::{STORE_OPTIONS, StoreOption, set_store_option, store_options};
