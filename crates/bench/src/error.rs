@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::target::resp::ServerAddress;
+
 /// A result of this room.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -20,6 +22,14 @@ pub enum Error {
         /// What was asked of it.
         operation: &'static str,
         /// The target's own words.
+        reason: String,
+    },
+    /// A server did not do what it was asked, or is not there: the reason says what to do. The run was stopped.
+    #[error("the server at {address}: {reason}")]
+    Server {
+        /// Where it was looked for.
+        address: String,
+        /// What happened, and the next step.
         reason: String,
     },
     /// The file system failed.
@@ -56,6 +66,10 @@ pub enum Error {
 impl Error {
     pub(crate) fn options(message: impl Into<String>) -> Self {
         Error::Options(message.into())
+    }
+
+    pub(crate) fn server(address: &ServerAddress, reason: impl Into<String>) -> Self {
+        Error::Server { address: address.to_string(), reason: reason.into() }
     }
 
     pub(crate) fn io(operation: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {

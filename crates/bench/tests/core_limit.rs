@@ -24,7 +24,7 @@ fn a_limit_holds_for_every_target_and_is_refused_without_the_right_to_make_cgrou
             }
             Err(other) => panic!("{other}"),
         };
-        let used = report.cpu_seconds / (report.seconds + report.settle_seconds);
+        let used = report.cpu_seconds.unwrap() / (report.seconds + report.settle_seconds);
         // A thread that writes as fast as it can would take a whole core; quotas stutter by a period or two.
         assert!(used < 0.36, "{target}: {used} cores");
         let group = std::fs::read_to_string("/proc/self/cgroup").unwrap();

@@ -180,6 +180,7 @@ fn report_on(profile: &str, policies: &[&str], colocated: u32) -> LabReport {
         colocated,
         emulated,
         stores: "memory (/dev/shm)".to_owned(),
+        through: "inside".to_owned(),
         runs,
         calibration: None,
         warnings: Vec::new(),

@@ -9,6 +9,7 @@ use ecotone_bench::command::{
 };
 use ecotone_bench::driver::Phase;
 use ecotone_bench::report::{PageHeader, store_html};
+use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
 use ecotone_bench::target::{Durability, Profile, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
@@ -16,22 +17,39 @@ use crate::allocator;
 use crate::lab::today;
 use crate::progress::Spinner;
 
+/// RocksDB's own defaults.
+const BLOB_GC_AGE_CUTOFF: f64 = 0.25;
+const BLOB_GC_FORCE_THRESHOLD: f64 = 1.0;
+
+/// How a server is named.
+const TARGET_SHAPE: &str = "resp://HOST:PORT";
+
+/// Where a server's password may stand, so that it is in no list of processes.
+const PASSWORD_VARIABLE: &str = "ECOTONE_BENCH_PASSWORD";
+
 #[derive(clap::Args)]
 #[command(
     after_help = "Workloads: fillrandom, fillseq, overwrite, readrandom, readwhilewriting, mixgraph (Put 25, Get 50, Seek 25), \
                   seekrandom, ycsb-a to ycsb-f; updates (loads all keys, then puts of which --update-share per cent update keys of \
                   the load and the rest insert new ones).\n\nExamples, our store beside RocksDB alone, and beside \
                   BlobDB:\n  ecotone bench fillrandom --seconds 20 --compare\n  ecotone bench updates --zipf 0.9 --seconds 60 \
-                  --compare --baseline rocksdb-blob --report updates.html"
+                  --compare --baseline rocksdb-blob --report updates.html\n\nA running server, Ecotone or Redis, over four \
+                  connections (fillrandom, fillseq, overwrite, readrandom, readwhilewriting, updates, ycsb-a to -d and -f; the others \
+                  read keys in their order, which the protocol cannot):\n  ecotone bench readrandom --target \
+                  resp://127.0.0.1:6379 --threads 4 --pipeline 16 --seconds 20"
 )]
 pub(crate) struct Arguments {
     /// What to run
     #[arg(required_unless_present = "run_options")]
     workload: Option<String>,
     /// What to run it on: engine (this store), rocksdb (the same library and options, nothing of ours in between) or rocksdb-blob
-    /// (the same with RocksDB's own separation of values and its garbage collection)
+    /// (the same with RocksDB's own separation of values and its garbage collection); or a running server of the Redis protocol:
+    /// resp://[[USER]:PASSWORD@]HOST:PORT or unix:///PATH. A password may also stand in ECOTONE_BENCH_PASSWORD
     #[arg(long, default_value = "engine")]
     target: String,
+    /// Requests that each thread has under way at once on its connection to a server [default: 1]
+    #[arg(long, value_name = "N")]
+    pipeline: Option<u32>,
     /// Run engine and --baseline in turn and print the ratios
     #[arg(long, conflicts_with = "target")]
     compare: bool,
@@ -47,8 +65,8 @@ pub(crate) struct Arguments {
     /// Folder of the store [default: a temporary one, removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Run on the store that is in --dir, and keep it
-    #[arg(long, requires = "dir")]
+    /// Run on the store that is in --dir, and keep it; on the keys that are in the server, where --target names one
+    #[arg(long)]
     use_existing: bool,
     /// Keys of the key space
     #[arg(long, default_value_t = 1_000_000)]
@@ -86,22 +104,22 @@ pub(crate) struct Arguments {
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// When a write is acknowledged: none, everysec or always
-    #[arg(long, default_value = "everysec")]
-    durability: String,
-    /// Options of the store to start from: default, or small-device (below 128 MiB resident)
-    #[arg(long, default_value = "default")]
-    profile: String,
+    /// When a write is acknowledged: none, everysec or always [default: everysec]
+    #[arg(long)]
+    durability: Option<String>,
+    /// Options of the store to start from: default, or small-device (below 128 MiB resident) [default: default]
+    #[arg(long)]
+    profile: Option<String>,
     /// Memory for block cache and memtables, in bytes [default: as the profile has it]
     #[arg(long)]
     memory_limit: Option<u64>,
     #[arg(long, value_name = "BYTES|off", value_parser = separation, help = separation_help())]
     separation: Option<SeparationArgument>,
     /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only)
-    #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
+    #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_AGE_CUTOFF)]
     blob_gc_age_cutoff: f64,
     /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only)
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_FORCE_THRESHOLD)]
     blob_gc_force_threshold: f64,
     /// How long to wait at the end until compactions and relocation are done
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
@@ -130,9 +148,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         return Ok(());
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
-    let target = arguments.target.parse::<TargetKind>()?;
+    let server = arguments.server()?;
+    let target = if server.is_some() { TargetKind::Resp } else { arguments.target.parse::<TargetKind>()? };
     let separation = arguments.separation.map_or(target.default_separation(), |asked| asked.0);
-    let sizes = StoreSettings::for_target(target, arguments.profile.parse::<Profile>()?, separation);
+    let profile = arguments.profile.as_deref().map_or(Ok(Profile::Default), str::parse)?;
+    let sizes = StoreSettings::for_target(target, profile, separation);
+    let durability = arguments.durability.as_deref().map_or(Ok(Durability::default()), str::parse)?;
     let options = BenchOptions {
         workload: WorkloadOptions {
             workload: name.parse::<Workload>()?,
@@ -151,10 +172,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             ..WorkloadOptions::default()
         },
         target,
+        server,
         dir: arguments.dir.clone(),
         use_existing: arguments.use_existing,
         store: StoreSettings {
-            durability: arguments.durability.parse::<Durability>()?,
+            durability,
             memory_limit_bytes: arguments.memory_limit.or(sizes.memory_limit_bytes),
             separation_min_bytes: separation,
             blob_gc_age_cutoff: arguments.blob_gc_age_cutoff,
@@ -171,6 +193,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if arguments.compare {
         let program = std::env::current_exe()?;
         let rounds = arguments.rounds;
+        if ServerAddress::is_meant_by(&arguments.baseline) {
+            bail!(
+                "a comparison opens both stores itself: run servers one after the other, each with --target (--baseline)"
+            );
+        }
         let mut baseline = options.of_baseline(arguments.baseline.parse::<TargetKind>()?);
         if let Some(durability) = &arguments.baseline_durability {
             baseline.store.durability = durability.parse::<Durability>()?;
@@ -200,9 +227,44 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 impl Arguments {
+    /// The server that --target names, if it names one. What is for stores that are opened here is refused beside it.
+    fn server(&self) -> Result<Option<ServerOptions>> {
+        if !ServerAddress::is_meant_by(&self.target) {
+            if self.pipeline.is_some() {
+                bail!("--pipeline is for servers (--target resp://HOST:PORT): a store here answers when it is done");
+            }
+            if self.use_existing && self.dir.is_none() {
+                bail!("--use-existing needs --dir: where is the store?");
+            }
+            return Ok(None);
+        }
+        let refused = [
+            ("--dir", self.dir.is_some()),
+            ("--durability", self.durability.is_some()),
+            ("--profile", self.profile.is_some()),
+            ("--memory-limit", self.memory_limit.is_some()),
+            ("--separation", self.separation.is_some()),
+            ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff != BLOB_GC_AGE_CUTOFF),
+            ("--blob-gc-force-threshold", self.blob_gc_force_threshold != BLOB_GC_FORCE_THRESHOLD),
+            ("--cores", self.cores.is_some()),
+        ];
+        if let Some((name, _)) = refused.into_iter().find(|(_, is_given)| *is_given) {
+            bail!("{name} is for stores that are opened here; a server (--target {TARGET_SHAPE}) has its own settings");
+        }
+        let (address, said) = ServerAddress::parse(&self.target)?;
+        let credentials = said.or_else(|| std::env::var(PASSWORD_VARIABLE).ok().map(Credentials::password));
+        Ok(Some(ServerOptions { credentials, pipeline: self.pipeline.unwrap_or(1), ..ServerOptions::new(address) }))
+    }
+
     fn write_page(&self, reports: &[BenchReport]) -> Result<()> {
         let Some(path) = &self.report else { return Ok(()) };
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let shown = |argument: String| {
+            // Without its password.
+            ServerAddress::parse(argument.trim_start_matches("--target="))
+                .map_or(argument, |(address, _)| format!("--target={address}"))
+        };
+        let command =
+            std::env::args().filter(|argument| argument != "--target").map(shown).collect::<Vec<_>>().join(" ");
         let page = store_html(reports, &PageHeader { command: &command, date: &today() });
         std::fs::write(path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))
     }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use ecotone_bench::lab::{LabOptions, LabReport, OfferedRate, Profile, run_lab};
+use anyhow::{Context, Result, bail};
+use ecotone_bench::lab::{LabOptions, LabReport, OfferedRate, Profile, Through, run_lab};
 use ecotone_bench::report::{PageHeader, html, models_text, papers_text, results_text};
 use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
@@ -30,6 +30,13 @@ pub(crate) struct Arguments {
     /// them apart. Of several, such as off,128, each policy runs with each
     #[arg(long, value_name = "BYTES|off", value_delimiter = ',', default_value = "off", value_parser = separation)]
     separation: Vec<SeparationArgument>,
+    /// How the workload reaches the servers: inside (in each server's process, as in the papers) or resp (clients outside of the
+    /// emulated cores send it by the Redis protocol)
+    #[arg(long, default_value = "inside", value_parser = ["inside", "resp"])]
+    through: String,
+    /// Requests that each client thread has under way at once [default: 1]
+    #[arg(long, value_name = "N")]
+    pipeline: Option<u32>,
     /// Length of each run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -74,6 +81,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let mut options = LabOptions::new(workload, profile, policies, arguments.seconds)?;
     options.rate = arguments.rate.as_deref().map(str::parse::<OfferedRate>).transpose()?;
     options.separations = arguments.separation.iter().map(|separation| separation.0).collect();
+    options.through = match (arguments.through.as_str(), arguments.pipeline) {
+        ("resp", pipeline) => Through::Resp { pipeline: pipeline.unwrap_or(1) },
+        (_, None) => Through::Inside,
+        (_, Some(_)) => bail!("--pipeline is for --through resp: inside a server nothing is sent"),
+    };
     options.colocated = arguments.colocated;
     options.threads = arguments.threads;
     options.keys = arguments.keys;

@@ -2,14 +2,14 @@
 //!
 //! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
 //! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
-//! `colocated N` and `stop` on standard input. Whoever started it ends it by a signal, at any time; a [supervisor](crate::supervisor) is
-//! told how it is.
+//! `colocated N` and `stop` on standard input; without a workload it counts what clients ask for between `start` and the first `stop`.
+//! Whoever started it ends it by a signal, at any time; a [supervisor](crate::supervisor) is told how it is.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
@@ -101,8 +101,8 @@ pub(crate) struct Arguments {
     /// Print records as JSON lines: `-` for standard output
     #[arg(long, value_name = "FILE", help_heading = "Lab")]
     records: Option<PathBuf>,
-    /// Begin the workload when the line `start` comes on standard input, end at `stop`
-    #[arg(long, requires = "workload", help_heading = "Lab")]
+    /// Begin the workload when the line `start` comes on standard input, end at `stop`; without --workload it is what clients ask for
+    #[arg(long, help_heading = "Lab")]
     wait_for_start: bool,
 }
 
@@ -124,6 +124,9 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
         read_lines(sender.clone());
     }
     options.clients = arguments.clients(&config, sender)?;
+    if arguments.wait_for_start && workload.is_none() && options.clients.is_none() {
+        bail!("--wait-for-start waits for a workload: give --workload or --clients");
+    }
     // Nobody watches a workload unless told so; under the lab there are many servers on one machine.
     if workload.is_some() && !config.is_said("http.listen") {
         options.http = None;
@@ -134,7 +137,8 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if let Some(workload) = &workload {
         load(&daemon, workload)?;
     }
-    tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned() }));
+    let clients = daemon.listening().and_then(|listening| listening.addresses.first()).map(ToString::to_string);
+    tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned(), clients }));
     supervisor.tell(&format!("READY=1\nSTATUS={}", whom_it_serves(&daemon)));
     let watcher = supervisor.watch(look_of(&daemon))?;
     let mut ends = arguments.wait_for_start && wait_for(&told, &daemon, "start")? == Heard::End;
@@ -145,6 +149,10 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
         if sink.is_none() && !ends {
             println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
         }
+    } else if arguments.wait_for_start && !ends {
+        let (counted, heard) = watch_clients(&daemon, name, &told)?;
+        tell(Record::Final(counted));
+        ends = heard == Heard::End;
     }
     if !ends {
         wait_for(&told, &daemon, "stop")?;
@@ -375,6 +383,29 @@ fn drive(daemon: &Daemon, mut workload: WorkloadOptions, told: &Receiver<Told>) 
     Ok((running.join().context("the workload failed")?, sums, ends))
 }
 
+/// Counts what clients ask for from now until `stop`.
+fn watch_clients(daemon: &Daemon, server: String, told: &Receiver<Told>) -> Result<(Final, Heard)> {
+    let (began, usage) = (Instant::now(), ProcessUsage::now());
+    let written_before = daemon.store().counters().user_bytes();
+    let before = daemon.begin_requests().context("no clients are served")?;
+    let heard = wait_for(told, daemon, "stop")?;
+    let (sums, seconds) = (daemon.sums(), began.elapsed().as_secs_f64());
+    let asked = daemon.requests().unwrap_or_default().since(&before);
+    let bytes_user = daemon.store().counters().user_bytes().saturating_sub(written_before);
+    let progress = asked.progress();
+    let counted = Final {
+        ops: progress.ops,
+        reads: progress.reads,
+        writes: progress.writes,
+        missed: asked.missed,
+        seconds,
+        bytes_user,
+        bytes_device: usage.bytes_device_until(&ProcessUsage::now(), bytes_user).ok(),
+        ..of_sums(server, sums)
+    };
+    Ok((counted, heard))
+}
+
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -450,12 +481,22 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         Some((kind.name().to_owned(), latency))
     });
     Final {
-        server,
         ops: done.counts.total(),
         reads: done.counts.reads(),
         writes: done.counts.writes(),
         missed: done.missed,
         seconds: done.seconds,
+        latency_us: latency_us.collect(),
+        bytes_user: done.bytes_user,
+        bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
+        ..of_sums(server, sums)
+    }
+}
+
+/// What the server itself knows of a run.
+fn of_sums(server: String, sums: Sums) -> Final {
+    Final {
+        server,
         stall_ms: sums.stall_ms,
         stalls: sums.stalls_ms,
         energy_joules: sums.energy.total_joules,
@@ -468,10 +509,8 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         fallbacks: sums.fallbacks,
         network_bytes_sent: sums.network_bytes_sent,
         network_bytes_received: sums.network_bytes_received,
-        latency_us: latency_us.collect(),
-        bytes_user: done.bytes_user,
-        bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
         l0_max: sums.l0_tables_max,
         core_failures: sums.core_failures,
+        ..Final::default()
     }
 }

@@ -37,6 +37,7 @@ use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
+use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
 
 /// Time between two samples: the papers' monitors take one a second.
@@ -288,6 +289,20 @@ impl Daemon {
         if let Some(sampler) = &self.sampler {
             sampler.align();
         }
+    }
+
+    /// As [`begin_workload`](Self::begin_workload), where the workload is what clients ask for from now on. Returns what they have asked
+    /// for before; `None` where no clients are served.
+    pub fn begin_requests(&self) -> Option<Requests> {
+        let service = Arc::clone(self.service()?);
+        let before = Requests::of(&service);
+        self.begin_workload(move || Requests::of(&service).progress());
+        Some(before)
+    }
+
+    /// What clients have asked for since the start; `None` where none are served.
+    pub fn requests(&self) -> Option<Requests> {
+        self.service().map(|service| Requests::of(service))
     }
 
     /// Makes `count` co-located threads compete for this server's cores.

@@ -2,7 +2,7 @@
 //!
 //! The order of a run is: one [`Ready`]; then, after the line `start` on the server's standard input, a [`Sample`] each
 //! second and a [`Job`] for every finished compaction that the server owns; one [`Final`] when the workload's seconds
-//! are over. The server keeps working for others until it reads `stop` or the end of its standard input.
+//! are over, or, where the workload is what clients ask for, at the first `stop`. The server keeps working for others until it reads `stop` or the end of its standard input.
 //!
 //! All times are seconds since `start` on the server's own clock, all sizes bytes, all energies joules. A reader
 //! ignores fields it does not know, so that servers may add some. This file depends on serde alone.
@@ -32,6 +32,9 @@ pub struct Ready {
     pub server: String,
     /// The address others join at, such as `127.0.0.1:41231`.
     pub listen: String,
+    /// The address of clients; none where none are served over TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<String>,
 }
 
 /// The load of a server over one second.

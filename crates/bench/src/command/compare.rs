@@ -162,7 +162,7 @@ impl ComparedRound {
         Ratios {
             ops_per_s: ratio(|report| Some(report.ops_per_s)),
             cpu_us_per_op: ratio(|report| report.cpu_us_per_op),
-            stall_ms: ratio(|report| Some(report.stall_ms)),
+            stall_ms: ratio(|report| report.stall_ms),
             war: ratio(|report| report.war),
             sar: ratio(|report| report.sar),
             sar_at_end: ratio(|report| report.sar_at_end),

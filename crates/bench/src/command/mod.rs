@@ -10,11 +10,12 @@ mod options;
 mod report;
 mod run;
 mod samples;
+mod served;
 mod table;
 
 pub use compare::{CHILD_FLAG, ComparedRound, Comparison, Ratios, run_child, run_compare};
 pub use options::{BenchOptions, DEFAULT_ROUNDS};
-pub use report::BenchReport;
+pub use report::{BenchReport, ServerFigures};
 pub use run::{BenchProgress, run_bench};
 pub use samples::Sample;
 pub use table::{comparison_table, report_table};

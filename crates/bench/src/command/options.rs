@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::cores::CoreLimit;
+use crate::target::resp::{ServerOptions, check_workload};
 use crate::target::{StoreSettings, TargetKind};
 use crate::workload::{Preload, WorkloadOptions};
 use crate::{Error, Result};
@@ -20,6 +21,8 @@ pub struct BenchOptions {
     pub workload: WorkloadOptions,
     /// What to run it against. Default `engine`.
     pub target: TargetKind,
+    /// Of the target `resp`: the server. Default none.
+    pub server: Option<ServerOptions>,
     /// Where the store is; empty or missing unless `use_existing`. Default none: a temporary directory, removed afterwards.
     /// The store in a directory that is named here stays.
     pub dir: Option<PathBuf>,
@@ -38,6 +41,7 @@ impl Default for BenchOptions {
         Self {
             workload: WorkloadOptions::default(),
             target: TargetKind::default(),
+            server: None,
             dir: None,
             use_existing: false,
             store: StoreSettings::default(),
@@ -58,6 +62,7 @@ impl BenchOptions {
     pub fn validate(&self) -> Result<()> {
         self.workload.validate()?;
         self.store.validate_for(self.target)?;
+        self.validate_server()?;
         if !(0.0..=Self::MAX_SETTLE_SECONDS).contains(&self.settle_seconds) {
             let (seconds, most) = (self.settle_seconds, Self::MAX_SETTLE_SECONDS);
             return Err(Error::options(format!("settle-seconds is {seconds}; it must be between 0 and {most}")));
@@ -71,13 +76,44 @@ impl BenchOptions {
         if self.use_existing && self.workload.updates_before_percent.is_some() {
             return Err(Error::options("updates-before updates what was loaded, and with use-existing nothing is"));
         }
-        if self.use_existing && self.dir.is_none() {
+        if self.use_existing && self.dir.is_none() && self.server.is_none() {
             return Err(Error::options("use-existing needs dir: where is the store?"));
         }
         if self.workload.preload == Preload::Existing && !self.use_existing {
             return Err(Error::options("to run on a store that is there, set use-existing and dir"));
         }
         Ok(())
+    }
+
+    fn validate_server(&self) -> Result<()> {
+        let Some(server) = &self.server else {
+            return match self.target {
+                TargetKind::Resp => Err(Error::options("the target resp needs a server: resp://HOST:PORT")),
+                _ => Ok(()),
+            };
+        };
+        if self.target != TargetKind::Resp {
+            return Err(Error::options(format!("{} runs in this process and asks no server", self.target)));
+        }
+        server.validate()?;
+        check_workload(self.workload.workload)?;
+        if self.workload.rate_ops_per_s.is_some() && server.pipeline > 1 {
+            return Err(Error::options(
+                "with a rate each operation is sent when it is due, one at a time on a connection: leave pipeline at 1, and give as many \
+                 threads as may wait at once",
+            ));
+        }
+        let not_ours = |name: &str| {
+            Err(Error::options(format!("{name} is for stores that are opened here; a server has its own settings")))
+        };
+        match self {
+            Self { dir: Some(_), .. } => not_ours("dir"),
+            Self { cores: Some(_), .. } => not_ours("cores"),
+            Self { store, .. } if *store != StoreSettings::for_target(TargetKind::Resp, store.profile, None) => {
+                not_ours("what is set of the store")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The same run against a mark: `baseline` with the sizes that suit it, the durability of our store, and the rest as it is. The
@@ -100,6 +136,11 @@ impl BenchOptions {
 
     /// As [`BenchOptions::validate`], for `rounds` rounds of this run of our store beside that of `baseline`.
     pub fn validate_comparison(&self, baseline: &BenchOptions, rounds: u32) -> Result<()> {
+        if [self.target, baseline.target].contains(&TargetKind::Resp) {
+            return Err(Error::options(
+                "a comparison opens both stores itself; run servers one after the other, each with target",
+            ));
+        }
         self.validate()?;
         baseline.validate()?;
         if self.target != TargetKind::Engine || baseline.target == TargetKind::Engine {

@@ -7,7 +7,31 @@ use serde::{Deserialize, Serialize};
 use super::{BenchOptions, Sample};
 use crate::driver::LatencySummary;
 use crate::target::TargetKind;
+use crate::target::resp::ServerAddress;
 use crate::workload::Workload;
+
+/// The server that a run asked, and what it told of itself. What it did not tell is null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerFigures {
+    /// Where it is.
+    pub address: ServerAddress,
+    /// `ecotone`, `redis`, `kvrocks`, `valkey`, `dragonfly` or `unknown`.
+    pub kind: String,
+    /// Its version; empty of an unknown one.
+    pub version: String,
+    /// Connections that asked, one for each thread.
+    pub connections: u32,
+    /// Requests under way on each at once.
+    pub pipeline: u32,
+    /// What its process had resident in memory at the end, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Joules of the measured part, idle power included; what it left to compact is not in it.
+    pub energy_joules: Option<f64>,
+    /// Where these come from: `rapl`, `hwmon` or `model`.
+    pub energy_source: Option<String>,
+    /// Energy per operation (EpO) in microjoules.
+    pub epo_uj: Option<f64>,
+}
 
 /// What one run found. A figure that is not to be had is null, and `unavailable` says why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +57,7 @@ pub struct BenchReport {
     /// Latencies by kind, in microseconds. With a rate: from when the operation was due, so waiting behind a stalled store counts.
     pub latency_us: BTreeMap<String, LatencySummary>,
     /// Time in which the store slowed or stopped its writers, in milliseconds.
-    pub stall_ms: f64,
+    pub stall_ms: Option<f64>,
     /// Bytes of keys and values that the measured part put.
     pub bytes_user: u64,
     /// Bytes that the process sent to storage for it, as the kernel counts them (see
@@ -61,14 +85,16 @@ pub struct BenchReport {
     /// milliseconds.
     pub paced_ms: Option<u64>,
     /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
-    /// compact is its cost too.
-    pub cpu_seconds: f64,
+    /// compact is its cost too. Of a server those of its process.
+    pub cpu_seconds: Option<f64>,
     /// `cpu_seconds` by `ops`, in microseconds.
     pub cpu_us_per_op: Option<f64>,
     /// The most memory the process held at once from the begin of the measured part, in bytes.
     pub rss_max_bytes: Option<u64>,
     /// How long the store took to settle after the measured part.
     pub settle_seconds: f64,
+    /// The server that was asked; null where the store was opened in this process.
+    pub server: Option<ServerFigures>,
     /// The measured part over time: a sample a second, at most 3600.
     pub samples: Vec<Sample>,
     /// Why a figure is null, or less than it says, by its name.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::cores::CoreLimit;
 use super::samples::{Samples, Summary};
+use super::served::run_served;
 use super::{BenchOptions, BenchReport};
 use crate::driver::{Driver, Outcome, Phase, RunSnapshot};
 use crate::measure::{Measured, ProcessUsage, directory_bytes};
@@ -15,7 +16,7 @@ use crate::workload::{OperationKind, Preload, Workload};
 use crate::{Error, Result};
 
 /// How often a run tells how far it is.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,9 @@ pub enum BenchProgress {
 /// [`Error::Options`] before anything was written; else what the target or the file system said.
 pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress)) -> Result<BenchReport> {
     options.validate()?;
+    if let Some(server) = &options.server {
+        return run_served(options, server, progress);
+    }
     let _limit = options.cores.map(CoreLimit::begin).transpose()?;
     let (directory, _temporary) = directory(options)?;
     let target = target::open(options.target, &directory, options.use_existing, &options.store)?;
@@ -148,7 +152,7 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         ops_by_kind: by_kind().map(|kind| (kind.name().to_owned(), outcome.counts.of(kind))).collect(),
         missed: outcome.missed,
         latency_us: by_kind().filter_map(|kind| Some((kind.name().to_owned(), outcome.latency_us(kind)?))).collect(),
-        stall_ms: outcome.stall_ms,
+        stall_ms: Some(outcome.stall_ms),
         bytes_user: outcome.bytes_user,
         bytes_device,
         war,
@@ -160,10 +164,11 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         relocated_bytes: Some(relocated_bytes),
         relocation_cpu_share,
         paced_ms: Some(paced_ms),
-        cpu_seconds,
+        cpu_seconds: Some(cpu_seconds),
         cpu_us_per_op,
         rss_max_bytes,
         settle_seconds: end.settling.as_secs_f64(),
+        server: None,
         samples,
         unavailable: reasons.0,
     }
@@ -171,15 +176,15 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
 
 /// Reasons by the name of the figure.
 #[derive(Default)]
-struct Reasons(BTreeMap<String, String>);
+pub(super) struct Reasons(pub(super) BTreeMap<String, String>);
 
 impl Reasons {
-    fn keep<T>(&mut self, figure: &str, measured: Measured<T>) -> Option<T> {
+    pub(super) fn keep<T>(&mut self, figure: &str, measured: Measured<T>) -> Option<T> {
         measured.map_err(|reason| self.0.insert(figure.to_owned(), reason)).ok()
     }
 }
 
-fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
+pub(super) fn war(bytes_device: Option<u64>, bytes_user: u64) -> Measured<f64> {
     let written = bytes_device.ok_or("there is no bytes_device")?;
     if bytes_user == 0 {
         return Err("the workload wrote nothing".into());

@@ -14,7 +14,13 @@ pub fn report_table(report: &BenchReport) -> String {
         let _ = writeln!(text, "{name:<22}{value}");
     };
     line("workload", format!("{} on {}", report.workload, report.target));
-    line("store", layout(&report.options.store));
+    match &report.server {
+        None => line("store", layout(&report.options.store)),
+        Some(server) => {
+            line("server", format!("{} {} at {}", server.kind, server.version, server.address));
+            line("connections", format!("{}, each with {} under way", server.connections, server.pipeline));
+        }
+    }
     line("operations", format!("{} in {:.2} s", grouped(report.ops), report.seconds));
     if let Some(entries) = report.scan_entries {
         line("entries per seek", grouped(u64::from(entries)));
@@ -34,7 +40,7 @@ pub fn report_table(report: &BenchReport) -> String {
         );
         line(&format!("latency of {kind}"), times);
     }
-    line("stalled", format!("{:.0} ms", report.stall_ms));
+    line("stalled", known(report.stall_ms.map(|ms| format!("{ms:.0} ms"))));
     line("user data written", bytes(report.bytes_user));
     line("written to device", known(report.bytes_device.map(bytes)));
     line("write amplification", known(report.war.map(ratio)));
@@ -48,9 +54,15 @@ pub fn report_table(report: &BenchReport) -> String {
         line("  writers rested", known(report.paced_ms.map(|ms| format!("{ms} ms"))));
         line("  processor time", known(report.relocation_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
     }
-    line("processor time", format!("{:.2} s", report.cpu_seconds));
+    line("processor time", known(report.cpu_seconds.map(|seconds| format!("{seconds:.2} s"))));
     line("  per operation", known(report.cpu_us_per_op.map(|us| format!("{us:.2} us"))));
     line("memory peak", known(report.rss_max_bytes.map(bytes)));
+    if let Some(server) = &report.server {
+        line("memory at the end", known(server.memory_bytes.map(bytes)));
+        let source = server.energy_source.as_deref().unwrap_or("unknown source");
+        line("energy", known(server.energy_joules.map(|joules| format!("{joules:.2} J ({source})"))));
+        line("  per operation", known(server.epo_uj.map(|uj| format!("{uj:.1} uJ"))));
+    }
     if report.missed > 0 {
         line("found nothing", format!("{} reads", grouped(report.missed)));
     }

@@ -9,17 +9,22 @@ use ecotone_policy::duty::{Duty, DutyObserver};
 
 use super::clock::MonotonicClock;
 use super::counters::{LiveKeys, OperationCounts, ThreadCounters};
+use super::in_flight::InFlight;
 use super::outcome::{LiveData, Outcome, Sum};
 use super::pacing::Schedule;
 use super::thread::{Executor, Limits, Shared, ThreadOutcome, run};
 use super::{Phase, RunSnapshot};
 use crate::measure::{ProcessUsage, reset_rss_peak};
 use crate::target::{STALL_SAMPLE_INTERVAL, Target};
-use crate::workload::{Generator, KeyShape, Preload, ValuePool, Workload, WorkloadOptions};
+use crate::workload::{Generator, KeyShape, Operation, Preload, ValuePool, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
 /// How long a store may take to settle after its load.
 const SETTLE_LIMIT: Duration = Duration::from_secs(300);
+
+/// How many operations a thread has under way before the measured part, where the target has sessions: nobody waits for a network
+/// then.
+const UNMEASURED_PIPELINE: u32 = 64;
 
 const PHASES: [Phase; 5] = [Phase::Loading, Phase::Updating, Phase::Settling, Phase::Measuring, Phase::Finished];
 
@@ -163,26 +168,35 @@ impl Conductor {
     }
 
     fn load_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
-        let mut outcome = ThreadOutcome::default();
-        let mut executor = Executor::new(shared);
-        for operation in Generator::preload(&self.options, thread, self.options.threads) {
-            if self.stopped() {
-                break;
-            }
-            executor.execute(&operation, &mut outcome)?;
+        let operations = Generator::preload(&self.options, thread, self.options.threads);
+        self.carry_out(shared, operations, || {
             self.loaded.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(outcome)
+        })
     }
 
     fn update_share(&self, shared: &Shared<'_>, thread: u32) -> Result<ThreadOutcome> {
+        self.carry_out(shared, Generator::updates_before(&self.options, thread, self.options.threads), || ())
+    }
+
+    /// Carries out what is not measured, until the end or a stop.
+    fn carry_out(
+        &self,
+        shared: &Shared<'_>,
+        operations: impl Iterator<Item = Operation>,
+        done: impl Fn(),
+    ) -> Result<ThreadOutcome> {
         let mut outcome = ThreadOutcome::default();
+        if let Some(mut in_flight) = InFlight::of(shared, UNMEASURED_PIPELINE)? {
+            in_flight.carry_out(operations, &mut outcome, done)?;
+            return Ok(outcome);
+        }
         let mut executor = Executor::new(shared);
-        for operation in Generator::updates_before(&self.options, thread, self.options.threads) {
+        for operation in operations {
             if self.stopped() {
                 break;
             }
             executor.execute(&operation, &mut outcome)?;
+            done();
         }
         Ok(outcome)
     }

@@ -13,6 +13,7 @@
 mod clock;
 mod conductor;
 mod counters;
+mod in_flight;
 mod outcome;
 mod pacing;
 mod thread;

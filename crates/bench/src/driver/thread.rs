@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 
 use super::clock::Clock;
 use super::counters::{LiveKeys, ThreadCounters};
+use super::in_flight::{InFlight, run_in_flight};
 use super::pacing::Schedule;
 use crate::Result;
 use crate::target::Target;
@@ -39,7 +40,7 @@ pub(super) struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    fn mark(&self, key: u64, outcome: &mut ThreadOutcome) {
+    pub(super) fn mark(&self, key: u64, outcome: &mut ThreadOutcome) {
         if key >= self.keys {
             outcome.inserted += 1;
         } else if let Some(live) = self.live {
@@ -81,6 +82,9 @@ pub(super) fn run(
     counters: &ThreadCounters,
     clock: &impl Clock,
 ) -> Result<ThreadOutcome> {
+    if let Some(in_flight) = InFlight::of(shared, shared.target.pipeline())? {
+        return run_in_flight(shared, in_flight, generator, schedule, limits, counters, clock);
+    }
     let mut outcome = ThreadOutcome::default();
     let mut executor = Executor::new(shared);
     let mut done = 0;
@@ -107,9 +111,7 @@ pub(super) fn run(
         executor.execute(&operation, &mut outcome)?;
         outcome.ended_ns = clock.now_ns();
         let kind = operation.kind();
-        outcome.latencies[kind.index()]
-            .get_or_insert_with(new_latencies)
-            .saturating_record(outcome.ended_ns.saturating_sub(begin_ns));
+        outcome.timed(kind, outcome.ended_ns.saturating_sub(begin_ns));
         counters.count(kind);
         counters.show(outcome.bytes_user, outcome.inserted);
         done += 1;
@@ -121,7 +123,7 @@ pub(super) fn run(
 }
 
 /// Waits until an operation is due. Returns `false` when the thread shall end instead.
-fn wait(shared: &Shared<'_>, limits: Limits, clock: &impl Clock, due_ns: u64) -> bool {
+pub(super) fn wait(shared: &Shared<'_>, limits: Limits, clock: &impl Clock, due_ns: u64) -> bool {
     while clock.now_ns() < due_ns {
         if shared.stop.load(Ordering::Relaxed) || limits.follows && shared.leaders_done.load(Ordering::Relaxed) {
             return false;
@@ -172,7 +174,11 @@ impl<'a> Executor<'a> {
 }
 
 impl ThreadOutcome {
-    fn wrote(&mut self, key_bytes: usize, value_bytes: u32) {
+    pub(super) fn timed(&mut self, kind: OperationKind, latency_ns: u64) {
+        self.latencies[kind.index()].get_or_insert_with(new_latencies).saturating_record(latency_ns);
+    }
+
+    pub(super) fn wrote(&mut self, key_bytes: usize, value_bytes: u32) {
         self.puts += 1;
         self.value_bytes_written += u64::from(value_bytes);
         self.bytes_user += key_bytes as u64 + u64::from(value_bytes);

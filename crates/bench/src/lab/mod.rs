@@ -8,9 +8,11 @@
 //! makes (processes, cgroups, stores) is gone when it ends, also by an error or Ctrl-C. Every wait is bounded by
 //! [`Patience`]. Energy in a report is what servers computed from their model, and says so.
 //!
-//! Threads: the lab runs on the caller's thread; one thread for each server reads its output.
+//! Threads: the lab runs on the caller's thread; one thread for each server reads its output. Where the workload goes through the
+//! protocol, each server has client threads in this process, outside of all emulated cores.
 
 mod cgroups;
+mod clients;
 mod colocated;
 mod emulation;
 mod error;
@@ -36,7 +38,7 @@ pub use error::LabError;
 pub use host::Host;
 pub(crate) use model_errors::job_errors;
 pub use model_errors::{COUNTED_FROM_TRAININGS, ModelErrors};
-pub use options::{LabOptions, OfferedRate, Patience};
+pub use options::{LabOptions, OfferedRate, Patience, Through};
 pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
@@ -80,7 +82,9 @@ pub fn run_lab_on(
         colocated_threads: options.colocated,
         seconds: options.seconds,
     };
-    let emulated = options.profile.scaled_to(host.cores, demand)?;
+    let share = options.through.servers_host_share();
+    let mut emulated = options.profile.scaled_to(host.cores * share, demand)?;
+    emulated.host_share *= share;
     let interruption = Interruption::listen();
     let place = Place::make(options, host.cores)?;
 
@@ -131,6 +135,7 @@ pub fn run_lab_on(
         colocated: options.colocated,
         emulated,
         stores: place.stores_text(),
+        through: options.through.name().to_owned(),
         runs,
         calibration,
         warnings,

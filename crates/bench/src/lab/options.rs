@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, str::FromStr, time::Duration};
 use ecotone_policy::policy::PolicyName;
 
 use super::{LabError, Profile};
+use crate::target::resp::{ServerOptions, check_workload};
 use crate::workload::Workload;
 
 /// Most co-located threads: twice the cores of the papers' largest server.
@@ -34,6 +35,8 @@ pub struct LabOptions {
     pub keys: Option<u64>,
     /// Seed of the workload, the same for every policy.
     pub seed: u64,
+    /// How the workload reaches the servers.
+    pub through: Through,
     /// Where logs, records and the report stay. Stores are removed after each run in any case.
     pub record: Option<PathBuf>,
     /// Where the servers' stores lie; none: in memory where they fit, else on the disk.
@@ -42,6 +45,41 @@ pub struct LabOptions {
     pub server_program: PathBuf,
     /// How long the lab waits for a server before it calls it hung.
     pub patience: Patience,
+}
+
+/// How the workload reaches the servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Through {
+    /// It runs inside each server's process, as in the papers.
+    #[default]
+    Inside,
+    /// Clients of the lab's own send it over TCP, by the Redis protocol.
+    Resp {
+        /// Requests that each client thread has under way at once.
+        pipeline: u32,
+    },
+}
+
+impl Through {
+    /// The share of the host that is left to the lab's clients, which run outside of the emulated cores. A request costs a client about
+    /// as much as it costs the server's thread.
+    pub const CLIENTS_HOST_SHARE: f64 = 0.2;
+
+    /// The name on the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Through::Inside => "inside",
+            Through::Resp { .. } => "resp",
+        }
+    }
+
+    /// The share of the host that the emulated cores may have.
+    pub(super) const fn servers_host_share(self) -> f64 {
+        match self {
+            Through::Inside => 1.0,
+            Through::Resp { .. } => 1.0 - Self::CLIENTS_HOST_SHARE,
+        }
+    }
 }
 
 /// The name of a run: the policy's, and behind a `+` the least length of a value that is kept apart, if any is.
@@ -136,6 +174,7 @@ impl LabOptions {
             threads: 1,
             keys: None,
             seed: 1,
+            through: Through::default(),
             record: None,
             stores: None,
             server_program: std::env::current_exe().map_err(LabError::io("cannot find the running program", "."))?,
@@ -184,6 +223,22 @@ impl LabOptions {
         }
         if self.keys == Some(0) {
             return Err(LabError::option("--keys", "must be at least 1"));
+        }
+        if let Through::Resp { pipeline } = self.through {
+            let option = |reason| LabError::option("--through resp", reason);
+            check_workload(self.workload).map_err(|error| option(error.to_string()))?;
+            if !(1..=ServerOptions::MAX_PIPELINE).contains(&pipeline) {
+                return Err(LabError::option(
+                    "--pipeline",
+                    format!("must be between 1 and {}", ServerOptions::MAX_PIPELINE),
+                ));
+            }
+            if pipeline > 1 && self.rate.is_some() {
+                return Err(LabError::option(
+                    "--pipeline",
+                    "with --rate each operation is sent when it is due: leave it at 1",
+                ));
+            }
         }
         if self.colocated > MAX_COLOCATED_THREADS {
             return Err(LabError::option("--colocated", format!("must be at most {MAX_COLOCATED_THREADS}")));

@@ -16,13 +16,15 @@ use ecotone_policy::policy::PolicyName;
 
 use super::{
     EmulatedCores, Emulation, LabError, LabOptions, PolicyRecording, Progress, ScaledProfile, ServerRecording, Tick,
+    clients::Clients,
     colocated::colocated_steps,
-    options::run_name,
+    options::{Through, run_name},
     process::Interruption,
     server_process::{Event, ServerProcess},
     summary::energy_sources,
 };
 use crate::record::{Outcome, Ready, Record};
+use crate::workload::WorkloadOptions;
 
 /// Records that may wait to be read by the lab before servers' pipes fill.
 const EVENT_QUEUE: usize = 1024;
@@ -31,6 +33,13 @@ const EVENT_QUEUE: usize = 1024;
 const MAX_STRANGE_LINES: usize = 100;
 /// How long the lab waits for an event before it looks at the clock and at the user's wish to stop.
 const LOOK_AROUND: Duration = Duration::from_millis(100);
+/// The same where the lab's clients are to be missed soon after their end.
+const LOOK_AT_CLIENTS: Duration = Duration::from_millis(10);
+/// The papers' keys and values.
+const KEY_BYTES: u32 = 16;
+const VALUE_BYTES: u32 = 1000;
+/// The block cache of a store without a limit of memory.
+const BLOCK_CACHE_BYTES: u64 = 64 << 20;
 /// Between two ticks of progress.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -85,6 +94,8 @@ pub(super) fn run(
 /// The servers of a run. Fields are dropped in this order: processes before the cores they run on.
 struct Federation<'a> {
     servers: Vec<Server>,
+    /// Of each server, where the workload goes through the protocol. After the servers: a client's wait ends with its server.
+    clients: Vec<Clients>,
     cores: Vec<EmulatedCores>,
     events: Receiver<(usize, Event)>,
     sender: SyncSender<(usize, Event)>,
@@ -116,6 +127,7 @@ impl<'a> Federation<'a> {
         let servers = Vec::new();
         Federation {
             servers,
+            clients: Vec::new(),
             cores: Vec::new(),
             events,
             sender,
@@ -142,14 +154,79 @@ impl<'a> Federation<'a> {
                 coordinator = self.servers[0].ready.as_ref().map(|ready| ready.listen.clone());
             }
         }
-        self.wait_until_ready(Instant::now() + patience)
+        self.wait_until_ready(Instant::now() + patience)?;
+        if let Through::Resp { pipeline } = self.plan.options.through {
+            self.connect(pipeline)?;
+            self.load(Instant::now() + patience)?;
+        }
+        Ok(())
+    }
+
+    /// Connects the lab's clients to all servers.
+    fn connect(&mut self, pipeline: u32) -> Result<(), LabError> {
+        for index in 0..self.servers.len() {
+            let address = self.servers[index].ready.as_ref().and_then(|ready| ready.clients.clone());
+            let address = address.ok_or_else(|| self.failure(index, "serves no clients"))?;
+            let clients = Clients::connect(&address, pipeline, self.workload(index));
+            self.clients.push(clients.map_err(|error| self.failure(index, &error.to_string()))?);
+        }
+        Ok(())
+    }
+
+    /// Lets clients fill all stores at once, where the workload reads what it did not write.
+    fn load(&mut self, deadline: Instant) -> Result<(), LabError> {
+        for index in 0..self.clients.len() {
+            self.clients[index].fill().map_err(|error| self.failure(index, &error.to_string()))?;
+        }
+        for index in 0..self.clients.len() {
+            while !self.clients[index].has_filled() {
+                if Instant::now() >= deadline {
+                    return Err(self.failure(index, "is not loaded in time"));
+                }
+                self.take_event()?;
+            }
+            self.clients[index].filled().map_err(|error| self.failure(index, &format!("cannot be loaded: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// The workload of a server's clients.
+    fn workload(&self, index: usize) -> WorkloadOptions {
+        let (options, server) = (self.plan.options, &self.plan.emulated.servers[index]);
+        WorkloadOptions {
+            workload: options.workload,
+            keys: self.keys(),
+            key_bytes: KEY_BYTES,
+            value_bytes: VALUE_BYTES,
+            seconds: Some(options.seconds as f64),
+            threads: options.threads,
+            rate_ops_per_s: self.plan.ops_per_s.get(&server.name).copied(),
+            seed: self.seed(index),
+            ..WorkloadOptions::default()
+        }
+    }
+
+    fn keys(&self) -> u64 {
+        let (options, workload) = (self.plan.options, &self.plan.emulated.workload);
+        options.keys.unwrap_or(if options.preloads() { workload.keys_loaded } else { workload.keys_filled })
+    }
+
+    /// Servers must not write the same keys in the same order, or they would stall in step.
+    fn seed(&self, index: usize) -> u64 {
+        self.plan.options.seed.wrapping_add(index as u64)
     }
 
     fn start(&mut self, index: usize, coordinator: Option<&str>) -> Result<(), LabError> {
         let (plan, name) = (self.plan, &self.plan.emulated.servers[index].name);
         let log = plan.logs.join(format!("{name}.log"));
         let arguments = self.arguments(index, coordinator);
-        let process = ServerProcess::start(&plan.options.server_program, &arguments, log, index, self.sender.clone())?;
+        let variables = match plan.options.through {
+            Through::Inside => Vec::new(),
+            // As many threads for clients as the workload inside a server would have.
+            Through::Resp { .. } => vec![("ECOTONE_CLIENTS_LANES", plan.options.foreground_threads().to_string())],
+        };
+        let program = &plan.options.server_program;
+        let process = ServerProcess::start(program, &arguments, &variables, log, index, self.sender.clone())?;
         self.servers.push(Server {
             process,
             ready: None,
@@ -164,12 +241,11 @@ impl<'a> Federation<'a> {
     /// The command line of a server.
     fn arguments(&self, index: usize, coordinator: Option<&str>) -> Vec<OsString> {
         let (options, server) = (self.plan.options, &self.plan.emulated.servers[index]);
-        let workload = &self.plan.emulated.workload;
-        let keys = if options.preloads() { workload.keys_loaded } else { workload.keys_filled };
         let mut arguments: Vec<OsString> = vec!["serve".into()];
         let mut put = |key: &str, value: OsString| arguments.extend([key.into(), value]);
         put("--dir", self.plan.stores.join(&server.name).into());
-        put("--clients", "off".into());
+        let is_inside = options.through == Through::Inside;
+        put("--clients", if is_inside { "off" } else { "127.0.0.1:0" }.into());
         put("--listen", "127.0.0.1:0".into());
         put("--name", server.name.as_str().into());
         if let Some(address) = coordinator {
@@ -199,17 +275,22 @@ impl<'a> Federation<'a> {
         if self.plan.policy == PolicyName::LocalSplit {
             put("--store-option", format!("max_subcompactions={}", server.subcompactions).into());
         }
-        put("--workload", options.workload.name().into());
-        put("--keys", options.keys.unwrap_or(keys).to_string().into());
-        put("--key-bytes", "16".into());
-        put("--value-bytes", "1000".into());
-        put("--threads", options.threads.to_string().into());
-        if let Some(rate) = self.plan.ops_per_s.get(&server.name) {
-            put("--rate", format!("{rate:.1}").into());
+        if is_inside {
+            put("--workload", options.workload.name().into());
+            put("--keys", self.keys().to_string().into());
+            put("--key-bytes", KEY_BYTES.to_string().into());
+            put("--value-bytes", VALUE_BYTES.to_string().into());
+            put("--threads", options.threads.to_string().into());
+            if let Some(rate) = self.plan.ops_per_s.get(&server.name) {
+                put("--rate", format!("{rate:.1}").into());
+            }
+            put("--seconds", options.seconds.to_string().into());
+            put("--seed", self.seed(index).to_string().into());
+        } else {
+            // A server with clients takes a share of the host's memory unless told; one with the workload inside has this.
+            let memtables = store.memtable_count.map_or(2, u64::from) * store.memtable_bytes.unwrap_or(64 << 20);
+            put("--memory-limit", (BLOCK_CACHE_BYTES + memtables).to_string().into());
         }
-        put("--seconds", options.seconds.to_string().into());
-        // Servers must not write the same keys in the same order, or they would stall in step.
-        put("--seed", options.seed.wrapping_add(index as u64).to_string().into());
         arguments.push("--wait-for-start".into());
         arguments.extend(["--records".into(), "-".into()]);
         arguments
@@ -234,6 +315,9 @@ impl<'a> Federation<'a> {
             server.process.say("start");
             server.last_heard = begin;
         }
+        for index in 0..self.clients.len() {
+            self.clients[index].start().map_err(|error| self.failure(index, &error.to_string()))?;
+        }
         let end = begin + Duration::from_secs(options.seconds) + options.patience.final_record;
         let mut steps = colocated_steps(options.seconds, options.colocated).into_iter().skip(1).peekable();
         let mut next_tick = begin + TICK;
@@ -247,6 +331,7 @@ impl<'a> Federation<'a> {
             if now >= end {
                 return Err(self.failure(slow, "hangs: its workload is over and there is no final record"));
             }
+            self.end_clients()?;
             while let Some((_, threads)) = steps.next_if(|(at_s, _)| (now - begin).as_secs_f64() >= *at_s) {
                 if let Some(index) = options.profile.colocated_server() {
                     self.servers[index].process.say(&format!("colocated {threads}"));
@@ -257,6 +342,24 @@ impl<'a> Federation<'a> {
                 progress.second(&self.tick((now - begin).as_secs_f64()));
             }
             self.take_event()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the servers whose clients have ended: they then sum up.
+    fn end_clients(&mut self) -> Result<(), LabError> {
+        for index in 0..self.clients.len() {
+            match self.clients[index].ended() {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.servers[index].process.say("stop");
+                }
+                Err(error) => {
+                    // That it has ended, and why, says more than that its clients lost it.
+                    self.take_event()?;
+                    return Err(self.failure(index, &format!("lost its clients: {error}")));
+                }
+            }
         }
         Ok(())
     }
@@ -325,7 +428,8 @@ impl<'a> Federation<'a> {
         if self.interruption.wanted() {
             return Err(LabError::Interrupted);
         }
-        let (index, event) = match self.events.recv_timeout(LOOK_AROUND) {
+        let look_around = if self.clients.is_empty() { LOOK_AROUND } else { LOOK_AT_CLIENTS };
+        let (index, event) = match self.events.recv_timeout(look_around) {
             Ok(event) => event,
             // Never disconnected: `self.sender` lives.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
@@ -341,6 +445,13 @@ impl<'a> Federation<'a> {
                 Record::Ready(ready) => server.ready = Some(ready),
                 // What is done for others after the workload is no part of the measurement.
                 _ if server.finished() => {}
+                Record::Final(sums) if index < self.clients.len() => {
+                    let (sums, warning) = self.clients[index].complete(sums);
+                    let (name, policy) = (&server.recording.server, self.plan.name());
+                    self.warnings
+                        .extend(warning.map(|warning| format!("server {name} under policy {policy}: {warning}")));
+                    server.recording.add(Record::Final(sums));
+                }
                 record => server.recording.add(record),
             },
             Event::Line(line) => {

@@ -47,18 +47,24 @@ pub(super) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `program` with `arguments`, its errors going to the file `log`; what it prints arrives in `events` as
+    /// Starts `program` with `arguments` and environment `variables`, its errors going to the file `log`; what it prints arrives in `events` as
     /// `(index, event)`. The thread that calls this must live as long as the server should.
     pub(super) fn start(
         program: &Path,
         arguments: &[OsString],
+        variables: &[(&str, String)],
         log: PathBuf,
         index: usize,
         events: SyncSender<(usize, Event)>,
     ) -> Result<ServerProcess, LabError> {
         let log_file = File::create(&log).map_err(LabError::io("cannot make log", &log))?;
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log_file);
+        command
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log_file);
         process::bind_to_this_thread(&mut command);
         let mut child = command.spawn().map_err(LabError::io("cannot start server program", program))?;
         let input = child.stdin.take();

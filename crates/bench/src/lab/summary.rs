@@ -30,6 +30,9 @@ pub struct LabReport {
     /// Where the stores lay: `memory (/dev/shm)` or a directory.
     #[serde(default)]
     pub stores: String,
+    /// How the workload reached the servers: `inside` their processes, or as clients through `resp`.
+    #[serde(default)]
+    pub through: String,
     /// One run for each policy and each length of values that are kept apart, in the order asked for.
     pub runs: Vec<PolicyRun>,
     /// The saturation run of `local` that `rate: N%` was measured with.

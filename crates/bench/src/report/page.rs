@@ -269,13 +269,19 @@ impl Page {
         } else {
             ""
         };
+        let through = match report.through.as_str() {
+            "resp" => {
+                " Clients outside of the emulated cores sent the workload by the Redis protocol; what they used is in no server's joules."
+            }
+            _ => "",
+        };
         self.figure(
             "Emulated servers",
             "",
             &tables::servers(report).html(),
             &format!(
                 "Each core is a cgroup around one busy thread. {scale} If every core that can be busy is busy, they use {:.0} % of \
-                 the host. Each store, in {}: {}.{separated} Servers exchanged {} in all runs, counted at both ends.",
+                 the host. Each store, in {}: {}.{separated}{through} Servers exchanged {} in all runs, counted at both ends.",
                 emulated.host_share * 100.0,
                 escaped(&report.stores),
                 escaped(&tables::store(report)),

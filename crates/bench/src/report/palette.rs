@@ -53,6 +53,7 @@ pub(super) fn target(kind: TargetKind) -> Colour {
         TargetKind::Engine => Colour(0x16, 0x96, 0x5f),
         TargetKind::Rocksdb => Colour(0x64, 0x74, 0x8b),
         TargetKind::RocksdbBlob => Colour(0xe8, 0x7d, 0x0d),
+        TargetKind::Resp => Colour(0x25, 0x63, 0xeb),
     }
 }
 

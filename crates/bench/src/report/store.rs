@@ -87,7 +87,7 @@ fn table(reports: &[BenchReport]) -> Table {
             store.separation_min_bytes.map_or_else(|| "none".to_owned(), |bytes| format!("from {bytes} B")),
             store.durability.name().to_owned(),
             grouped(report.ops_per_s),
-            seconds(report.stall_ms),
+            report.stall_ms.map_or_else(|| "-".to_owned(), seconds),
             ratio(report.cpu_us_per_op),
             ratio(report.war),
             ratio(report.war_steady),

@@ -1,11 +1,13 @@
 //! What a workload runs against.
 //!
-//! All targets are opened with one kind of [`StoreSettings`], turned into one `ecotone_engine::StoreOptions`; the bare ones map these
-//! to RocksDB's options as the engine does, and a test compares what RocksDB then wrote down as its options.
+//! Stores are opened with one kind of [`StoreSettings`], turned into one `ecotone_engine::StoreOptions`; the bare ones map these
+//! to RocksDB's options as the engine does, and a test compares what RocksDB then wrote down as its options. A server ([`resp`]) was
+//! opened by somebody else.
 //!
 //! Threads: a target is shared by all threads of a driver; every method may be called from any of them at once.
 
 mod engine;
+pub mod resp;
 mod rocksdb;
 mod settings;
 mod settle;
@@ -67,6 +69,57 @@ pub trait Target: Send + Sync {
 
     /// The directory that holds all of the target's files; none for a target in memory.
     fn directory(&self) -> Option<&Path>;
+
+    /// A way to the target for the calling thread alone, on which operations may be under way; none where each call above returns when
+    /// the operation is done.
+    fn session(&self) -> Result<Option<Box<dyn Session>>> {
+        Ok(None)
+    }
+
+    /// How many operations a measured thread has under way at once, at least 1; more than 1 only with sessions.
+    fn pipeline(&self) -> u32 {
+        1
+    }
+}
+
+/// An operation that is begun now and answered later.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Write a value.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// Read a value.
+    Get {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Read a value and write another in its place.
+    ReadModifyWrite {
+        /// The key.
+        key: &'a [u8],
+        /// The new value.
+        value: &'a [u8],
+    },
+}
+
+/// A thread's own way to a target. Operations end in the order in which they were begun. After an error it is of no more use.
+pub trait Session {
+    /// Begins an operation. `is_alone`: no other is begun before this one has ended, so that the write of a read-modify-write waits for
+    /// its read; else both are sent together.
+    fn begin(&mut self, request: Request<'_>, is_alone: bool) -> Result<()>;
+
+    /// Waits for the end of the oldest operation. Returns whether its key was there; of a put, `true`.
+    fn finish(&mut self) -> Result<bool>;
+
+    /// Whether [`Session::finish`] would most likely return at once.
+    fn is_answered(&self) -> Result<bool>;
+
+    /// Bytes of operations that are begun and not sent yet.
+    fn unsent_bytes(&self) -> usize;
 }
 
 /// What moving values out of garbage has cost.
@@ -95,6 +148,7 @@ pub fn open(kind: TargetKind, directory: &Path, existing: bool, settings: &Store
     Ok(match kind {
         TargetKind::Engine => Arc::new(EngineTarget::open(directory, existing, settings)?),
         TargetKind::Rocksdb | TargetKind::RocksdbBlob => Arc::new(RocksdbTarget::open(directory, existing, settings)?),
+        TargetKind::Resp => return Err(crate::Error::options("a server has no directory here; connect to it")),
     })
 }
 

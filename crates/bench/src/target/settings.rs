@@ -18,10 +18,12 @@ pub enum TargetKind {
     Rocksdb,
     /// The same with RocksDB's own separation of values, BlobDB, and its garbage collection.
     RocksdbBlob,
+    /// A server of the Redis protocol, which somebody else has started.
+    Resp,
 }
 
 impl TargetKind {
-    /// All targets.
+    /// All targets that are opened in this process.
     pub const ALL: [TargetKind; 3] = [TargetKind::Engine, TargetKind::Rocksdb, TargetKind::RocksdbBlob];
 
     /// The name on the command line and in reports.
@@ -30,6 +32,7 @@ impl TargetKind {
             TargetKind::Engine => "engine",
             TargetKind::Rocksdb => "rocksdb",
             TargetKind::RocksdbBlob => "rocksdb-blob",
+            TargetKind::Resp => "resp",
         }
     }
 
@@ -38,7 +41,7 @@ impl TargetKind {
     pub const fn default_separation(self) -> Option<u32> {
         match self {
             TargetKind::Engine => Some(DEFAULT_SEPARATION_BYTES),
-            TargetKind::Rocksdb => None,
+            TargetKind::Rocksdb | TargetKind::Resp => None,
             TargetKind::RocksdbBlob => Some(StoreSettings::LEAST_BLOB_BYTES),
         }
     }
@@ -56,7 +59,7 @@ impl std::str::FromStr for TargetKind {
     fn from_str(name: &str) -> Result<Self> {
         TargetKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
             let names = TargetKind::ALL.map(TargetKind::name).join(", ");
-            Error::options(format!("unknown target {name:?}; choose one of: {names}"))
+            Error::options(format!("unknown target {name:?}; choose one of: {names}, resp://HOST:PORT, unix:///PATH"))
         })
     }
 }
@@ -131,7 +134,7 @@ impl StoreSettings {
         let plain = Self::of_profile(profile, None);
         match kind {
             TargetKind::Engine => Self::of_profile(profile, separation_min_bytes),
-            TargetKind::Rocksdb => plain,
+            TargetKind::Rocksdb | TargetKind::Resp => plain,
             TargetKind::RocksdbBlob => Self {
                 memtable_bytes: plain.memtable_bytes,
                 ..Self::of_profile(profile, separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))

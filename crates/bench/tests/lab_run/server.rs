@@ -98,7 +98,7 @@ impl Server {
         assert_eq!(self.value("--join"), if first { "" } else { "127.0.0.1:4000" });
         let server = if self.fault == "misnamed" { "someone-else".to_owned() } else { self.name.clone() };
         let listen = if first { "127.0.0.1:4000" } else { "127.0.0.1:4001" }.to_owned();
-        self.record(Record::Ready(Ready { server, listen }));
+        self.record(Record::Ready(Ready { server, listen, clients: None }));
 
         let lines = lines();
         assert_eq!(lines.recv().unwrap(), "start");

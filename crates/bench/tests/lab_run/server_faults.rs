@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use ecotone_bench::lab::Quiet;
+use ecotone_bench::{
+    lab::{Quiet, Through},
+    workload::Workload,
+};
 
 use crate::surroundings::Bench;
 
@@ -97,6 +100,18 @@ fn what_goes_wrong_after_the_numbers_are_complete_is_a_warning() {
     let report = bench.run(&bench.options("metered", &["eco"]), &mut Quiet).unwrap();
     assert!(report.warnings[0].contains("different sources (model, rapl)"), "{:?}", report.warnings);
     assert_eq!(report.runs[0].servers[1].energy_source, "rapl");
+}
+
+#[test]
+fn servers_that_serve_no_clients_cannot_be_driven_through_the_protocol() {
+    let bench = Bench::new();
+    let mut options = bench.options("calm", &["eco"]);
+    options.through = Through::Resp { pipeline: 1 };
+    assert!(bench.fails(&options).contains("server high-1 under policy eco: serves no clients"));
+    options.through = Through::Resp { pipeline: 1025 };
+    assert!(bench.fails(&options).contains("--pipeline: must be between 1 and 1024"));
+    (options.workload, options.through) = (Workload::SeekRandom, Through::Resp { pipeline: 1 });
+    assert!(bench.fails(&options).starts_with("--through resp: seekrandom reads keys in their order"));
 }
 
 #[test]

@@ -55,8 +55,13 @@ pub(super) fn store(store: &Store) -> Lines {
         line("block_cache_hits_total", counters.block_cache_hits),
         line("block_cache_misses_total", counters.block_cache_misses),
     ]);
-    if let Some(ratio) = write_amplification(&counters) {
-        lines.push(line("write_amplification_of_process", format!("{ratio:.2}")));
+    if let Some(written) = device_written_bytes() {
+        lines.push(line("device_written_bytes_total", written));
+        let user = counters.user_bytes();
+        if user > 0 {
+            let ratio = written as f64 / user as f64;
+            lines.push(line("write_amplification_of_process", format!("{ratio:.2}")));
+        }
     }
     if let Some(values) = store.value_log() {
         lines.extend([
@@ -112,13 +117,12 @@ fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&Va
     lines
 }
 
-/// Bytes that the process wrote to its device, jobs of other servers included, for each byte that was written to the store.
-/// `None` where the kernel counts none, as of a store in memory.
-fn write_amplification(counters: &Counters) -> Option<f64> {
+/// Bytes that the process wrote to its device, jobs of other servers included. `None` where the kernel counts none, as of a store in
+/// memory.
+fn device_written_bytes() -> Option<u64> {
     let io = std::fs::read_to_string("/proc/self/io").ok()?;
     let written: u64 = io.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()?;
-    let user = counters.user_bytes();
-    (written > 0 && user > 0).then(|| written as f64 / user as f64)
+    (written > 0).then_some(written)
 }
 
 /// The federation.

@@ -1,0 +1,107 @@
+//! The lab's clients of one server: threads of the lab's own process, so outside of all emulated cores, that send the workload by the
+//! Redis protocol.
+//!
+//! What they use is in no server's processor time and in no server's joules.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::driver::{Driver, Outcome, Running};
+use crate::record::{Final, Latency};
+use crate::target::Target;
+use crate::target::resp::{RespTarget, ServerAddress, ServerOptions};
+use crate::workload::{OperationKind, Preload, WorkloadOptions};
+use crate::{Error, Result};
+
+/// How far the server's count of requests may be from the clients' before it is told. Both count every request.
+const COUNTS_DIFFER: f64 = 0.01;
+
+/// The clients of one server.
+pub(super) struct Clients {
+    target: Arc<dyn Target>,
+    workload: WorkloadOptions,
+    filling: Option<JoinHandle<Result<bool>>>,
+    running: Option<Running>,
+    outcome: Option<Outcome>,
+}
+
+impl Clients {
+    /// Connects to the server at `address`.
+    pub(super) fn connect(address: &str, pipeline: u32, workload: WorkloadOptions) -> Result<Self> {
+        let server = ServerOptions { pipeline, ..ServerOptions::new(ServerAddress::Tcp(address.to_owned())) };
+        let target = Arc::new(RespTarget::open(&server)?);
+        Ok(Self { target, workload, filling: None, running: None, outcome: None })
+    }
+
+    /// Begins to load the store, where the workload needs it.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        let (target, workload) = (Arc::clone(&self.target), self.workload.clone());
+        // Ends with its server, should the lab end before it.
+        let thread = std::thread::Builder::new()
+            .name("lab-load".into())
+            .spawn(move || Driver::fill(target, workload, None))
+            .map_err(|error| Error::options(format!("cannot start a thread: {error}")))?;
+        self.filling = Some(thread);
+        Ok(())
+    }
+
+    pub(super) fn has_filled(&self) -> bool {
+        self.filling.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether the store settled after its load.
+    pub(super) fn filled(&mut self) -> Result<bool> {
+        self.filling.take().map_or(Ok(true), |thread| thread.join().unwrap_or(Err(Error::Panicked)))
+    }
+
+    /// Begins the workload.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let workload = WorkloadOptions { preload: Preload::Existing, ..self.workload.clone() };
+        self.running = Some(Driver::start(Arc::clone(&self.target), workload, None)?);
+        Ok(())
+    }
+
+    /// Whether the workload has ended since it was asked last.
+    pub(super) fn ended(&mut self) -> Result<bool> {
+        match self.running.take() {
+            Some(running) if running.is_finished() => {
+                self.outcome = Some(running.join()?);
+                Ok(true)
+            }
+            running => {
+                self.running = running;
+                Ok(false)
+            }
+        }
+    }
+
+    /// The sums of the server with what only its clients know. Also a warning, should their counts disagree.
+    pub(super) fn complete(&self, sums: Final) -> (Final, Option<String>) {
+        let Some(outcome) = &self.outcome else {
+            return (sums, Some("it summed up before its clients had ended; this run is not valid".to_owned()));
+        };
+        let answered = outcome.counts.reads() + outcome.counts.writes();
+        let differs = answered.abs_diff(sums.ops) as f64 > COUNTS_DIFFER * answered as f64;
+        let warning = differs.then(|| {
+            format!(
+                "it counted {} requests, its clients {answered} answers; others may have used it, and this run is not valid",
+                sums.ops
+            )
+        });
+        let latency_us = OperationKind::ALL.into_iter().filter_map(|kind| {
+            let summary = outcome.latency_us(kind)?;
+            let latency = Latency { p50: summary.p50, p99: summary.p99, p999: summary.p999, max: summary.max };
+            Some((kind.name().to_owned(), latency))
+        });
+        let sums = Final {
+            // A read-modify-write is two requests and one operation.
+            ops: sums.ops.saturating_sub(outcome.counts.of(OperationKind::ReadModifyWrite)),
+            missed: outcome.missed,
+            seconds: outcome.seconds,
+            bytes_user: outcome.bytes_user,
+            latency_us: latency_us.collect(),
+            ..sums
+        };
+        (sums, warning)
+    }
+}
