@@ -90,7 +90,7 @@ fn what_tls_lacks_is_refused_with_its_key_and_before_the_store_is_made() {
         (format!("{listen}tls_certificate = \"/no/such.pem\"\n"), vec!["clients.tls_listen", "clients.tls_key"]),
         (
             format!("{listen}tls_certificate = \"/no/such.pem\"\ntls_key = \"/no/such.key\"\n"),
-            vec!["ecotone.toml:8: clients.tls_certificate = /no/such.pem: it cannot be read: No such file"],
+            vec!["ecotone.toml:10: clients.tls_certificate = /no/such.pem: it cannot be read: No such file"],
         ),
         (
             format!("{files}{listen}tls_client_ca = \"/no/such/ca.pem\"\n"),
