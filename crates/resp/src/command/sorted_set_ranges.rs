@@ -9,7 +9,7 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Call, Command, flag};
-use crate::collections::sorted_set::{Removal, SortedSet, score};
+use crate::collections::sorted_set::{Member, Removal, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
 use crate::protocol::number::{parse_double_leniently, parse_integer};
@@ -231,6 +231,22 @@ impl<'a> Span<'a> {
         (first.unsigned_abs(), end.saturating_sub(first).max(0).unsigned_abs())
     }
 
+    /// A range of places whose members are all from `first` to `last`, in a set of so many: it reaches beyond them where none are.
+    fn places(&self, members: u64, first: &Member, last: &Member) -> Range<Vec<u8>> {
+        let all = score::all();
+        let (from_begin, to_end) = match self {
+            Self::Scores(range) => return range.clone(),
+            Self::Ranks(from, to) => {
+                let (rank, count) = Self::ranks(*from, *to, members);
+                (rank == 0, rank + count == members)
+            }
+            Self::Names(_) => (false, false),
+        };
+        let start = if from_begin { all.start } else { first.place() };
+        let end = if to_end { all.end } else { last.behind() };
+        start..end
+    }
+
     /// Shows `visit` its members but the first `offset`, which ranges of ranks do not have.
     fn visit(
         &self,
@@ -347,8 +363,9 @@ fn remove(call: &mut Call<'_>, by: By) -> Outcome {
         span.visit(&set, &mut call.keys, Direction::Forward, 0, |score, name| removal.add(score, name))?;
         let members = removal.all()?;
         removed = members.len() as i64;
-        if removed > 0 {
-            set.remove_and_save(&mut call.keys, &members)?;
+        if let (Some(first), Some(last)) = (members.first(), members.last()) {
+            let range = span.places(set.len(), first, last);
+            set.remove_and_save(&mut call.keys, &members, &range)?;
         }
     }
     call.reply.integer(removed);

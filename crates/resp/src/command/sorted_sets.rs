@@ -270,7 +270,14 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
     let most = count.unwrap_or(1);
     set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| popped.add(score, name))?;
     let popped = popped.all()?;
-    set.remove_and_save(&mut call.keys, &popped)?;
+    if let Some(last) = popped.last() {
+        let all = score::all();
+        let range = match direction {
+            Direction::Forward => all.start..last.behind(),
+            Direction::Reverse => last.place()..all.end,
+        };
+        set.remove_and_save(&mut call.keys, &popped, &range)?;
+    }
     // One that was not counted is no array of pairs, in RESP3 neither.
     if count.is_none() {
         call.reply.array(2 * popped.len());

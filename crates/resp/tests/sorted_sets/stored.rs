@@ -3,10 +3,13 @@
 use std::ops::ControlFlow;
 
 use ecotone_engine::Direction;
+use ecotone_resp::collections::sorted_set::score;
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
-use ecotone_resp::keyspace::{Tag, Type};
+use ecotone_resp::execute::{Step, execute};
+use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
+use ecotone_resp::protocol::reply::{Reply, Version};
 
-use crate::common::Fixture;
+use crate::common::{Fixture, TestClient};
 
 fn tag(fixture: &Fixture, key: &str) -> Tag {
     fixture.change(|keys| keys.peek(key.as_bytes()).unwrap().unwrap().0)
@@ -16,9 +19,7 @@ fn large(fixture: &Fixture, key: &str) -> Large {
     fixture.change(|keys| {
         let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
         assert_eq!(entry.tag, Tag::large(Type::SortedSet));
-        let (large, rest) = Large::decode(&entry).unwrap();
-        assert!(rest.is_empty());
-        large
+        Large::decode(&entry).unwrap().0
     })
 }
 
@@ -54,6 +55,55 @@ fn a_small_set_is_these_bytes() {
         "09fff000000000000069",       // inf i
     ];
     assert_eq!(hex(&payload), expected.concat());
+}
+
+/// The reply of a lane, which gives up where it would step over a few thousand removed entries.
+fn at_once(client: &mut TestClient<'_>, words: &str) -> String {
+    let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+    let (mut group, mut reply) = (Group::new(client.service.keyspace.clone()), Reply::new(Version::Resp2));
+    let step = execute(client.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Never);
+    assert!(matches!(step, Step::Done { .. }), "{words}: {step:?}");
+    group.commit(Waiting::Allowed).unwrap();
+    String::from_utf8(reply.take()).unwrap()
+}
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+#[test]
+fn a_queue_is_popped_from_without_stepping_over_what_was_popped() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for index in 0..6000 {
+        // Scores alike, and scores that differ.
+        client.ask(&format!("ZADD queue {} member{index:05}", index / 100));
+    }
+    let rest = || {
+        fixture.change(|keys| {
+            let entry = keys.entry(b"queue").unwrap().unwrap();
+            Large::decode(&entry).unwrap().1.to_vec()
+        })
+    };
+    assert!(rest().is_empty(), "nothing was taken yet");
+    let popped =
+        |index: i32| format!("*2\r\n{}{}", bulk(&format!("member{index:05}")), bulk(&(index / 100).to_string()));
+    for index in 0..2900 {
+        assert_eq!(at_once(&mut client, "ZPOPMIN queue"), popped(index));
+        assert_eq!(at_once(&mut client, "ZPOPMAX queue"), popped(5999 - index));
+    }
+    assert_eq!(at_once(&mut client, "ZRANGE queue 0 0"), "*1\r\n$11\r\nmember02900\r\n");
+    assert_eq!(at_once(&mut client, "ZREVRANGEBYSCORE queue +inf -inf LIMIT 0 1"), "*1\r\n$11\r\nmember03099\r\n");
+    let end = |place: &[u8]| [&[place.len() as u8], place].concat();
+    let (first, behind) = (score::place(28.0, b"member02899\0"), score::place(31.0, b"member03100"));
+    assert_eq!(rest(), [end(&first), end(&behind)].concat());
+    // What comes back to the ends is found.
+    client.ask("ZADD queue -5 first 99 last");
+    assert_eq!(at_once(&mut client, "ZRANGE queue 0 0"), "*1\r\n$5\r\nfirst\r\n");
+    assert_eq!(at_once(&mut client, "ZRANGE queue -1 -1"), "*1\r\n$4\r\nlast\r\n");
+    assert_eq!(client.ask("ZREMRANGEBYRANK queue 0 100"), client.ask("ZCOUNT queue (29 +inf"));
+    assert_eq!(client.ask("ZREMRANGEBYSCORE queue (30 +inf"), client.ask("ZCARD none").replace('0', "1"));
+    assert_eq!(at_once(&mut client, "ZRANGE queue -1 -1"), "*1\r\n$11\r\nmember03099\r\n");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Sorted sets: members in the order of their scores, and of their bytes where scores are equal.
 //!
 //! A small one is the [places](score) of its members in one value. A large one has two entries for each member: `m`, a hash and the member
-//! with its score, and `s` and the member's place; its key says no more than [`Large`] does.
+//! with its score, and `s` and the member's place; its key says what [`Large`] does, and between which [ends] the places lie.
 //!
 //! What it costs in a large one, where n is the number of members: a score O(1); a range of scores O(1) and what is visited; a rank O(n),
 //! counted from one end, as no entry says how many come before it.
 //!
 //! Unlike Redis, -0 is always 0. Redis does so in small sets, and keeps the sign in large ones.
 
+mod ends;
 mod large;
 pub mod score;
 mod small;
@@ -16,11 +17,12 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::{Direction, MAX_BATCH_BYTES};
 
-use super::{Large, large_of};
+use super::Large;
 use crate::error::{Failure, Outcome};
 use crate::keyspace::layout::ELEMENT_PREFIX_BYTES;
 use crate::keyspace::{Keys, MAX_KEY_BYTES, Tag, Type};
 
+use ends::Ends;
 pub use large::hash;
 use score::SCORE_BYTES;
 use small::Small;
@@ -40,6 +42,18 @@ pub struct Member {
     pub name: Vec<u8>,
 }
 
+impl Member {
+    /// Its [place](score).
+    pub fn place(&self) -> Vec<u8> {
+        score::place(self.score, &self.name)
+    }
+
+    /// What stands right behind its place.
+    pub fn behind(&self) -> Vec<u8> {
+        [&self.place()[..], &[0]].concat()
+    }
+}
+
 /// Members that are read against the order that is asked for, and kept in memory until they are turned.
 const MOST_TURNED: u64 = 16_384;
 
@@ -54,7 +68,7 @@ pub struct SortedSet<'k> {
 #[derive(Debug)]
 enum Form {
     Small(Small),
-    Large(Large),
+    Large(Large, Ends),
 }
 
 impl<'k> SortedSet<'k> {
@@ -65,9 +79,11 @@ impl<'k> SortedSet<'k> {
     /// Those of reads; [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE).
     pub fn find(keys: &mut Keys<'_>, key: &'k [u8]) -> Outcome<Option<Self>> {
         let Some(entry) = keys.entry_of(key, Type::SortedSet)? else { return Ok(None) };
-        let form = match large_of(&entry)? {
-            Some(large) => Form::Large(large),
-            None => Form::Small(Small::decode(&entry)?),
+        let form = if entry.tag.is_large {
+            let (large, ends) = Large::decode(&entry)?;
+            Form::Large(large, Ends::decode(ends)?)
+        } else {
+            Form::Small(Small::decode(&entry)?)
         };
         Ok(Some(Self { key, expires_at_ms: entry.expires_at_ms, form }))
     }
@@ -81,7 +97,7 @@ impl<'k> SortedSet<'k> {
     pub fn len(&self) -> u64 {
         match &self.form {
             Form::Small(small) => small.len() as u64,
-            Form::Large(large) => large.elements,
+            Form::Large(large, _) => large.elements,
         }
     }
 
@@ -95,8 +111,8 @@ impl<'k> SortedSet<'k> {
         match &self.form {
             Form::Small(small) => Ok(small.score(member)?),
             // None is longer.
-            Form::Large(_) if member.len() > MAX_MEMBER_BYTES => Ok(None),
-            Form::Large(large) => large::score_of(*large, keys, member),
+            Form::Large(..) if member.len() > MAX_MEMBER_BYTES => Ok(None),
+            Form::Large(large, _) => large::score_of(*large, keys, member),
         }
     }
 
@@ -113,8 +129,9 @@ impl<'k> SortedSet<'k> {
                     self.grow(keys)?;
                 }
             }
-            Form::Large(large) => {
+            Form::Large(large, ends) => {
                 large::put(large.id, keys, member, score, old)?;
+                ends.include(&score::place(score, member));
                 large.elements += u64::from(old.is_none());
             }
         }
@@ -128,7 +145,7 @@ impl<'k> SortedSet<'k> {
             let (score, member) = score::split(place)?;
             large::put(id, keys, member, score, None)?;
         }
-        self.form = Form::Large(Large { id, elements: small.len() as u64 });
+        self.form = Form::Large(Large { id, elements: small.len() as u64 }, Ends::default());
         Ok(())
     }
 
@@ -136,17 +153,20 @@ impl<'k> SortedSet<'k> {
     pub fn remove(&mut self, keys: &mut Keys<'_>, member: &[u8], score: f64) {
         match &mut self.form {
             Form::Small(small) => small.remove(member),
-            Form::Large(large) => {
+            Form::Large(large, _) => {
                 large::remove(large.id, keys, member, score);
                 large.elements -= 1;
             }
         }
     }
 
-    /// Removes `members`, which are in it, and saves it. All of them at once cost no more than one.
-    pub fn remove_and_save(mut self, keys: &mut Keys<'_>, members: &[Member]) -> Outcome {
+    /// Removes `members`, which are in it and all that are in `range`, and saves it. All of them at once cost no more than one.
+    pub fn remove_and_save(mut self, keys: &mut Keys<'_>, members: &[Member], range: &Range<Vec<u8>>) -> Outcome {
         if members.len() as u64 == self.len() {
             return self.delete(keys);
+        }
+        if let Form::Large(_, ends) = &mut self.form {
+            ends.exclude(range);
         }
         members.iter().for_each(|member| self.remove(keys, &member.name, member.score));
         self.save(keys)
@@ -159,9 +179,10 @@ impl<'k> SortedSet<'k> {
         }
         match &self.form {
             Form::Small(small) => keys.set(self.key, Tag::small(Type::SortedSet), self.expires_at_ms, &small.encode()),
-            Form::Large(large) => {
+            Form::Large(large, ends) => {
                 let mut payload = Vec::new();
                 large.encode(&mut payload);
+                ends.encode(&mut payload);
                 keys.set(self.key, Tag::large(Type::SortedSet), self.expires_at_ms, &payload)
             }
         }
@@ -169,7 +190,7 @@ impl<'k> SortedSet<'k> {
 
     fn delete(self, keys: &mut Keys<'_>) -> Outcome {
         keys.remove(self.key)?;
-        if let Form::Large(large) = self.form {
+        if let Form::Large(large, _) = self.form {
             keys.orphan(large.id);
         }
         Ok(())
@@ -185,7 +206,7 @@ impl<'k> SortedSet<'k> {
     ) -> Outcome {
         let small = match &self.form {
             Form::Small(small) => small,
-            Form::Large(large) => return large::visit(*large, keys, range, direction, visit),
+            Form::Large(large, ends) => return large::visit(*large, keys, &ends.within(range), direction, visit),
         };
         let mut places = small.within(range);
         while let Some(place) = if direction == Direction::Forward { places.next() } else { places.next_back() } {
@@ -206,7 +227,7 @@ impl<'k> SortedSet<'k> {
         match self.form {
             // Read with its key.
             Form::Small(_) => Ok(()),
-            Form::Large(_) => keys.hold_still(self.key),
+            Form::Large(..) => keys.hold_still(self.key),
         }
     }
 
@@ -275,7 +296,7 @@ impl<'k> SortedSet<'k> {
     ) -> Outcome<bool> {
         match &self.form {
             Form::Small(_) => Ok(false),
-            Form::Large(large) => large::visit_by_hash(*large, keys, from, visit).map(|()| true),
+            Form::Large(large, _) => large::visit_by_hash(*large, keys, from, visit).map(|()| true),
         }
     }
 }
