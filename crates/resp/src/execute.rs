@@ -19,7 +19,10 @@ use crate::service::Service;
 const MOST_REPEATED: usize = 128;
 
 /// Commands with more arguments are carried out where waiting is allowed: they take longer than other clients of a thread should wait.
-const MOST_ARGUMENTS_AT_ONCE: usize = 1024;
+pub(crate) const MOST_ARGUMENTS_AT_ONCE: usize = 1024;
+
+/// A command that makes nothing larger may write this much, all the same, into a full store: a small collection with an element less.
+const MOST_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
 
 /// What keeping an argument of a queued command takes besides its bytes.
 const QUEUED_ARGUMENT_BYTES: usize = 48;
@@ -265,10 +268,9 @@ pub(crate) fn run_latched(
 ) -> Step {
     let (mark, replied) = (group.mark(), reply.len());
     let began = Instant::now();
-    let room = match command.has(flag::DENYOOM) {
-        true => service.keyspace.store().check_room().map(|()| group.takes_room()),
-        false => Ok(()),
-    };
+    let takes_room = command.has(flag::DENYOOM);
+    group.begins(takes_room);
+    let room = if takes_room { service.keyspace.store().check_room() } else { Ok(()) };
     let keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
     let mut call = Call { arguments, keys, reply, client, service, command };
     let outcome = match room {
@@ -281,7 +283,8 @@ pub(crate) fn run_latched(
     drop(call);
     let has_failed = outcome.is_err();
     match outcome {
-        Ok(()) => {}
+        // To write all of a long value again for a new time takes room as well.
+        Ok(()) => group.begins(group.written_since(mark) > MOST_FREELY_WRITTEN_BYTES),
         Err(failure) => {
             reply.truncate(replied);
             group.undo_to(mark);

@@ -236,3 +236,79 @@ fn reads_in_a_row_are_as_reads_one_by_one() {
     );
     served.server.stop();
 }
+
+#[test]
+fn who_asks_for_endless_picks_gets_an_error() {
+    let served = served(Limits { output_bytes: 1 << 20, ..Limits::default() }, StoreOptions::default());
+    let (mut wire, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
+    for words in ["SADD set a", "HSET hash a 1", "ZADD sorted 1 a"] {
+        assert_eq!(wire.ask(words), ":1\r\n");
+    }
+    for endless in ["SRANDMEMBER set", "HRANDFIELD hash", "ZRANDMEMBER sorted"] {
+        let endless: Vec<&[u8]> = endless.split(' ').map(str::as_bytes).chain([&b"-4611686018427387903"[..]]).collect();
+        wire.send(&[request(&[b"PING"]), request(&[b"PING"]), request(&endless), request(&[b"PING"])].concat());
+        assert_eq!(other.ask("PING"), "+PONG\r\n", "others go on");
+        let replies: Vec<String> = (0..4).map(|_| text(wire.reply())).collect();
+        assert!(replies[2].starts_with("-ERR "), "{replies:?}");
+        assert_eq!(replies[3], "+PONG\r\n");
+    }
+    served.server.stop();
+}
+
+#[test]
+fn a_transaction_that_writes_without_end_is_refused_and_leaves_nothing() {
+    let served = served(Limits { memory_bytes: 64 << 20, ..Limits::default() }, StoreOptions::default());
+    let mut wire = Wire::to(served.address());
+    assert_eq!(wire.ask("SET kept 1"), "+OK\r\n");
+    let transaction = [
+        request(&[b"MULTI"]),
+        request(&[b"INCR", b"kept"]),
+        request(&[b"SETRANGE", b"key", b"20000000", b"x"]).repeat(20),
+        request(&[b"EXEC"]),
+        request(&[b"MGET", b"kept", b"key"]),
+    ];
+    wire.send(&transaction.concat());
+    (0..22).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+    let refused = text(wire.reply());
+    assert!(refused.starts_with("-ERR the transaction writes more than 67108864 bytes"), "{refused}");
+    assert_eq!(text(wire.reply()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+    served.server.stop();
+}
+
+#[test]
+fn what_was_sent_is_not_kept_and_what_is_short_is_told_whole() {
+    let served = served(Limits { memory_bytes: 2 << 20, ..Limits::default() }, StoreOptions::default());
+    let mut small = Wire::to(served.address());
+    let value = vec![b'v'; 1 << 20];
+    small.send(&request(&[b"SET", b"big", &value]));
+    assert_eq!(small.reply(), b"+OK\r\n");
+    assert_eq!(small.ask("SET short 1"), "+OK\r\n");
+    let mut takers: Vec<Wire> = (0..4).map(|_| Wire::to(served.address())).collect();
+    for taker in &mut takers {
+        // Each could not be told if those before it still were charged for what they have.
+        taker.send(&request(&[b"GET", b"big"]));
+        assert_eq!(taker.reply().len(), value.len() + 12);
+    }
+    // Now most of it is taken by one who does not go on.
+    let mut part = Wire::to(served.address());
+    part.send(&[&b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1900000\r\n"[..], &vec![b'x'; 1_800_000]].concat());
+    common::served::until("it is charged for what it has sent", || {
+        served.service.client_memory.load(Ordering::Relaxed) > 1_700_000
+    });
+    let kib = vec![b'k'; 1024];
+    small.send(&request(&[b"SET", b"kib", &kib]));
+    assert_eq!(small.reply(), b"+OK\r\n");
+    let pipeline = [
+        request(&[b"GET", b"kib"]).repeat(300),
+        request(&[b"MULTI"]),
+        request(&[b"SET", b"a", b"1"]),
+        request(&[b"SET", b"b", b"2"]),
+        request(&[b"EXEC"]),
+        request(&[b"INCR", b"short"]),
+    ];
+    small.send(&pipeline.concat());
+    (0..300).for_each(|_| assert_eq!(small.reply().len(), 1024 + 9));
+    let rest: Vec<String> = (0..5).map(|_| text(small.reply())).collect();
+    assert_eq!(rest, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n+OK\r\n", ":2\r\n"]);
+    served.server.stop();
+}

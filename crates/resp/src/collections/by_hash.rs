@@ -137,7 +137,12 @@ pub fn draw_different(keys: &mut Keys<'_>, large: Large, count: usize) -> Outcom
     Ok((drawn.len() == count).then_some(drawn))
 }
 
-fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
+/// Refuses to draw so many while others wait for the thread.
+///
+/// # Errors
+///
+/// [`Failure::MustWait`].
+pub fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
     if count > MOST_DRAWN_AT_ONCE && !keys.may_take_long() {
         return Err(Failure::MustWait);
     }

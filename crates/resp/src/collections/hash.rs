@@ -124,6 +124,7 @@ impl<'c> Hash<'c> {
         if pairs.is_empty() {
             return Ok(());
         }
+        by_hash::check_draws(keys, count)?;
         for _ in 0..count {
             if visit(pairs[random_below(pairs.len() as u64) as usize]).is_break() {
                 break;

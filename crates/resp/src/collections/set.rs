@@ -116,6 +116,7 @@ impl<'c> Set<'c> {
         if members.is_empty() {
             return Ok(());
         }
+        by_hash::check_draws(keys, count)?;
         for _ in 0..count {
             if visit(members[random_below(members.len() as u64) as usize]).is_break() {
                 break;

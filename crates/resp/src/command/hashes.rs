@@ -295,7 +295,11 @@ fn random(call: &mut Call<'_>) -> Outcome {
     match hash {
         Some(hash) if count < 0 => hash.draw(&mut call.keys, count.unsigned_abs(), |pair| {
             told += tell_drawn(reply, pair, with_values);
-            if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if reply.is_over() || reply.len() - begin > most_bytes {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         })?,
         Some(hash) if count > 0 => {
             let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -179,7 +179,7 @@ fn keys(call: &mut Call<'_>) -> Outcome {
             reply.bulk(key);
             found += 1;
         }
-        ControlFlow::Continue(())
+        if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     reply.end_array(mark, found);
     Ok(())

@@ -182,7 +182,7 @@ fn range(call: &mut Call<'_>) -> Outcome {
     reply.array((positions.end - positions.start) as usize);
     list.visit(&mut call.keys, positions, Direction::Forward, |_, element| {
         reply.bulk(element);
-        ControlFlow::Continue(())
+        if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
 }
 

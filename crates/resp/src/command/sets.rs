@@ -195,7 +195,11 @@ fn random(call: &mut Call<'_>) -> Outcome {
         Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), |member| {
             reply.bulk(member);
             told += 1;
-            if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if reply.is_over() || reply.len() - begin > most_bytes {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         })?,
         Some(set) if count > 0 => {
             let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -235,7 +235,13 @@ impl<'a> Span<'a> {
     fn places(&self, members: u64, first: &Member, last: &Member) -> Range<Vec<u8>> {
         let all = score::all();
         let (from_begin, to_end) = match self {
-            Self::Scores(range) => return range.clone(),
+            // No score is beyond the infinite ones.
+            Self::Scores(range) => {
+                let first =
+                    if range.start <= score::before(f64::NEG_INFINITY) { all.start } else { range.start.clone() };
+                let end = if range.end >= score::behind(f64::INFINITY) { all.end } else { range.end.clone() };
+                return first..end;
+            }
             Self::Ranks(from, to) => {
                 let (rank, count) = Self::ranks(*from, *to, members);
                 (rank == 0, rank + count == members)
@@ -334,7 +340,7 @@ fn range(call: &mut Call<'_>, by: Option<By>, direction: Option<Direction>) -> O
         span.visit(&set, &mut call.keys, options.direction, offset, |score, name| {
             reply_member(reply, name, options.with_scores.then_some(score));
             members += 1;
-            if members as u64 == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if members as u64 == limit || reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
     }
     let answers = answers(reply, members, options.with_scores);

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use ecotone_engine::MAX_BATCH_BYTES;
+
 use super::entry::plain;
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
@@ -14,6 +16,9 @@ use crate::execute::{self, Step, Turn};
 use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
+
+/// What a transaction may write in any case.
+const LEAST_WRITTEN_BYTES: usize = 64 * 1024 * 1024;
 
 /// What it takes to watch a key besides its bytes, about: an allocation, a place in a list.
 const WATCHED_KEY_BYTES: usize = 64;
@@ -151,6 +156,10 @@ fn exec_queued(
     reply: &mut Reply,
     waiting: Waiting,
 ) -> Step {
+    let arguments: usize = transaction.queued.iter().map(Vec::len).sum();
+    if arguments > execute::MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
+        return Step::MustWait;
+    }
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
     let mut commands = Vec::with_capacity(queued.len());
@@ -187,6 +196,8 @@ fn exec_queued(
             return Step::Done { depends: false };
         }
     }
+    let replied = reply.len();
+    let most_bytes = service.limits.read().memory_bytes.clamp(LEAST_WRITTEN_BYTES, MAX_BATCH_BYTES);
     reply.array(commands.len());
     for (command, arguments) in commands {
         let step = execute::run_latched(
@@ -202,6 +213,13 @@ fn exec_queued(
             group.undo_to(mark);
             watch_anew(client, service);
             return step;
+        }
+        // All that a transaction writes is kept until it ends, also what it overwrites itself.
+        if group.written_since(mark) > most_bytes {
+            group.undo_to(mark);
+            reply.truncate(replied);
+            reply.error(&format!("ERR the transaction writes more than {most_bytes} bytes; nothing of it was done"));
+            return Step::Done { depends: false };
         }
     }
     group.keep();

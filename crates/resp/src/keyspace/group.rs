@@ -218,9 +218,17 @@ impl Group {
         self.state.pending.is_empty() && !self.state.cleared
     }
 
-    /// A command writes into it that may make the store grow. Where none does, a full store takes the group all the same.
-    pub fn takes_room(&mut self) {
-        self.state.takes = true;
+    /// A command begins that `takes` room if it writes. Where none does, a full store takes the group all the same.
+    pub fn begins(&mut self, takes: bool) {
+        if self.is_empty() {
+            self.state.takes = false;
+        }
+        self.state.takes |= takes;
+    }
+
+    /// Bytes of keys and values that were written since `mark`, about; what was overwritten again is among them.
+    pub fn written_since(&self, mark: Mark) -> usize {
+        self.state.bytes.saturating_sub(mark.bytes)
     }
 
     /// Whether it is to be committed before a command writes into it that `takes` room, or one that does not: it has grown large, or there is so

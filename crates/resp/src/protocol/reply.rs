@@ -51,9 +51,14 @@ impl Reply {
         self.version
     }
 
-    /// From now on no more than `most_bytes` are kept in all, but for short answers: what does not fit is dropped.
+    /// From now on no more than `most_bytes` are kept in all, but for short answers and headers: what does not fit is dropped.
     pub fn bound_to(&mut self, most_bytes: usize) {
         self.most_bytes = most_bytes;
+    }
+
+    /// Whether half of what may be kept is.
+    pub fn is_half_full(&self) -> bool {
+        self.out.len() >= self.most_bytes / 2
     }
 
     /// Whether something was dropped. Long work that only makes the reply longer may end here.
@@ -225,8 +230,10 @@ impl Reply {
     }
 
     fn header(&mut self, kind: u8, count: usize) {
-        // A count of things in memory is far below i64::MAX.
-        self.line(kind, Text::integer(count as i64).as_bytes());
+        // A count of things in memory is far below i64::MAX. It is kept whatever the bound: what follows would be taken for something else.
+        self.out.push(kind);
+        self.out.extend_from_slice(Text::integer(count as i64).as_bytes());
+        self.end_line();
     }
 
     fn insert_header(&mut self, Mark(start): Mark, kind: u8, count: usize) {

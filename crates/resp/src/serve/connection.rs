@@ -155,7 +155,7 @@ impl Connection {
             if self.done == self.buffer.len() {
                 return Ended::Empty;
             }
-            if self.reply.len() >= ROUND_REPLY_BYTES {
+            if self.reply.len() >= ROUND_REPLY_BYTES || self.reply.is_half_full() {
                 return Ended::Full;
             }
             let limits = self.request_limits();
@@ -258,6 +258,7 @@ impl Connection {
         } else {
             self.reply.clear();
         }
+        self.charge.set_known(self.memory_bytes());
     }
 
     /// Whether replies wait for a commit.

@@ -23,10 +23,17 @@ impl Charge {
         if self.bytes == bytes {
             return;
         }
-        let of_all = self.of_all.get_or_insert_with(|| service.client_memory.clone());
         // May wrap in between; the sum is right whenever all have added theirs.
-        of_all.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
-        self.bytes = bytes;
+        self.of_all.get_or_insert_with(|| service.client_memory.clone());
+        self.set_known(bytes);
+    }
+
+    /// The same, without a look at the service: nothing was charged where it was never looked at.
+    pub(super) fn set_known(&mut self, bytes: usize) {
+        if let Some(of_all) = &self.of_all {
+            of_all.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
+            self.bytes = bytes;
+        }
     }
 
     /// Whether it may not keep `bytes`.

@@ -206,7 +206,14 @@ impl<'k> SortedSet<'k> {
     ) -> Outcome {
         let small = match &self.form {
             Form::Small(small) => small,
-            Form::Large(large, ends) => return large::visit(*large, keys, &ends.within(range), direction, visit),
+            Form::Large(large, ends) => {
+                let within = ends.within(range);
+                // Members that come to lie beyond the ends after they were read would be missed.
+                if within != *range {
+                    self.hold_still(keys)?;
+                }
+                return large::visit(*large, keys, &within, direction, visit);
+            }
         };
         let mut places = small.within(range);
         while let Some(place) = if direction == Direction::Forward { places.next() } else { places.next_back() } {
