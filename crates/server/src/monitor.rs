@@ -318,6 +318,9 @@ impl Monitor {
             };
             written = user_bytes.saturating_sub(last.user_bytes);
             operations = done.ops + commands.saturating_sub(last.commands);
+        } else {
+            // Clients may have been quicker than the first look.
+            (operations, written) = (progress.ops + commands, user_bytes);
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
         {

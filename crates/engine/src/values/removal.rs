@@ -173,6 +173,9 @@ impl Removal {
             .property_int_value_cf(&family, properties::MIN_LOG_NUMBER_TO_KEEP)
             .map_err(|error| Error::from_rocks(&error))?
             .unwrap_or(0);
+        // Before the question above was answered all of these segments had lost their writers.
+        let nothing_since =
+            if active_is_empty(db, family)? { Some(newest_wal(&self.directory)?.saturating_sub(1)) } else { None };
         // After the question above, see 3.
         let overlaps = state.references.update(db, &family, self.identity)?;
         let tables = state.references.silent_tables();
@@ -199,7 +202,12 @@ impl Removal {
                 continue;
             }
             let referenced = state.references.bytes.get(&number).copied().unwrap_or(0);
-            let settled = state.last_wal.get(&number).is_some_and(|last| *last < oldest_wal);
+            let mut settled = state.last_wal.get(&number).is_some_and(|last| *last < oldest_wal);
+            if !settled && nothing_since.is_some_and(|wal| wal < oldest_wal) {
+                // A flush came between the two looks of `last_wal`, which so named a WAL that nothing was written to.
+                state.last_wal.insert(number, oldest_wal - 1);
+                settled = true;
+            }
             if !settled || referenced > 0 {
                 round.segments.push(use_of(&segment, referenced, settled));
                 continue;
@@ -251,13 +259,18 @@ impl State {
 impl Removal {
     /// The newest WAL that can name a value of a segment whose writers are gone.
     fn last_wal(&self, db: &DB, family: DataFamily) -> Result<WalNumber> {
-        let entries = db.property_int_value_cf(&family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
         // Looked at before the WALs: the last write is in the active memtable, whose WAL is there, or in an older one.
-        let is_empty = entries.map_err(|error| Error::from_rocks(&error))? == Some(0);
+        let is_empty = active_is_empty(db, family)?;
         let newest = newest_wal(&self.directory)?;
         // A memtable begins with a WAL of its own, so nothing is in that one.
         Ok(if is_empty { newest.saturating_sub(1) } else { newest })
     }
+}
+
+/// Whether nothing was written since the last memtable was closed.
+fn active_is_empty(db: &DB, family: DataFamily) -> Result<bool> {
+    let entries = db.property_int_value_cf(&family, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
+    Ok(entries.map_err(|error| Error::from_rocks(&error))? == Some(0))
 }
 
 fn use_of(segment: &Segment, referenced: u64, settled: bool) -> SegmentUse {
