@@ -298,13 +298,15 @@ impl Monitor {
         let models = self.federation.models();
         let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
         let (mut busy_cores, mut input_rate, mut done) = (0.0, 0.0, Progress::default());
-        let (mut operations, mut written, mut seconds, mut watts) = (0, 0, 1.0, 0.0);
+        let (mut seconds, mut watts) = (1.0, 0.0);
         // Nothing here waits for the store: who looks whether it hangs is told what was seen before.
         let before = self.watch.seen();
         let before = before.as_deref();
         let values = self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values));
         let room = self.store.room_at_once();
         let user_bytes = counters.user_bytes();
+        // Clients may have been quicker than the first look.
+        let (mut operations, mut written) = (progress.ops + commands, user_bytes);
         if let Some(last) = &self.last {
             seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
@@ -318,9 +320,6 @@ impl Monitor {
             };
             written = user_bytes.saturating_sub(last.user_bytes);
             operations = done.ops + commands.saturating_sub(last.commands);
-        } else {
-            // Clients may have been quicker than the first look.
-            (operations, written) = (progress.ops + commands, user_bytes);
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
         {
