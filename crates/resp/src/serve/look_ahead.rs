@@ -5,7 +5,7 @@
 use crate::command::{KeyPositions, flag, table};
 use crate::keyspace::MOST_TOGETHER;
 
-/// The keys of the requests that `bytes` begin with, up to the first that does more than to read one key, and whose latch it does not take.
+/// The keys of the requests that `bytes` begin with: up to the first that does more than to read one key, or takes its latch.
 pub(super) fn read_keys(bytes: &[u8]) -> Vec<&[u8]> {
     let (mut keys, mut rest) = (Vec::new(), bytes);
     while keys.len() < MOST_TOGETHER
