@@ -83,6 +83,10 @@ pub mod texts {
     pub const INDEX_OUT_OF_RANGE: Failure = Failure::text("ERR index out of range");
     /// A number would leave its range.
     pub const OVERFLOW: Failure = Failure::text("ERR increment or decrement would overflow");
+    /// A client, or one of its commands, wants more memory than there is for all of them.
+    pub const SHORT_OF_MEMORY: Failure = Failure::text(
+        "ERR all clients together keep as much memory as they may (clients.max_memory_bytes); try again later, or with less at a time",
+    );
     /// A number that is less than 0.
     pub const OUT_OF_RANGE_POSITIVE: Failure = Failure::text("ERR value is out of range, must be positive");
 }

@@ -10,7 +10,7 @@ use ecotone_engine::Error as StoreError;
 
 use crate::client::Client;
 use crate::command::{Call, Command, flag, table, transactions};
-use crate::error::Failure;
+use crate::error::{Failure, texts};
 use crate::keyspace::{Group, Known, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
@@ -26,11 +26,6 @@ const MOST_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
 
 /// What keeping an argument of a queued command takes besides its bytes.
 const QUEUED_ARGUMENT_BYTES: usize = 48;
-
-/// What a client is told that may not keep more.
-pub(crate) const SHORT_OF_MEMORY: Failure = Failure::text(
-    "ERR all clients together keep as much memory as they may (clients.max_memory_bytes); try again later, or with less at a time",
-);
 
 /// What a client is told whose command panicked; the panic itself is on standard error.
 const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
@@ -199,11 +194,13 @@ fn queue(
     let most = service.limits.read().transaction_bytes;
     let Some(transaction) = &mut client.transaction else { return Step::Done { depends: false } };
     if transaction.bytes + bytes > most {
-        let text = format!("ERR the transaction is too long: commands since MULTI may take {most} bytes");
+        let text = format!(
+            "ERR the transaction is too long: commands since MULTI may take {most} bytes (clients.transaction_bytes)"
+        );
         return refuse(service, client, reply, &Failure::with(text));
     }
     if service.is_short_of_memory(transaction.bytes + bytes) {
-        return refuse(service, client, reply, &SHORT_OF_MEMORY);
+        return refuse(service, client, reply, &texts::SHORT_OF_MEMORY);
     }
     transaction.bytes += bytes;
     transaction.queued.push(arguments.iter().map(|argument| argument.to_vec()).collect());

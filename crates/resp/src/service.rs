@@ -123,18 +123,19 @@ pub struct InfoSection {
     pub lines: Vec<(String, String)>,
 }
 
-/// Bounds of what clients may take. Each refusal names its limit.
+/// Bounds of what clients may take. Each refusal names its limit as the configuration does; that of `argument_bytes` has Redis' text. How many
+/// arguments a request has is no setting: see [`request::Limits`](crate::protocol::request::Limits::DEFAULT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Clients at a time.
     pub clients: usize,
     /// Bytes of one request, with all its arguments.
     pub request_bytes: usize,
-    /// Bytes of one argument.
+    /// Bytes of one argument, and of a string that a command makes.
     pub argument_bytes: usize,
     /// Requests of one client that are carried out before its replies are sent.
     pub pipeline_requests: usize,
-    /// Bytes of replies that wait for one client. Who takes no more than this is disconnected.
+    /// Bytes of replies that wait for one client: a reply that would be longer is an error instead.
     pub output_bytes: usize,
     /// Time a client may send nothing; none: for ever.
     pub idle: Option<Duration>,

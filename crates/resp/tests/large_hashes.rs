@@ -326,7 +326,7 @@ fn endless_draws_are_refused() {
     *fixture.service.limits.write() = limits.into();
     let mut client = fixture.client();
     client.ask("HSET a f 1");
-    let refusal = "-ERR the reply would take more than 10000 bytes; ask for fewer fields\r\n";
+    let refusal = "-ERR the reply would take more than 10000 bytes (clients.max_output_bytes); ask for fewer fields\r\n";
     assert_eq!(client.ask("HRANDFIELD a -9223372036854775807"), refusal);
     make_large(&fixture, &mut client, "b", 300);
     assert_eq!(client.ask("HRANDFIELD b -4611686018427387903 WITHVALUES"), refusal);

@@ -312,7 +312,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     // Only who asks for the same fields again and again gets here.
     if count < 0 && reply.len() - begin > most_bytes {
         return Err(Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes; ask for fewer fields"
+            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer fields"
         )));
     }
     reply.end_array(mark, told);

@@ -213,7 +213,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     // Only who asks for the same members again and again gets here.
     if count < 0 && reply.len() - begin > most_bytes {
         return Err(Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes; ask for fewer members"
+            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer members"
         )));
     }
     reply.end_array(mark, told);

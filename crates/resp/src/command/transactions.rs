@@ -11,7 +11,7 @@ use ecotone_engine::MAX_BATCH_BYTES;
 use super::entry::plain;
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, texts};
 use crate::execute::{self, Step, Turn};
 use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
@@ -83,21 +83,24 @@ fn watch(call: &mut Call<'_>) -> Outcome {
     if call.client.transaction.is_some() {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
-    let mut watched = Vec::new();
+    let (mut watched, mut bytes) = (Vec::new(), 0);
     let mut known: HashSet<&[u8]> = call.client.watched.iter().map(|watched| watched.key.as_slice()).collect();
-    for key in &call.arguments[1..] {
-        if known.insert(key) {
-            watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
-        }
-    }
-    // Here and with those who tell.
-    let bytes: usize = watched.iter().map(|watched| 2 * (watched.key.len() + WATCHED_KEY_BYTES)).sum();
     let most = call.service.limits.read().transaction_bytes;
-    if call.client.watched_bytes + bytes > most {
-        return Err(Failure::with(format!("ERR too many keys are watched: they may take {most} bytes")));
+    for key in &call.arguments[1..] {
+        if !known.insert(key) {
+            continue;
+        }
+        // Here and with those who tell.
+        bytes += 2 * (key.len() + WATCHED_KEY_BYTES);
+        if call.client.watched_bytes + bytes > most {
+            return Err(Failure::with(format!(
+                "ERR too many keys are watched: they may take {most} bytes (clients.transaction_bytes)"
+            )));
+        }
+        watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
     }
     if call.service.is_short_of_memory(call.client.watched_bytes + bytes) {
-        return Err(execute::SHORT_OF_MEMORY);
+        return Err(texts::SHORT_OF_MEMORY);
     }
     call.client.watched_bytes += bytes;
     // Under the latches: who writes later tells, and who wrote before has committed, or is in this group.

@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// 1 048 576 arguments of up to 512 MiB, lines of up to 64 KiB.
+    /// 1 048 576 arguments, which no setting changes, of up to 512 MiB, lines of up to 64 KiB.
     pub const DEFAULT: Self = Self { arguments: 1_048_576, bulk_bytes: 512 << 20, inline_bytes: 64 << 10 };
 
     /// For clients that still have to give a password: 10 arguments of up to 16 384 bytes, as in Redis. Requests over these limits are

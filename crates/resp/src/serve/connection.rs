@@ -17,8 +17,8 @@ use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
 use crate::command::flag;
-use crate::error::Failure;
-use crate::execute::{Given, SHORT_OF_MEMORY, Step, execute, resolve};
+use crate::error::{Failure, texts};
+use crate::execute::{Given, Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser};
@@ -164,11 +164,13 @@ impl Connection {
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if bytes.len() > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
-                    self.reply.error(&format!("ERR Protocol error: the request is longer than {most} bytes"));
+                    self.reply.error(&format!(
+                        "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
+                    ));
                     return Ended::Closes;
                 }
                 Ok(None) if self.charge.is_refused(service, bytes.len()) => {
-                    self.reply.error(&SHORT_OF_MEMORY.reply());
+                    self.reply.error(&texts::SHORT_OF_MEMORY.reply());
                     return Ended::Closes;
                 }
                 Ok(None) => return Ended::Empty,

@@ -213,7 +213,7 @@ fn clients() -> Vec<Key> {
             whole(MIB, MAX_VALUE_BYTES as u64),
             limits.argument_bytes,
             "bytes",
-            "Bytes of one argument.",
+            "Bytes of one argument, and of a string that APPEND or SETRANGE makes.",
         )),
         live(key(
             "clients.pipeline_requests",
@@ -227,7 +227,7 @@ fn clients() -> Vec<Key> {
             whole(MIB, TIB),
             limits.output_bytes,
             "bytes",
-            "Bytes of replies that may wait for one client; who is owed more is disconnected.",
+            "Bytes of replies that may wait for one client; instead of a reply that would be longer it is sent an error.",
         )),
         live(key(
             "clients.idle_timeout_s",
@@ -248,7 +248,7 @@ fn clients() -> Vec<Key> {
             whole(MIB, TIB),
             limits.transaction_bytes,
             "bytes",
-            "Bytes of commands that one client may queue by MULTI.",
+            "Bytes of commands that one client may queue by MULTI, and of keys that it may watch.",
         )),
         key(
             "clients.trust_system_clock",
@@ -263,8 +263,9 @@ fn clients() -> Vec<Key> {
             whole_or("auto", MIB, TIB),
             "auto",
             "bytes",
-            "What all clients together may keep in memory: requests that have not come whole, replies that were not sent, commands queued by \
-             MULTI. `auto`: an eighth of the memory, or of what the cgroup allows.",
+            "What all clients together may take of memory: requests that have not come whole, replies that were not sent, commands queued by \
+             MULTI, and what commands collect, build and write until it is replied and committed. `auto`: an eighth of the memory, or of what \
+             the cgroup allows.",
         )),
         live(key(
             "clients.slow_after_us",
