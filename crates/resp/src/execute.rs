@@ -232,6 +232,7 @@ pub fn execute_command<'s>(
         if has_latches && !group.hold(&slots(command, arguments), waiting) {
             return Step::Latched;
         }
+        group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
         let turn = Turn { waiting, now_ms: service.keyspace.clock().now_ms(), known: known.take() };
         let step = run_latched(service, client, group, command, arguments, reply, turn);
         if step == Step::MustLatch && !has_latches {
@@ -275,7 +276,10 @@ pub(crate) fn run_latched(
         Ok(()) => catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED)),
         Err(error) => Err(error.into()),
     };
-    let outcome = if outcome.is_ok() && call.reply.is_over() { Err(too_long(service)) } else { outcome };
+    let outcome = match outcome {
+        Ok(()) if call.reply.is_over() => Err(too_long(service)),
+        outcome => call.keys.refusal().map_or(outcome, Err),
+    };
     let seen = call.keys.seen();
     drop(call);
     let has_failed = outcome.is_err();

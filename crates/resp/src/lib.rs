@@ -1,7 +1,7 @@
 //! The Redis protocol and its commands, over a store.
 //!
-//! From the bottom: [`protocol`] is bytes; [`keyspace`] is typed keys with expiry, changed under latches and committed in groups;
-//! [`collections`] is how those lie in the store; [`command`] has one file for each family of commands; [`execute`] carries out one request; [`serve`] is connections and threads.
+//! From the bottom: [`memory`] is what all clients together take; [`protocol`] is bytes; [`keyspace`] is typed keys with expiry, changed
+//! under latches and committed in groups; [`collections`] is how those lie in the store; [`command`] has one file for each family of commands; [`execute`] carries out one request; [`serve`] is connections and threads.
 //!
 //! What must never be in here: files and tables (that is `engine`), the configuration file, HTTP and the wiring of a server (that is
 //! `server`).
@@ -13,6 +13,7 @@ pub mod error;
 pub mod execute;
 pub mod histogram;
 pub mod keyspace;
+pub mod memory;
 pub mod protocol;
 pub mod saves;
 pub mod serve;

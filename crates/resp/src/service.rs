@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::client::Clients;
 use crate::histogram::Times;
 use crate::keyspace::Keyspace;
+pub use crate::memory::SMALL_BYTES;
 use crate::saves::Saves;
 use crate::slowlog::Slowlog;
 use crate::usage::{Rates, Usage};
@@ -37,7 +38,7 @@ pub struct Service {
     pub host: Arc<dyn Host>,
     /// Saves that clients ask for.
     pub saves: Arc<Saves>,
-    /// Bytes that the connections of all clients keep.
+    /// Bytes that the connections of all clients keep, and that their commands take meanwhile.
     pub client_memory: Arc<AtomicUsize>,
     /// 40 hexadecimal digits that no other run of a server has.
     pub run_id: String,
@@ -45,22 +46,20 @@ pub struct Service {
     pub since: Instant,
 }
 
-/// What one client may keep in any case, whatever others keep: requests and replies of the usual kind.
-pub const SMALL_BYTES: usize = 128 * 1024;
-
 impl Service {
     /// Serves `keyspace` from now on.
     pub fn new(keyspace: Arc<Keyspace>, limits: Limits, host: Arc<dyn Host>) -> Self {
+        keyspace.memory().limit_to(limits.memory_bytes);
         Self {
-            keyspace,
             clients: Clients::default(),
+            client_memory: keyspace.memory().taken_bytes().clone(),
+            keyspace,
             limits: RwLock::new(Arc::new(limits)),
             limits_changed: watch::Sender::new(()),
             statistics: Statistics::default(),
             slowlog: Slowlog::default(),
             host,
             saves: Arc::default(),
-            client_memory: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
         }
@@ -68,6 +67,7 @@ impl Service {
 
     /// From now on these limits hold, also for clients that are connected. Only whether a client gave a password is not asked again.
     pub fn set_limits(&self, limits: Limits) {
+        self.keyspace.memory().limit_to(limits.memory_bytes);
         *self.limits.write() = Arc::new(limits);
         self.limits_changed.send_replace(());
     }
@@ -143,7 +143,8 @@ pub struct Limits {
     pub send: Duration,
     /// Bytes of commands queued by `MULTI`, and of keys that one client watches.
     pub transaction_bytes: usize,
-    /// Bytes that all clients together may keep: requests that have not come whole, replies that were not sent, what they queued.
+    /// Bytes that all clients together may take: requests that have not come whole, replies that were not sent, what they queued, and what
+    /// commands collect, build and write until it is replied and committed.
     pub memory_bytes: usize,
     /// Passwords: none is asked for if there is none.
     pub password: Option<String>,

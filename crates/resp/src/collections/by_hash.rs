@@ -11,9 +11,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 
+use super::page::{Page, Place};
 use super::{Large, corrupt};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{CollectionId, Keys, MAX_KEY_BYTES};
+use crate::memory::Collected;
 
 /// Bytes before the name in a sub-key.
 pub const HASH_BYTES: usize = 4;
@@ -25,7 +27,10 @@ pub const MAX_NAME_BYTES: usize = MAX_KEY_BYTES - HASH_BYTES;
 const MOST_DRAWN_AT_ONCE: u64 = 100;
 
 /// Draws for each different element that is wanted, before all are read instead.
-const MOST_DRAWS_EACH: usize = 10;
+const MOST_DRAWS_EACH: u64 = 10;
+
+/// What a name that is known takes besides its bytes: a place in a table.
+const KNOWN_NAME_BYTES: usize = 48;
 
 /// A name and the value of its element, which is empty where there is none.
 pub type Pair<'a> = [&'a [u8]; 2];
@@ -62,37 +67,27 @@ pub fn visit_from(
     if makes_sense { Ok(()) } else { Err(corrupt("an element of a large collection has no name").into()) }
 }
 
-/// One step of a scan that began with the cursor 0: shows `visit` about `count` elements, and gives the next cursor, 0 at the end. What
-/// is there from the first step to the last is shown.
+/// One step of a scan that began with the cursor 0: offers `page` the elements behind the `cursor` until it has enough. The next cursor is
+/// that of the page. What is there from the first step to the last is offered.
 ///
 /// # Errors
 ///
 /// Those of reads.
-pub fn scan(
+pub fn scan<T>(
     keys: &mut Keys<'_>,
     id: CollectionId,
     cursor: u64,
-    count: usize,
-    mut visit: impl FnMut(Pair<'_>),
-) -> Outcome<u64> {
+    page: &mut Page<'_, T>,
+    mut offer: impl FnMut(&mut Page<'_, T>, Place, Pair<'_>) -> ControlFlow<()>,
+) -> Outcome {
     // Beyond the last hash there is nothing.
-    let Ok(from) = u32::try_from(cursor.saturating_sub(1)) else { return Ok(0) };
-    let (mut visited, mut last, mut next) = (0, from, 0);
-    visit_from(keys, id, from, |hash, pair| {
-        // Elements of one hash go together: no cursor stands between them.
-        if visited >= count && hash != last {
-            next = u64::from(hash) + 1;
-            return ControlFlow::Break(());
-        }
-        (visited, last) = (visited + 1, hash);
-        visit(pair);
-        ControlFlow::Continue(())
-    })?;
-    Ok(next)
+    let Ok(from) = u32::try_from(cursor.saturating_sub(1)) else { return Ok(()) };
+    // A cursor is the hash that the scan goes on from, and one more, so that it is not 0.
+    visit_from(keys, id, from, |hash, pair| offer(page, Place { number: hash, cursor: u64::from(hash) + 1 }, pair))
 }
 
-/// Shows `visit` elements at random, `count` times or until it breaks; the same ones may come again. Those behind a long gap of hashes
-/// are drawn more often.
+/// Shows `visit` elements at random, with their values where `with_values`, `count` times or until it breaks; the same ones may come again.
+/// Those behind a long gap of hashes are drawn more often.
 ///
 /// # Errors
 ///
@@ -101,11 +96,12 @@ pub fn draw(
     keys: &mut Keys<'_>,
     id: CollectionId,
     count: u64,
+    with_values: bool,
     mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
     check_draws(keys, count)?;
     for _ in 0..count {
-        let Some([name, value]) = draw_one(keys, id)? else { break };
+        let Some([name, value]) = draw_one(keys, id, with_values)? else { break };
         if visit([&name, &value]).is_break() {
             break;
         }
@@ -113,28 +109,40 @@ pub fn draw(
     Ok(())
 }
 
-/// `count` different elements at random with their values; `None`: that would take more than to read all of them.
+/// `count` different elements at random, with their values where `with_values`; `None`: that would take more than to read all of them.
 ///
 /// # Errors
 ///
-/// Those of reads.
-pub fn draw_different(keys: &mut Keys<'_>, large: Large, count: usize) -> Outcome<Option<Vec<[Vec<u8>; 2]>>> {
+/// Those of reads; there is no memory for so many.
+pub fn draw_different<'c>(
+    keys: &mut Keys<'c>,
+    large: Large,
+    count: u64,
+    with_values: bool,
+) -> Outcome<Option<Collected<'c, [Vec<u8>; 2]>>> {
     // Of a collection that is much larger than what is wanted, few draws are in vain.
-    if (count as u64).saturating_mul(3) > large.elements {
+    if count.saturating_mul(3) > large.elements {
         return Ok(None);
     }
-    check_draws(keys, count as u64)?;
-    let (mut known, mut drawn) = (HashSet::new(), Vec::with_capacity(count));
+    check_draws(keys, count)?;
+    let (mut known, mut drawn) = (HashSet::new(), Collected::new(keys.room()));
     for _ in 0..count * MOST_DRAWS_EACH {
-        if drawn.len() == count {
+        if drawn.len() as u64 == count {
             break;
         }
-        let Some(pair) = draw_one(keys, large.id)? else { break };
-        if known.insert(pair[0].clone()) {
-            drawn.push(pair);
+        let Some([name, value]) = draw_one(keys, large.id, with_values)? else { break };
+        if known.contains(&name) {
+            continue;
+        }
+        // The name twice: also among those that are known.
+        let bytes = 2 * (name.len() + KNOWN_NAME_BYTES) + value.len();
+        known.insert(name.clone());
+        if drawn.add(bytes, || [name, value]).is_break() {
+            break;
         }
     }
-    Ok((drawn.len() == count).then_some(drawn))
+    let drawn = drawn.whole()?;
+    Ok((drawn.len() as u64 == count).then_some(drawn))
 }
 
 /// Refuses to draw so many while others wait for the thread.
@@ -150,7 +158,7 @@ pub fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
 }
 
 /// The element behind a random place. All elements of one hash have the same chance.
-fn draw_one(keys: &mut Keys<'_>, id: CollectionId) -> Outcome<Option<[Vec<u8>; 2]>> {
+fn draw_one(keys: &mut Keys<'_>, id: CollectionId, with_values: bool) -> Outcome<Option<[Vec<u8>; 2]>> {
     let place = random_below(1 << 32) as u32;
     for from in [place, 0] {
         let (mut drawn, mut found, mut same) = (None, None, 0);
@@ -160,7 +168,8 @@ fn draw_one(keys: &mut Keys<'_>, id: CollectionId) -> Outcome<Option<[Vec<u8>; 2
             }
             (found, same) = (Some(hash), same + 1);
             if random_below(same) == 0 {
-                drawn = Some(pair.map(<[u8]>::to_vec));
+                let [name, value] = pair;
+                drawn = Some([name.to_vec(), if with_values { value.to_vec() } else { Vec::new() }]);
             }
             ControlFlow::Continue(())
         })?;
@@ -171,33 +180,31 @@ fn draw_one(keys: &mut Keys<'_>, id: CollectionId) -> Outcome<Option<[Vec<u8>; 2
     Ok(None)
 }
 
-/// Some of what is offered, at random: Vitter, "Random Sampling with a Reservoir" (1985), algorithm R.
+/// Some of what is offered, at random, in the order in which it is: Knuth, "The Art of Computer Programming", volume 2 (1997), section
+/// 3.4.2, algorithm S. Nothing is kept, therefore.
 #[derive(Debug)]
-pub struct Reservoir<T> {
-    drawn: Vec<T>,
-    count: usize,
-    offered: u64,
+pub struct Selection {
+    wanted: u64,
+    left: u64,
 }
 
-impl<T> Reservoir<T> {
-    /// One of `count` places.
-    pub fn new(count: usize) -> Self {
-        Self { drawn: Vec::new(), count, offered: 0 }
+impl Selection {
+    /// `count` of the `all` that will be offered, or all of them where that is less.
+    pub fn new(count: u64, all: u64) -> Self {
+        Self { wanted: count.min(all), left: all }
     }
 
-    /// Takes what `make` gives, or not.
-    pub fn offer(&mut self, make: impl FnOnce() -> T) {
-        self.offered += 1;
-        if self.drawn.len() < self.count {
-            self.drawn.push(make());
-        } else if let Some(place) = self.drawn.get_mut(random_below(self.offered) as usize) {
-            *place = make();
-        }
+    /// Whether the next one belongs to it.
+    pub fn takes(&mut self) -> bool {
+        let takes = self.wanted > 0 && (self.wanted >= self.left || random_below(self.left) < self.wanted);
+        self.wanted -= u64::from(takes);
+        self.left = self.left.saturating_sub(1);
+        takes
     }
 
-    /// What was drawn: `count`, or all that was offered where that is less.
-    pub fn drawn(self) -> Vec<T> {
-        self.drawn
+    /// Whether nothing more does.
+    pub fn is_whole(&self) -> bool {
+        self.wanted == 0
     }
 }
 

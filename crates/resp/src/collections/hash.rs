@@ -15,7 +15,8 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::Error as StoreError;
 
-use super::by_hash::{self, MAX_NAME_BYTES, Pair, Reservoir, random_below, sub_key};
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, random_below, sub_key};
+use super::page::{Page, Place};
 use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Entry, Keys, Tag, Type};
@@ -79,46 +80,57 @@ impl<'c> Hash<'c> {
         }
     }
 
-    /// Shows `visit` all fields, each with its value.
+    /// Shows `visit` all fields, each with its value, until it breaks.
     ///
     /// # Errors
     ///
     /// Those of reads.
-    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(Pair<'_>)) -> Outcome {
+    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::visit_from(keys, large.id, 0, |_, pair| {
-                visit(pair);
-                ControlFlow::Continue(())
-            });
+            return by_hash::visit_from(keys, large.id, 0, |_, pair| visit(pair));
         }
         for pair in pairs(&self.entry) {
-            visit(pair?);
+            if visit(pair?).is_break() {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// One step of a scan that began with the cursor 0: shows `visit` about `count` fields, and gives the next cursor, 0 at the end. A
-    /// small hash is shown whole. What is there from the first step to the last is shown, as long as the hash is not made anew.
+    /// One step of a scan that began with the cursor 0: offers `page` fields until it has enough. A small hash is one place. What is there
+    /// from the first step to the last is offered, as long as the hash is not made anew.
     ///
     /// # Errors
     ///
     /// Those of reads.
-    pub fn scan(&self, keys: &mut Keys<'c>, cursor: u64, count: usize, visit: impl FnMut(Pair<'_>)) -> Outcome<u64> {
+    pub fn scan<T>(
+        &self,
+        keys: &mut Keys<'c>,
+        cursor: u64,
+        page: &mut Page<'_, T>,
+        mut offer: impl FnMut(&mut Page<'_, T>, Place, Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
         match self.large {
-            Some(large) => by_hash::scan(keys, large.id, cursor, count, visit),
-            None => self.visit(keys, visit).map(|()| 0),
+            Some(large) => by_hash::scan(keys, large.id, cursor, page, offer),
+            None => self.visit(keys, |pair| offer(page, Place::ONLY, pair)),
         }
     }
 
-    /// Shows `visit` fields at random, `count` times or until it breaks; the same ones may come again. In a large hash those behind a long
-    /// gap of hashes are drawn more often.
+    /// Shows `visit` fields at random, with their values where `with_values`, `count` times or until it breaks; the same ones may come again. In
+    /// a large hash those behind a long gap of hashes are drawn more often.
     ///
     /// # Errors
     ///
     /// Those of reads.
-    pub fn draw(&self, keys: &mut Keys<'c>, count: u64, mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
+    pub fn draw(
+        &self,
+        keys: &mut Keys<'c>,
+        count: u64,
+        with_values: bool,
+        mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::draw(keys, large.id, count, visit);
+            return by_hash::draw(keys, large.id, count, with_values, visit);
         }
         let pairs = pairs(&self.entry).collect::<Result<Vec<_>, _>>()?;
         if pairs.is_empty() {
@@ -133,20 +145,35 @@ impl<'c> Hash<'c> {
         Ok(())
     }
 
-    /// `count` different fields at random with their values, or all where there are no more.
+    /// Shows `visit` up to `count` different fields at random of the hash, which was found under `key`, with their values where `with_values`,
+    /// until it breaks. What is shown is of one moment.
     ///
     /// # Errors
     ///
-    /// Those of reads.
-    pub fn draw_different(&self, keys: &mut Keys<'c>, count: usize) -> Outcome<Vec<[Vec<u8>; 2]>> {
-        if let Some(large) = self.large
-            && let Some(drawn) = by_hash::draw_different(keys, large, count)?
-        {
-            return Ok(drawn);
+    /// Those of reads; there is no memory for so many.
+    pub fn draw_different(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+        with_values: bool,
+        mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        if let Some(large) = self.large {
+            if let Some(drawn) = by_hash::draw_different(keys, large, count, with_values)? {
+                let _ = drawn.iter().try_for_each(|[field, value]| visit([field, value]));
+                return Ok(());
+            }
+            // As many as its key says.
+            keys.hold_still(key)?;
         }
-        let mut reservoir = Reservoir::new(count);
-        self.visit(keys, |pair| reservoir.offer(|| pair.map(<[u8]>::to_vec)))?;
-        Ok(reservoir.drawn())
+        let mut selection = Selection::new(count, self.count()?);
+        self.visit(keys, |pair| {
+            if selection.takes() {
+                visit(pair)?;
+            }
+            if selection.is_whole() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
     }
 
     /// Sets fields of the hash under `key`, whose slot is held and where `hash` was found. Of a field that is named twice the last value

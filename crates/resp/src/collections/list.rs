@@ -8,27 +8,25 @@
 //! ```
 //!
 //! The first index that is given is [`MIDDLE`], so that both ends grow; an element is found by one lookup. To insert or to remove in the
-//! middle moves the elements on the shorter side by one index each: O(N) of reads and writes, in one batch of up to [`MAX_BATCH_BYTES`].
+//! middle moves the elements on the shorter side by one index each: O(N) of reads and writes, in one batch.
 //!
 //! Invariants: a list has at least one element, the indices between the two ends are all taken and no others,
 //! [`Large::elements`] is their number. Who reads more than the key holds the latch of its slot: else the ends may have moved.
 
 use std::ops::{ControlFlow, Range};
 
-use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
+use ecotone_engine::{Direction, Error as StoreError};
 
 use super::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS, corrupt, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{CollectionId, Entry, Keys, Tag, Type};
+use crate::memory::Collected;
 
 /// Index of the first element that a large list is given.
 pub const MIDDLE: u64 = 1 << 63;
 
 /// Entries that are removed unread while other clients wait for the thread.
 const MOST_REMOVED_AT_ONCE: u64 = 1000;
-
-/// What a batch needs for an element besides its value, at most: its key, lengths and a header.
-const ELEMENT_OVERHEAD_BYTES: u64 = 64;
 
 /// One end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +115,6 @@ impl Lay {
         if removed > MOST_REMOVED_AT_ONCE && !keys.may_take_long() {
             return Err(Failure::MustWait);
         }
-        check_fits(keys, removed.saturating_mul(ELEMENT_OVERHEAD_BYTES))?;
         for index in indices.clone() {
             keys.remove_element(self.id, &index.to_be_bytes());
         }
@@ -163,20 +160,6 @@ impl Lay {
 
 fn missing() -> StoreError {
     corrupt("an element of a large list is not where it should be")
-}
-
-fn check_fits(keys: &Keys<'_>, more_bytes: u64) -> Outcome {
-    if more_bytes.saturating_add(keys.written_bytes() as u64) > MAX_BATCH_BYTES as u64 {
-        return Err(too_large());
-    }
-    Ok(())
-}
-
-#[cold]
-fn too_large() -> Failure {
-    Failure::with(format!(
-        "ERR the list is too large to be changed like this at once: a change may take {MAX_BATCH_BYTES} bytes"
-    ))
 }
 
 impl<'c> List<'c> {
@@ -305,7 +288,7 @@ impl<'c> List<'c> {
     ///
     /// # Errors
     ///
-    /// More entries are removed than fit into one batch; those of reads and writes.
+    /// Those of reads and writes.
     pub fn trim(&self, keys: &mut Keys<'c>, key: &[u8], positions: Range<u64>) -> Outcome {
         if positions.is_empty() {
             keys.remove(key)?;
@@ -331,25 +314,42 @@ impl<'c> List<'c> {
         lay.store(keys, key, self.entry.expires_at_ms)
     }
 
-    /// Takes up to `count` elements, at least one, from an end of the list, which was found under `key`, whose slot is held; with the last
-    /// one the key is removed. Gives them in the order in which they are taken.
+    /// Takes up to `count` elements, at least one, from an end of the list, which was found under `key`, whose slot is held, and shows them to
+    /// `visit` in the order in which they are taken; with the last one the key is removed. Where `visit` breaks not all are shown, and
+    /// the command must fail.
     ///
     /// # Errors
     ///
     /// Those of [`trim`](Self::trim).
-    pub fn pop(&self, keys: &mut Keys<'c>, key: &[u8], end: End, count: u64) -> Outcome<Vec<Vec<u8>>> {
+    pub fn pop(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        end: End,
+        count: u64,
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
         let all = self.count()?;
         let taken = count.min(all);
         let (positions, direction, kept) = match end {
             End::Left => (0..taken, Direction::Forward, taken..all),
             End::Right => (all - taken..all, Direction::Reverse, 0..all - taken),
         };
+        self.visit(keys, positions, direction, |_, element| visit(element))?;
+        self.trim(keys, key, kept)
+    }
+
+    /// The same of one element.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads and writes.
+    pub fn pop_one(&self, keys: &mut Keys<'c>, key: &[u8], end: End) -> Outcome<Vec<u8>> {
         let mut popped = Vec::new();
-        self.visit(keys, positions, direction, |_, element| {
-            popped.push(element.to_vec());
+        self.pop(keys, key, end, 1, |element| {
+            popped = element.to_vec();
             ControlFlow::Continue(())
         })?;
-        self.trim(keys, key, kept)?;
         Ok(popped)
     }
 
@@ -367,7 +367,7 @@ impl<'c> List<'c> {
             keys.changed_within(key);
             return Ok(element);
         }
-        self.pop(keys, key, from, 1)?;
+        self.pop_one(keys, key, from)?;
         let rest = Self::read(keys, key)?;
         Self::push(keys, key, rest.as_ref(), to, &[&element])?;
         Ok(element)
@@ -378,7 +378,7 @@ impl<'c> List<'c> {
     ///
     /// # Errors
     ///
-    /// The elements to be moved do not fit into one batch; those of reads and writes.
+    /// There is no memory for the elements to be moved; those of reads and writes.
     pub fn insert(&self, keys: &mut Keys<'c>, key: &[u8], position: u64, element: &[u8]) -> Outcome {
         let Some(mut lay) = self.large else {
             let mut all = self.small()?;
@@ -403,7 +403,7 @@ impl<'c> List<'c> {
     ///
     /// # Errors
     ///
-    /// The elements to be moved do not fit into one batch; those of reads and writes.
+    /// There is no memory for the elements to be moved; those of reads and writes.
     pub fn remove(&self, keys: &mut Keys<'c>, key: &[u8], positions: &[u64]) -> Outcome {
         let ([first, ..], [.., last]) = (positions, positions) else { return Ok(()) };
         let (count, removed) = (self.count()?, positions.len() as u64);
@@ -435,25 +435,17 @@ impl<'c> List<'c> {
 }
 
 /// The elements of a large list with `indices`, without those at the positions `without`, to be put elsewhere.
-fn collect(keys: &mut Keys<'_>, lay: Lay, indices: Range<u64>, without: &[u64]) -> Outcome<Vec<Vec<u8>>> {
-    if indices.is_empty() {
-        return Ok(Vec::new());
+fn collect<'c>(keys: &mut Keys<'c>, lay: Lay, indices: Range<u64>, without: &[u64]) -> Outcome<Collected<'c, Vec<u8>>> {
+    let mut found = Collected::new(keys.room());
+    if !indices.is_empty() {
+        lay.visit(keys, indices, Direction::Forward, |index, element| {
+            if without.binary_search(&(index - lay.first)).is_ok() {
+                return ControlFlow::Continue(());
+            }
+            found.add(element.len(), || element.to_vec())
+        })?;
     }
-    let mut left = (MAX_BATCH_BYTES as u64).saturating_sub(keys.written_bytes() as u64);
-    let (mut found, mut fits) = (Vec::new(), true);
-    lay.visit(keys, indices, Direction::Forward, |index, element| {
-        let bytes = ELEMENT_OVERHEAD_BYTES + element.len() as u64;
-        fits = bytes <= left;
-        if !fits {
-            return ControlFlow::Break(());
-        }
-        left -= bytes;
-        if without.binary_search(&(index - lay.first)).is_err() {
-            found.push(element.to_vec());
-        }
-        ControlFlow::Continue(())
-    })?;
-    if fits { Ok(found) } else { Err(too_large()) }
+    found.whole()
 }
 
 /// Puts `elements` at the indices from `first` on.

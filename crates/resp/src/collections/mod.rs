@@ -8,6 +8,7 @@ pub mod by_hash;
 pub mod hash;
 pub mod list;
 pub mod packed;
+pub mod page;
 pub mod set;
 pub mod sorted_set;
 

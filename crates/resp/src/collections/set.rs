@@ -13,12 +13,13 @@
 
 use std::ops::ControlFlow;
 
-use ecotone_engine::{Error as StoreError, MAX_BATCH_BYTES};
+use ecotone_engine::Error as StoreError;
 
-use super::by_hash::{self, MAX_NAME_BYTES, Reservoir, random_below, sub_key};
+use super::by_hash::{self, MAX_NAME_BYTES, Selection, random_below, sub_key};
+use super::page::{Page, Place};
 use super::{Large, MOST_SMALL_ELEMENTS, large_of, packed};
 use crate::error::{Failure, Outcome};
-use crate::keyspace::{Entry, Keys, Tag, Type, element_bytes};
+use crate::keyspace::{Entry, Keys, Tag, Type};
 
 /// The longest member of a large set, in bytes. A small set is smaller than that.
 pub const MAX_MEMBER_BYTES: usize = MAX_NAME_BYTES;
@@ -54,6 +55,11 @@ impl<'c> Set<'c> {
         }
     }
 
+    /// Bytes that this takes itself: a small one has all its members with it.
+    pub fn bytes(&self) -> usize {
+        self.entry.len()
+    }
+
     /// Whether `member` is one of its members.
     ///
     /// # Errors
@@ -71,34 +77,41 @@ impl<'c> Set<'c> {
         Ok(false)
     }
 
-    /// Shows `visit` all members.
+    /// Shows `visit` all members, until it breaks.
     ///
     /// # Errors
     ///
     /// Those of reads.
-    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(&[u8])) -> Outcome {
+    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::visit_from(keys, large.id, 0, |_, [member, _]| {
-                visit(member);
-                ControlFlow::Continue(())
-            });
+            return by_hash::visit_from(keys, large.id, 0, |_, [member, _]| visit(member));
         }
         for member in packed::items(&self.entry) {
-            visit(member?);
+            if visit(member?).is_break() {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// One step of a scan that began with the cursor 0: shows `visit` about `count` members, and gives the next cursor, 0 at the end. A
-    /// small set is shown whole. What is there from the first step to the last is shown, as long as the set is not made anew.
+    /// One step of a scan that began with the cursor 0: offers `page` members until it has enough. A small set is one place. What is there
+    /// from the first step to the last is offered, as long as the set is not made anew.
     ///
     /// # Errors
     ///
     /// Those of reads.
-    pub fn scan(&self, keys: &mut Keys<'c>, cursor: u64, count: usize, mut visit: impl FnMut(&[u8])) -> Outcome<u64> {
+    pub fn scan<T>(
+        &self,
+        keys: &mut Keys<'c>,
+        cursor: u64,
+        page: &mut Page<'_, T>,
+        mut offer: impl FnMut(&mut Page<'_, T>, Place, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
         match self.large {
-            Some(large) => by_hash::scan(keys, large.id, cursor, count, |[member, _]| visit(member)),
-            None => self.visit(keys, visit).map(|()| 0),
+            Some(large) => {
+                by_hash::scan(keys, large.id, cursor, page, |page, place, [member, _]| offer(page, place, member))
+            }
+            None => self.visit(keys, |member| offer(page, Place::ONLY, member)),
         }
     }
 
@@ -110,7 +123,7 @@ impl<'c> Set<'c> {
     /// Those of reads.
     pub fn draw(&self, keys: &mut Keys<'c>, count: u64, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::draw(keys, large.id, count, |[member, _]| visit(member));
+            return by_hash::draw(keys, large.id, count, false, |[member, _]| visit(member));
         }
         let members = packed::items(&self.entry).collect::<Result<Vec<_>, _>>()?;
         if members.is_empty() {
@@ -125,20 +138,34 @@ impl<'c> Set<'c> {
         Ok(())
     }
 
-    /// `count` different members at random, or all where there are no more.
+    /// Shows `visit` up to `count` different members at random of the set, which was found under `key`, until it breaks. What is shown is of
+    /// one moment.
     ///
     /// # Errors
     ///
-    /// Those of reads.
-    pub fn draw_different(&self, keys: &mut Keys<'c>, count: usize) -> Outcome<Vec<Vec<u8>>> {
-        if let Some(large) = self.large
-            && let Some(drawn) = by_hash::draw_different(keys, large, count)?
-        {
-            return Ok(drawn.into_iter().map(|[member, _]| member).collect());
+    /// Those of reads; there is no memory for so many.
+    pub fn draw_different(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        if let Some(large) = self.large {
+            if let Some(drawn) = by_hash::draw_different(keys, large, count, false)? {
+                let _ = drawn.iter().try_for_each(|[member, _]| visit(member));
+                return Ok(());
+            }
+            // As many as its key says.
+            keys.hold_still(key)?;
         }
-        let mut reservoir = Reservoir::new(count);
-        self.visit(keys, |member| reservoir.offer(|| member.to_vec()))?;
-        Ok(reservoir.drawn())
+        let mut selection = Selection::new(count, self.count()?);
+        self.visit(keys, |member| {
+            if selection.takes() {
+                visit(member)?;
+            }
+            if selection.is_whole() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
     }
 
     /// Adds members to the set under `key`, whose slot is held and where `set` was found. Tells how many are new.
@@ -185,7 +212,7 @@ impl<'c> Set<'c> {
     ///
     /// # Errors
     ///
-    /// More than a batch may hold; those of reads and writes.
+    /// Those of reads and writes.
     pub fn remove(&self, keys: &mut Keys<'c>, key: &[u8], members: &[&[u8]]) -> Outcome<u64> {
         let expires_at_ms = self.entry.expires_at_ms;
         let Some(large) = self.large else {
@@ -202,10 +229,8 @@ impl<'c> Set<'c> {
             return Ok((before - left.len()) as u64);
         };
         let mut left = large.elements;
-        let mut room = Room::of(keys);
         for member in members {
             if self.has(keys, member)? {
-                room.take(member)?;
                 keys.remove_element(large.id, &sub_key(member));
                 left = left.saturating_sub(1);
             }
@@ -235,34 +260,6 @@ impl<'c> Set<'c> {
         if let Some(old) = old {
             keys.give_up(&old);
         }
-        Ok(())
-    }
-}
-
-/// What is left of a batch for members that are written together.
-#[derive(Debug)]
-pub struct Room {
-    bytes: usize,
-}
-
-impl Room {
-    /// What `keys` has left.
-    pub fn of(keys: &Keys<'_>) -> Self {
-        // The key itself and its note in the ledger are written as well.
-        let own = 2 * element_bytes(MAX_MEMBER_BYTES, 0);
-        Self { bytes: MAX_BATCH_BYTES.saturating_sub(keys.written_bytes() + own) }
-    }
-
-    /// Takes what `member` needs.
-    ///
-    /// # Errors
-    ///
-    /// It is not left.
-    pub fn take(&mut self, member: &[u8]) -> Outcome {
-        let left = self.bytes.checked_sub(element_bytes(by_hash::HASH_BYTES + member.len(), 0));
-        self.bytes = left.ok_or_else(|| {
-            Failure::with(format!("ERR too many members to be changed at once: that may take {MAX_BATCH_BYTES} bytes"))
-        })?;
         Ok(())
     }
 }

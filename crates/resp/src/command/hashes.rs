@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 
 use super::entry::plain;
-use super::scan::{ScanOptions, parse_cursor};
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::scan::{ScanOptions, parse_cursor, tell_page};
+use super::{Call, Command, KeyPositions, Run, flag, go_on};
 use crate::collections::by_hash::Pair;
 use crate::collections::hash::Hash;
+use crate::collections::page::Page;
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::extended::{DecimalError, add_decimals};
 use crate::protocol::number::parse_integer;
@@ -178,6 +179,7 @@ fn get_all(call: &mut Call<'_>) -> Outcome {
         hash.visit(&mut call.keys, |pair| {
             pair.into_iter().for_each(|item| reply.bulk(item));
             pairs += 1;
+            go_on(reply)
         })?;
     }
     reply.end_map(mark, pairs);
@@ -192,6 +194,7 @@ fn list(call: &mut Call<'_>, part: for<'p> fn(Pair<'p>) -> &'p [u8]) -> Outcome 
         hash.visit(&mut call.keys, |pair| {
             reply.bulk(part(pair));
             items += 1;
+            go_on(reply)
         })?;
     }
     reply.end_array(mark, items);
@@ -254,22 +257,18 @@ fn refuse_decimal(error: DecimalError) -> Failure {
 
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
-    let mut found: Vec<[Vec<u8>; 2]> = Vec::new();
-    let mut next = 0;
+    let reply_bytes = call.reply.bytes_left();
+    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a hash.
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        next = hash.scan(&mut call.keys, cursor, options.count, |pair| {
-            if options.matches(pair[0]) {
-                found.push(pair.map(<[u8]>::to_vec));
-            }
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        hash.scan(&mut call.keys, cursor, &mut page, |page, place, [field, value]| {
+            let bytes = options.matches(field).then_some(field.len() + value.len());
+            page.offer(place, bytes, || [field.to_vec(), value.to_vec()])
         })?;
     }
-    call.reply.array(2);
-    call.reply.bulk_text(&next.to_string());
-    call.reply.array(2 * found.len());
-    found.iter().flatten().for_each(|item| call.reply.bulk(item));
-    Ok(())
+    tell_page(call.reply, page, 2, |reply, pair| pair.iter().for_each(|item| reply.bulk(item)))
 }
 
 fn random(call: &mut Call<'_>) -> Outcome {
@@ -293,7 +292,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
     match hash {
-        Some(hash) if count < 0 => hash.draw(&mut call.keys, count.unsigned_abs(), |pair| {
+        Some(hash) if count < 0 => hash.draw(&mut call.keys, count.unsigned_abs(), with_values, |pair| {
             told += tell_drawn(reply, pair, with_values);
             if reply.is_over() || reply.len() - begin > most_bytes {
                 ControlFlow::Break(())
@@ -302,10 +301,10 @@ fn random(call: &mut Call<'_>) -> Outcome {
             }
         })?,
         Some(hash) if count > 0 => {
-            let count = usize::try_from(count).unwrap_or(usize::MAX);
-            for [field, value] in hash.draw_different(&mut call.keys, count)? {
-                told += tell_drawn(reply, [&field, &value], with_values);
-            }
+            hash.draw_different(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
+                told += tell_drawn(reply, pair, with_values);
+                go_on(reply)
+            })?;
         }
         _ => {}
     }
@@ -337,7 +336,7 @@ fn tell_drawn(reply: &mut Reply, [field, value]: Pair<'_>, with_values: bool) ->
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
-        hash.draw(&mut call.keys, 1, |[field, _]| {
+        hash.draw(&mut call.keys, 1, false, |[field, _]| {
             drawn = Some(field.to_vec());
             ControlFlow::Break(())
         })?;

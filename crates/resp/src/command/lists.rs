@@ -5,9 +5,10 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::entry::plain;
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::{Call, Command, KeyPositions, Run, flag, go_on};
 use crate::collections::list::{End, List};
 use crate::error::{Failure, Outcome, texts};
+use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::Reply;
 
@@ -159,15 +160,18 @@ fn pop(call: &mut Call<'_>, end: End) -> Outcome {
         }
         return Ok(());
     };
-    let popped = match count {
-        Some(0) => Vec::new(),
-        count => list.pop(&mut call.keys, key, end, count.unwrap_or(1))?,
-    };
+    let wanted = count.unwrap_or(1);
+    let reply = &mut *call.reply;
     if count.is_some() {
-        call.reply.array(popped.len());
+        reply.array(wanted.min(list.count()?) as usize);
     }
-    popped.iter().for_each(|element| call.reply.bulk(element));
-    Ok(())
+    if wanted == 0 {
+        return Ok(());
+    }
+    list.pop(&mut call.keys, key, end, wanted, |element| {
+        reply.bulk(element);
+        go_on(reply)
+    })
 }
 
 fn range(call: &mut Call<'_>) -> Outcome {
@@ -182,7 +186,7 @@ fn range(call: &mut Call<'_>) -> Outcome {
     reply.array((positions.end - positions.start) as usize);
     list.visit(&mut call.keys, positions, Direction::Forward, |_, element| {
         reply.bulk(element);
-        if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        go_on(reply)
     })
 }
 
@@ -241,17 +245,18 @@ fn trim(call: &mut Call<'_>) -> Outcome {
 fn remove(call: &mut Call<'_>) -> Outcome {
     let [_, key, count, element] = call.arguments else { return Err(texts::SYNTAX) };
     let count = integer(count)?;
-    let mut found = Vec::new();
+    let mut found = Collected::new(call.keys.room());
     if let Some(list) = List::read(&mut call.keys, key)? {
         let direction = if count < 0 { Direction::Reverse } else { Direction::Forward };
         let most = if count == 0 { u64::MAX } else { count.unsigned_abs() };
         let all = 0..list.count()?;
         list.visit(&mut call.keys, all, direction, |position, known| {
             if known == *element {
-                found.push(position);
+                found.add(0, || position)?;
             }
             if found.len() as u64 == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        found = found.whole()?;
         found.sort_unstable();
         list.remove(&mut call.keys, key, &found)?;
     }
@@ -299,8 +304,7 @@ fn move_one(call: &mut Call<'_>, from: End, to: End) -> Outcome {
         list.rotate(&mut call.keys, source, from, to)?
     } else {
         let other = List::read(&mut call.keys, target)?;
-        let popped = list.pop(&mut call.keys, source, from, 1)?;
-        let element = popped.into_iter().next().unwrap_or_default();
+        let element = list.pop_one(&mut call.keys, source, from)?;
         List::push(&mut call.keys, target, other.as_ref(), to, &[&element])?;
         element
     };
@@ -311,7 +315,7 @@ fn move_one(call: &mut Call<'_>, from: End, to: End) -> Outcome {
 fn positions(call: &mut Call<'_>) -> Outcome {
     let [_, key, element, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
     let (rank, count, most_looks) = parse_position_options(options)?;
-    let mut found = Vec::new();
+    let mut found = Collected::new(call.keys.room());
     if let Some(list) = List::read(&mut call.keys, key)? {
         let all = list.count()?;
         let looks = if most_looks == 0 { all } else { most_looks.min(all) };
@@ -328,13 +332,14 @@ fn positions(call: &mut Call<'_>) -> Outcome {
         list.visit(&mut call.keys, range, direction, |position, known| {
             if known == *element {
                 if to_skip == 0 {
-                    found.push(position);
+                    found.add(0, || position)?;
                 } else {
                     to_skip -= 1;
                 }
             }
             if found.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        found = found.whole()?;
     }
     match (count, found.first()) {
         (Some(_), _) => {

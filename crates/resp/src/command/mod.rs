@@ -25,6 +25,8 @@ pub mod strings;
 pub mod table;
 pub mod transactions;
 
+use std::ops::ControlFlow;
+
 use crate::client::Client;
 use crate::error::Outcome;
 use crate::keyspace::Keys;
@@ -48,6 +50,11 @@ pub struct Call<'c> {
     pub service: &'c Service,
     /// The table's entry.
     pub command: &'static Command,
+}
+
+/// Breaks a visit whose reply has become too long.
+pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
+    if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// Carries out a command.

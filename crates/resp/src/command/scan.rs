@@ -2,15 +2,15 @@
 //!
 //! The cursor is the place (see [`crate::keyspace::layout`]) that the scan goes on from. Places follow from the keys alone, so the server
 //! remembers nothing between two calls, and a key that is there from the first call to the last is returned once. All keys of one place
-//! are returned together.
-
-use std::ops::ControlFlow;
+//! are returned together. A step ends early where what it found would take too much memory.
 
 use super::{Call, Command, KeyPositions, flag};
+use crate::collections::page::{Page, Place};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::layout::PLACES;
 use crate::protocol::glob;
 use crate::protocol::number::parse_integer;
+use crate::protocol::reply::Reply;
 
 /// Keys or elements that one call looks at without `COUNT`, as in Redis.
 const DEFAULT_COUNT: usize = 10;
@@ -88,30 +88,32 @@ pub(crate) fn parse_cursor(cursor: &[u8]) -> Outcome<u64> {
     Ok(if negative { number.wrapping_neg() } else { number })
 }
 
+/// Replies what one step has found: the next cursor, and what `tell` says of each, which are so many answers.
+pub(crate) fn tell_page<T>(
+    reply: &mut Reply,
+    page: Page<'_, T>,
+    answers_each: usize,
+    mut tell: impl FnMut(&mut Reply, &T),
+) -> Outcome {
+    let (found, next_cursor) = page.found()?;
+    reply.array(2);
+    reply.bulk_text(&next_cursor.to_string());
+    reply.array(answers_each * found.len());
+    found.iter().for_each(|one| tell(reply, one));
+    Ok(())
+}
+
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[1])?;
     let options = ScanOptions::parse(&call.arguments[2..], true)?;
-    let mut found: Vec<Vec<u8>> = Vec::new();
-    let mut next = 0;
+    let mut page = Page::for_reply(call.keys.room(), options.count, call.reply.bytes_left());
     // Beyond the places there is nothing.
     if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
-        let (mut looked_at, mut last) = (0, from);
         call.keys.visit_keys(from, |place, key, tag| {
-            if looked_at >= options.count && place != last {
-                next = place;
-                return ControlFlow::Break(());
-            }
-            (looked_at, last) = (looked_at + 1, place);
             let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
-            if is_of_type && options.matches(key) {
-                found.push(key.to_vec());
-            }
-            ControlFlow::Continue(())
+            let bytes = (is_of_type && options.matches(key)).then_some(key.len());
+            page.offer(Place { number: place, cursor: place.into() }, bytes, || key.to_vec())
         })?;
     }
-    call.reply.array(2);
-    call.reply.bulk_text(&next.to_string());
-    call.reply.array(found.len());
-    found.iter().for_each(|key| call.reply.bulk(key));
-    Ok(())
+    tell_page(call.reply, page, 1, |reply, key| reply.bulk(key))
 }

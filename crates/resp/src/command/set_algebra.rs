@@ -9,10 +9,12 @@
 use std::ops::ControlFlow;
 
 use super::sets::command;
-use super::{Call, Command, KeyPositions, flag};
-use crate::collections::set::{Room, Set};
+use super::{Call, Command, KeyPositions, flag, go_on};
+use crate::collections::page::Page;
+use crate::collections::set::Set;
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
+use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 
 /// Looks at members on behalf of one client while others wait for the thread.
@@ -20,6 +22,9 @@ const MOST_LOOKS_AT_ONCE: u64 = 1000;
 
 /// Members that are read before they are looked for in other sets.
 const PAGE: usize = 500;
+
+/// Bytes of such members.
+const PAGE_BYTES: usize = 1024 * 1024;
 
 const READ: u32 = flag::READONLY | flag::LATCHES;
 const STORE: u32 = flag::WRITE | flag::DENYOOM;
@@ -80,41 +85,42 @@ enum Operation {
 /// A set whose members are gone through: those belong to the result that all, or none, of `others` have.
 struct Part<'s, 'c> {
     set: &'s Set<'c>,
-    others: Vec<&'s Set<'c>>,
+    others: &'s [Set<'c>],
     others_have: bool,
 }
 
-fn parts<'s, 'c>(operation: Operation, sets: &'s [Option<Set<'c>>]) -> Outcome<Vec<Part<'s, 'c>>> {
-    let there: Vec<&Set<'c>> = sets.iter().flatten().collect();
-    let mut parts = Vec::new();
-    match operation {
-        Operation::Intersection if there.len() < sets.len() => {}
+/// The parts of an operation on `sets`, which are those of `named` sets that are there, in the order of their names; the first name's is among
+/// them if `has_first`. The order may change.
+fn parts<'s, 'c>(
+    operation: Operation,
+    sets: &'s mut [Set<'c>],
+    named: usize,
+    has_first: bool,
+) -> Outcome<impl Iterator<Item = Part<'s, 'c>> + Clone> {
+    let parts = match operation {
+        Operation::Intersection if sets.len() < named => 0..0,
         Operation::Intersection => {
             let mut smallest: Option<(usize, u64)> = None;
-            for (index, set) in there.iter().enumerate() {
+            for (index, set) in sets.iter().enumerate() {
                 let count = set.count()?;
                 if smallest.is_none_or(|(_, least)| count < least) {
                     smallest = Some((index, count));
                 }
             }
             if let Some((index, _)) = smallest {
-                let mut others = there;
-                let set = others.remove(index);
-                parts.push(Part { set, others, others_have: true });
+                sets.swap(0, index);
             }
+            0..usize::from(smallest.is_some())
         }
-        Operation::Difference => {
-            if let [Some(set), others @ ..] = sets {
-                parts.push(Part { set, others: others.iter().flatten().collect(), others_have: false });
-            }
-        }
-        Operation::Union => {
-            for (index, set) in there.iter().enumerate() {
-                parts.push(Part { set, others: there[..index].to_vec(), others_have: false });
-            }
-        }
-    }
-    Ok(parts)
+        Operation::Difference => 0..usize::from(has_first),
+        Operation::Union => 0..sets.len(),
+    };
+    let sets: &[Set<'c>] = sets;
+    let others_have = operation == Operation::Intersection;
+    Ok(parts.map(move |index| match operation {
+        Operation::Union => Part { set: &sets[index], others: &sets[..index], others_have },
+        _ => Part { set: &sets[index], others: &sets[index + 1..], others_have },
+    }))
 }
 
 /// Shows `visit` the members of the result, each once, until it breaks.
@@ -124,11 +130,20 @@ fn combine<'c>(
     names: &[&[u8]],
     mut visit: impl FnMut(&[u8]) -> Outcome<ControlFlow<()>>,
 ) -> Outcome {
-    let sets = names.iter().map(|name| Set::read(keys, name)).collect::<Outcome<Vec<Option<Set<'c>>>>>()?;
-    let parts = parts(operation, &sets)?;
+    let (mut sets, mut has_first) = (Collected::new(keys.room()), false);
+    for (index, name) in names.iter().enumerate() {
+        if let Some(set) = Set::read(keys, name)? {
+            has_first |= index == 0;
+            if sets.add(set.bytes(), || set).is_break() {
+                break;
+            }
+        }
+    }
+    let mut sets = sets.whole()?;
+    let parts = parts(operation, &mut sets, names.len(), has_first)?;
     if !keys.may_take_long() {
         let mut looks: u64 = 0;
-        for part in &parts {
+        for part in parts.clone() {
             looks = looks.saturating_add(part.set.count()?.saturating_mul(1 + part.others.len() as u64));
         }
         if looks > MOST_LOOKS_AT_ONCE {
@@ -136,24 +151,29 @@ fn combine<'c>(
         }
     }
     for Part { set, others, others_have } in parts {
-        let (mut cursor, mut page) = (0, Vec::new());
+        let mut cursor = 0;
         loop {
-            cursor = set.scan(keys, cursor, PAGE, |member| page.push(member.to_vec()))?;
-            for member in page.drain(..) {
+            let mut page = Page::new(keys.room(), PAGE, PAGE_BYTES);
+            set.scan(keys, cursor, &mut page, |page, place, member| {
+                page.offer(place, Some(member.len()), || member.to_vec())
+            })?;
+            let (members, next_cursor) = page.found()?;
+            for member in members.iter() {
                 let mut belongs = true;
-                for other in &others {
-                    belongs = other.has(keys, &member)? == others_have;
+                for other in others {
+                    belongs = other.has(keys, member)? == others_have;
                     if !belongs {
                         break;
                     }
                 }
-                if belongs && visit(&member)?.is_break() {
+                if belongs && visit(member)?.is_break() {
                     return Ok(());
                 }
             }
-            if cursor == 0 {
+            if next_cursor == 0 {
                 break;
             }
+            cursor = next_cursor;
         }
     }
     Ok(())
@@ -165,7 +185,7 @@ fn tell(call: &mut Call<'_>, operation: Operation) -> Outcome {
     combine(&mut call.keys, operation, &call.arguments[1..], |member| {
         reply.bulk(member);
         told += 1;
-        Ok(ControlFlow::Continue(()))
+        Ok(go_on(reply))
     })?;
     reply.end_set(mark, told);
     Ok(())
@@ -198,14 +218,12 @@ fn count_intersection(call: &mut Call<'_>) -> Outcome {
 
 fn store(call: &mut Call<'_>, operation: Operation) -> Outcome {
     let [_, to, names @ ..] = call.arguments else { return Err(texts::SYNTAX) };
-    let mut room = Room::of(&call.keys);
-    let mut members: Vec<Vec<u8>> = Vec::new();
-    combine(&mut call.keys, operation, names, |member| {
-        room.take(member)?;
-        members.push(member.to_vec());
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let members: Vec<&[u8]> = members.iter().map(Vec::as_slice).collect();
+    let mut found = Collected::new(call.keys.room());
+    combine(&mut call.keys, operation, names, |member| Ok(found.add(member.len(), || member.to_vec())))?;
+    let found = found.whole()?;
+    let mut members = Collected::new(call.keys.room());
+    let _ = found.iter().try_for_each(|member| members.add(0, || member.as_slice()));
+    let members = members.whole()?;
     Set::replace(&mut call.keys, to, &members)?;
     call.reply.integer(members.len() as i64);
     Ok(())

@@ -3,10 +3,12 @@
 use std::ops::ControlFlow;
 
 use super::entry::plain;
-use super::scan::{ScanOptions, parse_cursor};
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::scan::{ScanOptions, parse_cursor, tell_page};
+use super::{Call, Command, KeyPositions, Run, flag, go_on};
+use crate::collections::page::Page;
 use crate::collections::set::Set;
 use crate::error::{Failure, Outcome, texts};
+use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 
 const READ_FAST: u32 = flag::READONLY | flag::FAST;
@@ -135,6 +137,7 @@ fn all(call: &mut Call<'_>) -> Outcome {
         set.visit(&mut call.keys, |member| {
             reply.bulk(member);
             members += 1;
+            go_on(reply)
         })?;
     }
     reply.end_set(mark, members);
@@ -152,26 +155,39 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         }
         _ => return Err(texts::SYNTAX),
     };
-    let set = Set::read(keys, key)?;
-    let mut drawn = Vec::new();
-    if let Some(set) = set {
-        let wanted = count.unwrap_or(1);
-        drawn = set.draw_different(keys, wanted)?;
-        if drawn.len() as u64 == set.count()? {
-            keys.delete(key)?;
-        } else if !drawn.is_empty() {
-            let members: Vec<&[u8]> = drawn.iter().map(Vec::as_slice).collect();
-            set.remove(keys, key, &members)?;
+    let (set, reply) = (Set::read(keys, key)?, &mut *call.reply);
+    let (Some(set), 1..) = (set, count.unwrap_or(1)) else {
+        match count {
+            Some(_) => reply.set(0),
+            None => reply.null(),
         }
-    }
-    if count.is_some() {
-        call.reply.set(drawn.len());
-        drawn.iter().for_each(|member| call.reply.bulk(member));
+        return Ok(());
+    };
+    let (wanted, all) = (count.unwrap_or(1) as u64, set.count()?);
+    let (mark, mut told) = (reply.begin(), 0);
+    let mut tell = |member: &[u8]| {
+        reply.bulk(member);
+        told += 1;
+        if told as u64 == wanted { ControlFlow::Break(()) } else { go_on(reply) }
+    };
+    if wanted >= all {
+        // Nothing is kept in memory: all go with their key.
+        set.visit(keys, tell)?;
+        keys.delete(key)?;
     } else {
-        match drawn.first() {
-            Some(member) => call.reply.bulk(member),
-            None => call.reply.null(),
-        }
+        let mut drawn = Collected::new(keys.room());
+        set.draw_different(keys, key, wanted, |member| drawn.add(member.len(), || member.to_vec()))?;
+        let drawn = drawn.whole()?;
+        let mut members = Collected::new(keys.room());
+        let _ = drawn.iter().try_for_each(|member| members.add(0, || member.as_slice()));
+        set.remove(keys, key, &members.whole()?)?;
+        let _ = drawn.iter().try_for_each(|member| tell(member));
+    }
+    match count {
+        Some(_) => reply.end_set(mark, told),
+        // What is stored may be damaged.
+        None if told == 0 => reply.null(),
+        None => {}
     }
     Ok(())
 }
@@ -202,11 +218,11 @@ fn random(call: &mut Call<'_>) -> Outcome {
             }
         })?,
         Some(set) if count > 0 => {
-            let count = usize::try_from(count).unwrap_or(usize::MAX);
-            for member in set.draw_different(&mut call.keys, count)? {
-                reply.bulk(&member);
+            set.draw_different(&mut call.keys, key, count.unsigned_abs(), |member| {
+                reply.bulk(member);
                 told += 1;
-            }
+                go_on(reply)
+            })?;
         }
         _ => {}
     }
@@ -237,20 +253,15 @@ fn random_one(call: &mut Call<'_>) -> Outcome {
 
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
-    let mut found: Vec<Vec<u8>> = Vec::new();
-    let mut next = 0;
+    let reply_bytes = call.reply.bytes_left();
+    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a set.
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        next = set.scan(&mut call.keys, cursor, options.count, |member| {
-            if options.matches(member) {
-                found.push(member.to_vec());
-            }
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        set.scan(&mut call.keys, cursor, &mut page, |page, place, member| {
+            page.offer(place, options.matches(member).then_some(member.len()), || member.to_vec())
         })?;
     }
-    call.reply.array(2);
-    call.reply.bulk_text(&next.to_string());
-    call.reply.array(found.len());
-    found.iter().for_each(|member| call.reply.bulk(member));
-    Ok(())
+    tell_page(call.reply, page, 1, |reply, member| reply.bulk(member))
 }

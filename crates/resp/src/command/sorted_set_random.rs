@@ -9,24 +9,26 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, flag};
+use super::{Call, Command, flag, go_on};
+use crate::collections::by_hash::Selection;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
+use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 
 /// Members of one reply that may be drawn again: each is a look into the store.
-const MOST_REPEATED: usize = 1 << 20;
-
-/// Bytes of such members: as many as a string may have.
-const MOST_REPEATED_BYTES: usize = ecotone_engine::MAX_VALUE_BYTES;
+const MOST_REPEATED: u64 = 1 << 20;
 
 /// Draws for each different member that is wanted, before all of them are looked at instead. A set with many members behind one hash
 /// would take very many.
-const MOST_DRAWS_EACH: usize = 8;
+const MOST_DRAWS_EACH: u64 = 8;
+
+/// What a name that is known takes besides its bytes: a place in a tree.
+const KNOWN_NAME_BYTES: usize = 48;
 
 /// Draws on behalf of one client while others wait for the thread: each is a look into the store.
-const MOST_DRAWS_AT_ONCE: usize = 100;
+const MOST_DRAWS_AT_ONCE: u64 = 100;
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -74,16 +76,20 @@ fn draw(call: &mut Call<'_>) -> Outcome {
         },
         (None, Some(_)) | (_, Some(0)) => call.reply.array(0),
         (Some(set), Some(count)) => {
-            let most = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
-            let drawn = if count < 0 {
-                draw_repeatedly(&set, &mut call.keys, most, &mut random)?
-            } else {
-                draw_different(&set, &mut call.keys, most, &mut random)?
+            let reply = &mut *call.reply;
+            let (mark, mut told) = (reply.begin(), 0);
+            let tell = |score: f64, name: &[u8]| {
+                reply_member(reply, name, with_scores.then_some(score));
+                told += 1;
+                go_on(reply)
             };
-            call.reply.array(answers(call.reply, drawn.len(), with_scores));
-            for member in &drawn {
-                reply_member(call.reply, &member.name, with_scores.then_some(member.score));
+            if count < 0 {
+                draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
+            } else {
+                draw_different(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
             }
+            let answers = answers(call.reply, told, with_scores);
+            call.reply.end_array(mark, answers);
         }
     }
     Ok(())
@@ -146,62 +152,67 @@ fn all(set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<Vec<Member>> {
     Ok(members)
 }
 
-fn check_draws(keys: &Keys<'_>, count: usize) -> Outcome {
+fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
     if count > MOST_DRAWS_AT_ONCE && !keys.may_take_long() { Err(Failure::MustWait) } else { Ok(()) }
 }
 
 fn draw_repeatedly(
     set: &SortedSet<'_>,
     keys: &mut Keys<'_>,
-    count: usize,
+    count: u64,
     random: &mut Random,
-) -> Outcome<Vec<Member>> {
+    mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
+) -> Outcome {
     if count > MOST_REPEATED {
         let text = format!("ERR value is out of range, at most {MOST_REPEATED} members are drawn with repetitions");
         return Err(Failure::with(text));
     }
     check_draws(keys, count)?;
     let source = Source::of(set, keys)?;
-    let (mut drawn, mut bytes) = (Vec::new(), 0);
-    while drawn.len() < count
-        && let Some(member) = source.draw(keys, random)?
-    {
-        bytes += size_of::<Member>() + member.name.len();
-        if bytes > MOST_REPEATED_BYTES {
-            let text =
-                format!("ERR so many members would take more than the {MOST_REPEATED_BYTES} bytes a reply may have");
-            return Err(Failure::with(text));
+    for _ in 0..count {
+        let Some(member) = source.draw(keys, random)? else { break };
+        if visit(member.score, &member.name).is_break() {
+            break;
         }
-        drawn.push(member);
     }
-    Ok(drawn)
+    Ok(())
 }
 
-fn draw_different(set: &SortedSet<'_>, keys: &mut Keys<'_>, count: usize, random: &mut Random) -> Outcome<Vec<Member>> {
-    let is_few = (count as u64).saturating_mul(3) < set.len();
+fn draw_different(
+    set: &SortedSet<'_>,
+    keys: &mut Keys<'_>,
+    count: u64,
+    random: &mut Random,
+    mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
+) -> Outcome {
+    let is_few = count.saturating_mul(3) < set.len();
     if is_few && let source @ Source::Stored(_) = Source::of(set, keys)? {
-        let most_draws = count.saturating_mul(MOST_DRAWS_EACH);
         check_draws(keys, count)?;
-        let (mut drawn, mut names) = (Vec::new(), BTreeSet::new());
-        for _ in 0..most_draws {
-            if drawn.len() == count {
-                return Ok(drawn);
+        let (mut drawn, mut names) = (Collected::new(keys.room()), BTreeSet::new());
+        for _ in 0..count.saturating_mul(MOST_DRAWS_EACH) {
+            if drawn.len() as u64 == count {
+                break;
             }
-            if let Some(member) = source.draw(keys, random)?
-                && names.insert(member.name.clone())
-            {
-                drawn.push(member);
+            let Some(member) = source.draw(keys, random)? else { continue };
+            // The name twice: also among those that are known.
+            let bytes = 2 * (member.name.len() + KNOWN_NAME_BYTES);
+            if names.insert(member.name.clone()) && drawn.add(bytes, || member).is_break() {
+                break;
             }
         }
-    }
-    let mut members = all(set, keys)?;
-    if count < members.len() {
-        // The first steps of a shuffle (Fisher and Yates).
-        for index in 0..count {
-            let other = index + random.below(members.len() - index);
-            members.swap(index, other);
+        let drawn = drawn.whole()?;
+        if drawn.len() as u64 == count {
+            let _ = drawn.iter().try_for_each(|member| visit(member.score, &member.name));
+            return Ok(());
         }
-        members.truncate(count);
     }
-    Ok(members)
+    // As many as its key says.
+    set.hold_still(keys)?;
+    let mut selection = Selection::new(count, set.len());
+    set.visit(keys, &score::all(), Direction::Forward, |score, name| {
+        if selection.takes() {
+            visit(score, name)?;
+        }
+        if selection.is_whole() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }

@@ -9,9 +9,10 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Call, Command, flag};
-use crate::collections::sorted_set::{Member, Removal, SortedSet, score};
+use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
+use crate::memory::Collected;
 use crate::protocol::number::{parse_double_leniently, parse_integer};
 
 const READ: u32 = flag::READONLY;
@@ -365,9 +366,11 @@ fn remove(call: &mut Call<'_>, by: By) -> Outcome {
     let span = Span::parse(by, call.arguments[2], call.arguments[3])?;
     let mut removed = 0;
     if let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? {
-        let mut removal = Removal::new(&call.keys);
-        span.visit(&set, &mut call.keys, Direction::Forward, 0, |score, name| removal.add(score, name))?;
-        let members = removal.all()?;
+        let mut members = Collected::new(call.keys.room());
+        span.visit(&set, &mut call.keys, Direction::Forward, 0, |score, name| {
+            members.add(name.len(), || Member { score, name: name.to_vec() })
+        })?;
+        let members = members.whole()?;
         removed = members.len() as i64;
         if let (Some(first), Some(last)) = (members.first(), members.last()) {
             let range = span.places(set.len(), first, last);

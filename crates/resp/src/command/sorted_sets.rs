@@ -8,10 +8,12 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::entry::plain;
-use super::scan::{ScanOptions, parse_cursor};
+use super::scan::{ScanOptions, parse_cursor, tell_page};
 use super::{Call, Command, KeyPositions, Run, flag};
-use crate::collections::sorted_set::{Removal, SortedSet, score};
+use crate::collections::page::{Page, Place};
+use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
+use crate::memory::Collected;
 use crate::protocol::number::{format_double, parse_double, parse_integer};
 use crate::protocol::reply::{Reply, Version};
 
@@ -266,10 +268,12 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
         call.reply.array(0);
         return Ok(());
     };
-    let mut popped = Removal::new(&call.keys);
+    let mut popped = Collected::new(call.keys.room());
     let most = count.unwrap_or(1);
-    set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| popped.add(score, name))?;
-    let popped = popped.all()?;
+    set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| {
+        popped.add(name.len(), || Member { score, name: name.to_vec() })
+    })?;
+    let popped = popped.whole()?;
     if let Some(last) = popped.last() {
         let all = score::all();
         let range = match direction {
@@ -281,7 +285,7 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
     // One that was not counted is no array of pairs, in RESP3 neither.
     if count.is_none() {
         call.reply.array(2 * popped.len());
-        for member in &popped {
+        for member in popped.iter() {
             call.reply.bulk(&member.name);
             call.reply.double(member.score);
         }
@@ -291,6 +295,9 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
     }
     Ok(())
 }
+
+/// What a score takes as text, about.
+const SCANNED_SCORE_BYTES: usize = 48;
 
 /// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as integers, and shows all their digits.
 fn scanned_score(score: f64) -> String {
@@ -307,42 +314,29 @@ fn scanned_score(score: f64) -> String {
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
-    let (mut next, mut found) = (0, Vec::new());
+    let reply_bytes = call.reply.bytes_left();
+    let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     if let Some(set) = set {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        let mut note = |name: &[u8], score: String| {
-            if options.matches(name) {
-                found.push((name.to_vec(), score));
-            }
-        };
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        let bytes = |name: &[u8]| options.matches(name).then_some(name.len() + SCANNED_SCORE_BYTES);
         // Beyond the hashes there is nothing.
         let (from, is_beyond) = u32::try_from(cursor).map_or((u32::MAX, true), |from| (from, false));
-        let (mut looked_at, mut last) = (0, None);
         let is_large = set.visit_by_hash(&mut call.keys, from, |hash, name, score| {
             if is_beyond {
                 return ControlFlow::Break(());
             }
-            if let Some(last) = last.filter(|last| looked_at >= options.count && *last != hash) {
-                next = u64::from(last) + 1;
-                return ControlFlow::Break(());
-            }
-            (looked_at, last) = (looked_at + 1, Some(hash));
-            note(name, format_double(score).to_string());
-            ControlFlow::Continue(())
+            let place = Place { number: hash, cursor: hash.into() };
+            page.offer(place, bytes(name), || (name.to_vec(), format_double(score).to_string()))
         })?;
         if !is_large {
             set.visit(&mut call.keys, &score::all(), Direction::Forward, |score, name| {
-                note(name, scanned_score(score));
-                ControlFlow::Continue(())
+                page.offer(Place::ONLY, bytes(name), || (name.to_vec(), scanned_score(score)))
             })?;
         }
     }
-    call.reply.array(2);
-    call.reply.bulk_text(&next.to_string());
-    call.reply.array(2 * found.len());
-    for (name, score) in &found {
-        call.reply.bulk(name);
-        call.reply.bulk_text(score);
-    }
-    Ok(())
+    tell_page(call.reply, page, 2, |reply, (name, score)| {
+        reply.bulk(name);
+        reply.bulk_text(score);
+    })
 }

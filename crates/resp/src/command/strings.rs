@@ -1,17 +1,17 @@
 //! Strings.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use ecotone_engine::MAX_VALUE_BYTES;
 
 use super::entry::plain;
 use super::expiry::Unit;
 use super::{Call, Command, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::Tag;
+use crate::keyspace::{Entry, Tag};
 use crate::protocol::extended::add_decimals;
 use crate::protocol::number::parse_integer;
-
-/// The longest string, in bytes: Redis' `proto-max-bulk-len`, and the most that the store takes.
-const MAX_STRING_BYTES: usize = ecotone_engine::MAX_VALUE_BYTES;
 
 const TOO_LONG: Failure = Failure::text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 const PAIRS: KeyPositions = KeyPositions::Range { first: 1, last: -1, step: 2 };
@@ -311,22 +311,38 @@ fn get_and_expire(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Refuses a string of `length` and `more` bytes that would be too long.
-fn check_length(length: usize, more: usize) -> Outcome {
-    match length.checked_add(more) {
-        Some(total) if total <= MAX_STRING_BYTES => Ok(()),
-        _ => Err(TOO_LONG),
-    }
+/// Refuses a string of `length` bytes that would be too long, and one whose length is no number.
+fn check_length(call: &Call<'_>, length: Option<usize>) -> Outcome<usize> {
+    // Redis' `proto-max-bulk-len`, and what the store takes at most.
+    let most_bytes = call.service.limits.read().argument_bytes.min(MAX_VALUE_BYTES);
+    length.filter(|length| *length <= most_bytes).ok_or(TOO_LONG)
+}
+
+/// Puts a string of `length` bytes that begins as `old` does under a key; `write` writes what is new into it.
+fn build(call: &mut Call<'_>, old: Option<&Entry<'_>>, length: usize, write: impl FnOnce(&mut [u8])) -> Outcome {
+    let mut room = call.keys.room();
+    // It is in memory as well.
+    room.take(old.map_or(0, |old| old.len()))?;
+    let expires_at_ms = old.and_then(|old| old.expires_at_ms);
+    call.keys.set_to(call.arguments[1], Tag::STRING, expires_at_ms, length, || {
+        // In its place: it may be long.
+        let mut built: Arc<[u8]> = std::iter::repeat_n(0, length).collect();
+        if let Some(bytes) = Arc::get_mut(&mut built) {
+            let old = old.map_or(&[][..], |old| &old[..]);
+            bytes[..old.len()].copy_from_slice(old);
+            write(bytes);
+        }
+        built
+    })
 }
 
 fn append(call: &mut Call<'_>) -> Outcome {
     let (key, more) = (call.arguments[1], call.arguments[2]);
     let old = call.keys.string(key)?;
-    let (begin, expires_at_ms) = old.as_ref().map_or((&[][..], None), |old| (old, old.expires_at_ms));
-    check_length(begin.len(), more.len())?;
-    let value = [begin, more].concat();
-    call.keys.set(key, Tag::STRING, expires_at_ms, &value)?;
-    call.reply.integer(value.len() as i64);
+    let begin = old.as_ref().map_or(0, |old| old.len());
+    let length = check_length(call, begin.checked_add(more.len()))?;
+    build(call, old.as_ref(), length, |value| value[begin..].copy_from_slice(more))?;
+    call.reply.integer(length as i64);
     Ok(())
 }
 
@@ -362,12 +378,9 @@ fn set_range(call: &mut Call<'_>) -> Outcome {
     let old = call.keys.string(key)?;
     let mut length = old.as_ref().map_or(0, |old| old.len());
     if !part.is_empty() {
-        check_length(offset, part.len())?;
-        let mut value = old.as_deref().unwrap_or_default().to_vec();
-        value.resize(value.len().max(offset + part.len()), 0);
-        value[offset..offset + part.len()].copy_from_slice(part);
-        call.keys.set(key, Tag::STRING, old.and_then(|old| old.expires_at_ms), &value)?;
-        length = value.len();
+        let end = check_length(call, offset.checked_add(part.len()))?;
+        length = length.max(end);
+        build(call, old.as_ref(), length, |value| value[offset..end].copy_from_slice(part))?;
     }
     call.reply.integer(length as i64);
     Ok(())

@@ -17,9 +17,6 @@ use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
-/// What a transaction may write in any case.
-const LEAST_WRITTEN_BYTES: usize = 64 * 1024 * 1024;
-
 /// What it takes to watch a key besides its bytes, about: an allocation, a place in a list.
 const WATCHED_KEY_BYTES: usize = 64;
 
@@ -185,6 +182,7 @@ fn exec_queued(
         return Step::Latched;
     }
     let mark = group.mark();
+    group.takes_memory_beyond(transaction.bytes);
     // One time for all of them.
     let now_ms = service.keyspace.clock().now_ms();
     match is_disturbed(client, &mut group.keys_at(now_ms, waiting, None)) {
@@ -200,7 +198,7 @@ fn exec_queued(
         }
     }
     let replied = reply.len();
-    let most_bytes = service.limits.read().memory_bytes.clamp(LEAST_WRITTEN_BYTES, MAX_BATCH_BYTES);
+    let most_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
     reply.array(commands.len());
     for (command, arguments) in commands {
         let step = execute::run_latched(
@@ -218,10 +216,13 @@ fn exec_queued(
             return step;
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
-        if group.written_since(mark) > most_bytes {
+        if group.written_since(mark) > most_bytes || group.is_refused_memory() {
             group.undo_to(mark);
             reply.truncate(replied);
-            reply.error(&format!("ERR the transaction writes more than {most_bytes} bytes; nothing of it was done"));
+            reply.error(&format!(
+                "ERR the transaction writes more than {most_bytes} bytes, or than all clients together have left of them \
+                 (clients.max_memory_bytes); nothing of it was done"
+            ));
             return Step::Done { depends: false };
         }
     }

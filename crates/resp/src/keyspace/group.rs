@@ -24,10 +24,15 @@ use super::keys::Keys;
 use super::known::Known;
 use super::layout::{self, CollectionId};
 use super::slot::{SLOTS, Slot};
+use crate::memory::SMALL_BYTES;
 
 /// A group that has grown to this is committed before more is written into it: far from what a batch may hold, so that no client's write
 /// makes the batch of all others too large.
 pub const FULL_BYTES: usize = 16 * 1024 * 1024;
+
+/// A group that has taken this without asking is committed before more is written into it: what many small commands may each take
+/// is not to become much. Far more than those have that come at a time.
+const MOST_UNASKED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Whether the thread may wait for the device or for another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +63,7 @@ pub(super) struct State {
     /// All that was in the store before is to be removed.
     pub(super) cleared: bool,
     pub(super) bytes: usize,
+    pub(super) taken: Taken,
     /// Whether the store was read since somebody asked.
     pub(super) has_read: bool,
     /// Whether a command has written that may make the store grow.
@@ -66,6 +72,21 @@ pub(super) struct State {
     pub(super) orphans: Vec<CollectionId>,
     /// Memory for a key of the store's.
     pub(super) stored_key: Vec<u8>,
+}
+
+/// The memory of what is written.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// By the commands that began together, all of it.
+    pub(super) bytes: usize,
+    /// What they may still take without asking.
+    pub(super) free_bytes: usize,
+    /// What the group has without having asked.
+    pub(super) unasked_bytes: usize,
+    /// What the group has beyond that, and is counted among what all clients take.
+    pub(super) charged_bytes: usize,
+    /// Whether a command got no more.
+    pub(super) is_refused: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -120,6 +141,8 @@ fn place(slot: Slot) -> (usize, u64) {
 pub struct Mark {
     undo: usize,
     bytes: usize,
+    unasked_bytes: usize,
+    charged_bytes: usize,
 }
 
 /// What a commit leaves to do.
@@ -197,12 +220,15 @@ impl Group {
 
     /// Where the group stands, for [`undo_to`](Self::undo_to). Valid until what stands is kept.
     pub fn mark(&self) -> Mark {
-        Mark { undo: self.state.undo.len(), bytes: self.state.bytes }
+        let Taken { unasked_bytes, charged_bytes, .. } = self.state.taken;
+        Mark { undo: self.state.undo.len(), bytes: self.state.bytes, unasked_bytes, charged_bytes }
     }
 
     /// A command failed: takes out of the group what was written since `mark`.
     pub fn undo_to(&mut self, mark: Mark) {
         self.state.bytes = mark.bytes;
+        self.state.taken.unasked_bytes = mark.unasked_bytes;
+        self.give_back_to(mark.charged_bytes);
         while self.state.undo.len() > mark.undo
             && let Some((key, before)) = self.state.undo.pop()
         {
@@ -226,6 +252,28 @@ impl Group {
         self.state.takes |= takes;
     }
 
+    /// A command begins, or the commands of a transaction, with arguments of so many bytes: what those take when they are written was
+    /// counted when they came, everything beyond is asked for.
+    pub fn takes_memory_beyond(&mut self, argument_bytes: usize) {
+        let taken = &mut self.state.taken;
+        (taken.bytes, taken.is_refused) = (0, false);
+        taken.free_bytes = argument_bytes.saturating_mul(2).saturating_add(SMALL_BYTES);
+    }
+
+    /// Whether a command that has begun since was refused memory for what it writes.
+    pub fn is_refused_memory(&self) -> bool {
+        self.state.taken.is_refused
+    }
+
+    /// What was taken beyond `charged_bytes` is free again.
+    fn give_back_to(&mut self, charged_bytes: usize) {
+        let charged = &mut self.state.taken.charged_bytes;
+        if *charged > charged_bytes {
+            self.keyspace.memory.give_back(*charged - charged_bytes);
+            *charged = charged_bytes;
+        }
+    }
+
     /// Bytes of keys and values that were written since `mark`, about; what was overwritten again is among them.
     pub fn written_since(&self, mark: Mark) -> usize {
         self.state.bytes.saturating_sub(mark.bytes)
@@ -235,6 +283,7 @@ impl Group {
     /// little room that a write which is refused would take others with it which need not be.
     pub fn is_closed_to(&self, takes: bool) -> bool {
         self.state.bytes >= FULL_BYTES
+            || self.state.taken.unasked_bytes >= MOST_UNASKED_BYTES
             || self.state.takes != takes && !self.is_empty() && self.keyspace.store.is_tight()
     }
 
@@ -263,6 +312,8 @@ impl Group {
         self.state.undo.clear();
         self.state.cleared = false;
         self.state.bytes = 0;
+        self.state.taken.unasked_bytes = 0;
+        self.give_back_to(0);
         self.state.takes = false;
         written
     }
@@ -294,5 +345,6 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.release_from(0);
+        self.give_back_to(0);
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
-use ecotone_engine::{Attributes, Direction, Store, Value};
+use ecotone_engine::{Attributes, Direction, MAX_BATCH_BYTES, Store, Value};
 
 use super::Keyspace;
 use super::group::{Pending, State, Waiting};
@@ -17,12 +17,19 @@ use super::known::Known;
 use super::layout::{self, CollectionId, Tag, Type};
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
+use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
 
 /// The longest key that a client may use, in bytes: what the store takes, without what stands before it there.
 pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
 
 /// Entries that are visited on behalf of one client while others wait for the thread.
 const MOST_VISITED_AT_ONCE: usize = 1000;
+
+/// What a write takes besides its bytes, at most: places in the group, in what undoes it, and in the batch.
+const WRITE_BYTES: usize = 256;
+
+/// What a batch needs for a write besides its bytes, at most: lengths and a header.
+const BATCH_ENTRY_BYTES: usize = 64;
 
 /// The keys, as one command sees them at one time: what is in the store, under what its group has written.
 pub struct Keys<'c> {
@@ -33,6 +40,8 @@ pub struct Keys<'c> {
     stored_key: Vec<u8>,
     known: Option<Known<'c>>,
     seen: Seen,
+    /// A write that was not done.
+    refusal: Option<Failure>,
 }
 
 impl Drop for Keys<'_> {
@@ -100,7 +109,7 @@ impl<'c> Keys<'c> {
         known: Option<Known<'c>>,
     ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
-        Self { now_ms, keyspace, state, waiting, stored_key, known, seen: Seen::default() }
+        Self { now_ms, keyspace, state, waiting, stored_key, known, seen: Seen::default(), refusal: None }
     }
 
     /// The time of this command, in ms since 1970 UTC.
@@ -127,9 +136,14 @@ impl<'c> Keys<'c> {
         self.seen
     }
 
-    /// Bytes of keys and values that the group has written so far, about.
-    pub fn written_bytes(&self) -> usize {
-        self.state.bytes
+    /// Memory for what the command collects or builds. What it writes is counted by itself.
+    pub fn room(&self) -> Room<'c> {
+        Room::new(&self.keyspace.memory, self.may_take_long())
+    }
+
+    /// Why something was not written, if so. Nothing of the command may stay.
+    pub fn refusal(&mut self) -> Option<Failure> {
+        self.refusal.take()
     }
 
     /// The keyspace.
@@ -205,27 +219,32 @@ impl<'c> Keys<'c> {
     /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
     /// [`orphan`](Self::orphan), or are found later.
     pub fn set(&mut self, key: &[u8], tag: Tag, expires_at_ms: Option<u64>, payload: &[u8]) -> Outcome {
+        self.set_to(key, tag, expires_at_ms, payload.len(), || payload.into())
+    }
+
+    /// The same with what `build` gives: `payload_bytes` that are built where they will be kept, once it is known that they may be.
+    pub fn set_to(
+        &mut self,
+        key: &[u8],
+        tag: Tag,
+        expires_at_ms: Option<u64>,
+        payload_bytes: usize,
+        build: impl FnOnce() -> Arc<[u8]>,
+    ) -> Outcome {
         check_key(key)?;
-        let slot = self.begin_write(key);
         let attributes = Attributes { expires_at_ms, type_tag: tag.encode(), ..Attributes::NONE };
-        let stored = layout::key(slot, key);
-        self.put(stored, Some(Pending { attributes, payload: payload.into() }));
+        let stored = layout::key(Slot::of(key), key);
+        self.put(stored, payload_bytes, || Some(Pending { attributes, payload: build() }))?;
+        self.changed_within(key);
         Ok(())
     }
 
     /// Removes `key`, whose slot is held.
     pub fn remove(&mut self, key: &[u8]) -> Outcome {
         check_key(key)?;
-        let slot = self.begin_write(key);
-        self.put(layout::key(slot, key), None);
+        self.put(layout::key(Slot::of(key), key), 0, || None)?;
+        self.changed_within(key);
         Ok(())
-    }
-
-    fn begin_write(&mut self, key: &[u8]) -> Slot {
-        let slot = Slot::of(key);
-        debug_assert!(self.state.held.has(slot), "a key is changed under the latch of its slot");
-        self.keyspace.watches.touch(slot, key);
-        slot
     }
 
     /// Removes all keys. All slots are held.
@@ -242,18 +261,17 @@ impl<'c> Keys<'c> {
     pub fn new_collection(&mut self, key: &[u8]) -> Outcome<CollectionId> {
         let number = self.keyspace.numbers.next(&self.keyspace.store, self.waiting)?;
         let id = CollectionId { slot: Slot::of(key), number };
-        self.note_in_ledger(id, key);
+        self.note_in_ledger(id, key)?;
         Ok(id)
     }
 
     /// The large collection `id` has another key from now on: it was renamed.
-    pub fn moved(&mut self, id: CollectionId, to: &[u8]) {
-        self.note_in_ledger(id, to);
+    pub fn moved(&mut self, id: CollectionId, to: &[u8]) -> Outcome {
+        self.note_in_ledger(id, to)
     }
 
-    fn note_in_ledger(&mut self, id: CollectionId, key: &[u8]) {
-        let pending = Pending { attributes: Attributes::NONE, payload: key.into() };
-        self.put(layout::ledger(id), Some(pending));
+    fn note_in_ledger(&mut self, id: CollectionId, key: &[u8]) -> Outcome {
+        self.put_plain(layout::ledger(id), key)
     }
 
     /// The large collection `id` has lost its key; its elements are removed later.
@@ -278,20 +296,23 @@ impl<'c> Keys<'c> {
 
     /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
     pub fn changed_within(&mut self, key: &[u8]) {
-        self.begin_write(key);
+        let slot = Slot::of(key);
+        debug_assert!(self.state.held.has(slot), "a key is changed under the latch of its slot");
+        self.keyspace.watches.touch(slot, key);
     }
 
     /// Sets an element of a large collection whose key's slot is held.
     pub fn set_element(&mut self, id: CollectionId, sub_key: &[u8], value: &[u8]) -> Outcome {
         check_key(sub_key)?;
-        let pending = Pending { attributes: Attributes::NONE, payload: value.into() };
-        self.put(layout::element(id, sub_key), Some(pending));
-        Ok(())
+        self.put_plain(layout::element(id, sub_key), value)
     }
 
-    /// Removes an element of a large collection whose key's slot is held.
+    /// Removes an element of a large collection whose key's slot is held. Whether there was memory to note that is told by
+    /// [`refusal`](Self::refusal).
     pub fn remove_element(&mut self, id: CollectionId, sub_key: &[u8]) {
-        self.put(layout::element(id, sub_key), None);
+        if self.refusal.is_none() {
+            self.refusal = self.put(layout::element(id, sub_key), 0, || None).err();
+        }
     }
 
     /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
@@ -405,8 +426,21 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    fn put(&mut self, key: Vec<u8>, pending: Option<Pending>) {
-        self.state.bytes += key.len() + pending.as_ref().map_or(0, |pending| pending.payload.len());
+    fn put_plain(&mut self, key: Vec<u8>, value: &[u8]) -> Outcome {
+        self.put(key, value.len(), || Some(Pending { attributes: Attributes::NONE, payload: value.into() }))
+    }
+
+    fn put(&mut self, key: Vec<u8>, payload_bytes: usize, make: impl FnOnce() -> Option<Pending>) -> Outcome {
+        let bytes = self.state.bytes + key.len() + payload_bytes;
+        if bytes + self.state.pending.len() * BATCH_ENTRY_BYTES > MAX_BATCH_BYTES {
+            return Err(Failure::with(format!(
+                "ERR the command writes more at once than the store takes: {MAX_BATCH_BYTES} bytes; do it in parts"
+            )));
+        }
+        // Here and in the batch; the key also in what undoes the write.
+        self.take_memory(3 * key.len() + 2 * payload_bytes + WRITE_BYTES)?;
+        self.state.bytes = bytes;
+        let pending = make();
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
                 let before = place.insert(pending);
@@ -417,6 +451,26 @@ impl<'c> Keys<'c> {
                 place.insert(pending);
             }
         }
+        Ok(())
+    }
+
+    /// Takes memory for what is written, which is given back with the group's commit.
+    #[inline]
+    fn take_memory(&mut self, bytes: usize) -> Outcome {
+        let taken = &mut self.state.taken;
+        taken.bytes = taken.bytes.saturating_add(bytes);
+        if taken.bytes > MOST_TAKEN_AT_ONCE_BYTES && self.waiting != Waiting::Allowed {
+            return Err(Failure::MustWait);
+        }
+        let to_charge = bytes.saturating_sub(taken.free_bytes);
+        taken.free_bytes = taken.free_bytes.saturating_sub(bytes);
+        if to_charge > 0 && !self.keyspace.memory.take(to_charge) {
+            taken.is_refused = true;
+            return Err(texts::SHORT_OF_MEMORY);
+        }
+        taken.unasked_bytes += bytes - to_charge;
+        taken.charged_bytes += to_charge;
+        Ok(())
     }
 
     /// What the group has written under `stored_key`; `None`: nothing, and what is in the store counts.

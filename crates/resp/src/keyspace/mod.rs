@@ -30,9 +30,10 @@ pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
 pub use upkeep::Upkeep;
 pub use watch::{Touched, Watches};
-pub use whole::element_bytes;
 
 use numbers::Numbers;
+
+use crate::memory::Memory;
 
 /// How much of a foreign key an error shows.
 const SHOWN_KEY_BYTES: usize = 64;
@@ -46,6 +47,7 @@ pub struct Keyspace {
     clock: Clock,
     numbers: Numbers,
     orphans: Orphans,
+    memory: Arc<Memory>,
     syncs_each_write: bool,
     /// Whether a group was committed since the time was noted.
     is_written: AtomicBool,
@@ -65,6 +67,7 @@ impl Keyspace {
             watches: Watches::default(),
             numbers: Numbers::of(&store)?,
             orphans: Orphans::default(),
+            memory: Arc::default(),
             syncs_each_write: durability == Durability::Always,
             is_written: AtomicBool::new(false),
             clock,
@@ -90,6 +93,11 @@ impl Keyspace {
     /// The time by which keys expire.
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// The memory of those who use it.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Who watches which key.

@@ -3,21 +3,12 @@
 //! A large collection is more than its key's bytes: its elements and its note in the ledger have to follow. Who removes, overwrites or
 //! moves what it has not made itself goes through here.
 
-use std::ops::ControlFlow;
-
-use ecotone_engine::{Direction, Error as StoreError, MAX_BATCH_BYTES};
+use ecotone_engine::{Direction, Error as StoreError};
 
 use super::keys::{Entry, Keys};
-use super::layout::{CollectionId, ELEMENT_PREFIX_BYTES};
+use super::layout::CollectionId;
 use crate::error::{Failure, Outcome};
-
-/// What a batch needs for an element besides its bytes, at most: lengths and a header.
-const ELEMENT_OVERHEAD_BYTES: usize = 32;
-
-/// What an element takes of a batch, in bytes, at most.
-pub const fn element_bytes(sub_key_bytes: usize, value_bytes: usize) -> usize {
-    ELEMENT_PREFIX_BYTES + sub_key_bytes + value_bytes + ELEMENT_OVERHEAD_BYTES
-}
+use crate::memory::Collected;
 
 impl Entry<'_> {
     /// The large collection that this is the key's part of.
@@ -75,7 +66,7 @@ impl<'c> Keys<'c> {
         }
         self.set(key, entry.tag, entry.expires_at_ms, entry)?;
         if let Some(id) = id {
-            self.moved(id, key);
+            self.moved(id, key)?;
         }
         Ok(())
     }
@@ -85,7 +76,7 @@ impl<'c> Keys<'c> {
     ///
     /// # Errors
     ///
-    /// Besides those of reads and writes: a collection that does not fit into one batch.
+    /// Those of reads and writes.
     pub fn put_copy(&mut self, key: &[u8], entry: &Entry<'_>) -> Outcome {
         let old = self.entry(key)?;
         match entry.collection()? {
@@ -102,26 +93,14 @@ impl<'c> Keys<'c> {
         if !self.may_take_long() {
             return Err(Failure::MustWait);
         }
-        let mut left = MAX_BATCH_BYTES.saturating_sub(self.written_bytes() + key.len() + entry.len());
-        let mut elements = Vec::new();
-        let mut fits = true;
+        let mut elements = Collected::new(self.room());
         self.visit_all_elements(from, Direction::Forward, |sub_key, value| {
-            let bytes = element_bytes(sub_key.len(), value.len());
-            fits = bytes <= left;
-            if !fits {
-                return ControlFlow::Break(());
-            }
-            left -= bytes;
-            elements.push((sub_key.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
+            elements.add(sub_key.len() + value.len(), || (sub_key.to_vec(), value.to_vec()))
         })?;
-        if !fits {
-            let text = format!("ERR the collection is too large to be copied: a copy may take {MAX_BATCH_BYTES} bytes");
-            return Err(Failure::with(text));
-        }
+        let elements = elements.whole()?;
         let to = self.new_collection(key)?;
-        for (sub_key, value) in elements {
-            self.set_element(to, &sub_key, &value)?;
+        for (sub_key, value) in elements.iter() {
+            self.set_element(to, sub_key, value)?;
         }
         let mut payload = to.encode().to_vec();
         payload.extend_from_slice(&entry[payload.len()..]);

@@ -7,10 +7,16 @@
 //! written since [`Reply::begin`]. The elements that a header announces are written by the caller.
 //!
 //! Bounds: with [`Reply::bound_to`] bytes beyond a bound are not kept. What is there then is no answer; who reads [`Reply::is_over`] takes
-//! it back and says so.
+//! it back and says so. So it is with bytes for which there is no [`Memory`], where replies take from one.
+
+use std::sync::Arc;
 
 use super::number::format_double;
 use super::text::Text;
+use crate::memory::{Memory, SMALL_BYTES};
+
+/// What stands around a bulk string: its header and its end.
+const AROUND_BYTES: usize = 32;
 
 /// The version of the protocol that a connection speaks: RESP2 until `HELLO 3`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,18 +33,48 @@ pub enum Version {
 pub struct Mark(usize);
 
 /// The bytes of one or more answers, in order.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reply {
     out: Vec<u8>,
     version: Version,
     most_bytes: usize,
     is_over: bool,
+    grant: Option<Grant>,
+}
+
+/// Memory that the bytes of replies take beyond [`SMALL_BYTES`].
+#[derive(Debug)]
+struct Grant {
+    memory: Arc<Memory>,
+    bytes: usize,
+}
+
+impl Grant {
+    /// Whether `capacity` bytes may be kept.
+    fn covers(&mut self, capacity: usize) -> bool {
+        let more = capacity.saturating_sub(SMALL_BYTES).saturating_sub(self.bytes);
+        let is_covered = more == 0 || self.memory.take(more);
+        if is_covered {
+            self.bytes += more;
+        }
+        is_covered
+    }
+
+    fn give_back(&mut self) {
+        self.memory.give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 impl Reply {
     /// No answers yet.
     pub fn new(version: Version) -> Self {
-        Self { out: Vec::new(), version, most_bytes: usize::MAX, is_over: false }
+        Self { out: Vec::new(), version, most_bytes: usize::MAX, is_over: false, grant: None }
     }
 
     /// Changes the version of the answers that follow.
@@ -54,6 +90,27 @@ impl Reply {
     /// From now on no more than `most_bytes` are kept in all, but for short answers and headers: what does not fit is dropped.
     pub fn bound_to(&mut self, most_bytes: usize) {
         self.most_bytes = most_bytes;
+    }
+
+    /// From now on what is kept takes from `memory`, until [`is_counted`](Self::is_counted).
+    pub fn take_from(&mut self, memory: &Arc<Memory>) {
+        if self.grant.is_none() {
+            self.grant = Some(Grant { memory: memory.clone(), bytes: 0 });
+        }
+    }
+
+    /// What is kept is counted by whoever has this: it was given back what was taken for it.
+    pub fn is_counted(&mut self) {
+        if let Some(grant) = &mut self.grant
+            && grant.bytes > 0
+        {
+            grant.give_back();
+        }
+    }
+
+    /// Bytes that may still be kept.
+    pub fn bytes_left(&self) -> usize {
+        self.most_bytes.saturating_sub(self.out.len())
     }
 
     /// Whether half of what may be kept is.
@@ -248,8 +305,24 @@ impl Reply {
     /// Whether `bytes` more may be kept.
     #[inline]
     fn fits(&mut self, bytes: usize) -> bool {
-        self.is_over |= self.out.len().saturating_add(bytes) > self.most_bytes;
+        let length = self.out.len().saturating_add(bytes);
+        self.is_over |= length > self.most_bytes;
+        if length.saturating_add(AROUND_BYTES) > self.out.capacity() && !self.is_over {
+            self.is_over = !self.grow_to(length + AROUND_BYTES);
+        }
         !self.is_over
+    }
+
+    /// Whether there is memory for `length` bytes; if so, takes it, and more where it is there: to grow often is slow.
+    #[cold]
+    fn grow_to(&mut self, length: usize) -> bool {
+        let Some(grant) = &mut self.grant else { return true };
+        let capacity =
+            [length.max(2 * self.out.capacity()), length].into_iter().find(|capacity| grant.covers(*capacity));
+        if let Some(capacity) = capacity {
+            self.out.reserve_exact(capacity - self.out.len());
+        }
+        capacity.is_some()
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {

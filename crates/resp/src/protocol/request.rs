@@ -24,6 +24,9 @@ pub const RESERVE_AHEAD_BYTES: usize = 1 << 20;
 /// For how many arguments space is made when their count is known, before they came.
 const ARGUMENTS_AHEAD: usize = 64;
 
+/// Arguments for which space is kept between two requests.
+const KEPT_ARGUMENTS: usize = ARGUMENTS_AHEAD;
+
 /// How much a client may send in one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -206,6 +209,20 @@ impl Parser {
         self.needs
     }
 
+    /// Bytes that it keeps of a request that has not come whole: where its arguments are, which are as much again once it is carried out.
+    pub fn memory_bytes(&self) -> usize {
+        2 * range_bytes(&self.found) + self.unescaped.capacity()
+    }
+
+    /// The requests that have come are carried out: gives back the memory of those with many arguments, also that of `arguments`.
+    pub fn forget(&mut self, arguments: &mut Vec<Range<usize>>) {
+        for ranges in [&mut self.found, arguments] {
+            if ranges.capacity() > KEPT_ARGUMENTS {
+                *ranges = Vec::new();
+            }
+        }
+    }
+
     fn restart(&mut self) {
         self.go(Step::Begin, 0);
     }
@@ -325,6 +342,11 @@ impl Parser {
         }
         Ok(Some(end + 1))
     }
+}
+
+/// What `ranges` takes beyond what may be kept.
+pub fn range_bytes(ranges: &Vec<Range<usize>>) -> usize {
+    ranges.capacity().saturating_sub(KEPT_ARGUMENTS) * size_of::<Range<usize>>()
 }
 
 /// What separates arguments (`isspace` in the C locale).

@@ -21,7 +21,7 @@ use crate::error::{Failure, texts};
 use crate::execute::{Given, Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
-use crate::protocol::request::{self, Parser};
+use crate::protocol::request::{self, Parser, range_bytes};
 use crate::service::{Limits, Service};
 
 use super::look_ahead::read_keys;
@@ -129,6 +129,7 @@ impl Connection {
     pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         self.take_limits(service);
         self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service)));
+        self.reply.take_from(service.keyspace.memory());
         let ended = self.carry_out(service, group, waiting);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         if self.done == self.buffer.len() {
@@ -138,14 +139,17 @@ impl Connection {
             } else {
                 self.buffer.clear();
             }
+            self.parser.forget(&mut self.ranges);
         }
         self.charge.set(service, self.memory_bytes());
+        self.reply.is_counted();
         ended
     }
 
     /// Bytes that it keeps.
     fn memory_bytes(&self) -> usize {
-        self.buffer.capacity() + self.reply.capacity() + self.client.memory_bytes()
+        let received = self.buffer.capacity() + self.parser.memory_bytes() + range_bytes(&self.ranges);
+        received + self.reply.capacity() + self.client.memory_bytes()
     }
 
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
@@ -169,7 +173,7 @@ impl Connection {
                     ));
                     return Ended::Closes;
                 }
-                Ok(None) if self.charge.is_refused(service, bytes.len()) => {
+                Ok(None) if self.charge.is_refused(service, bytes.len() + self.parser.memory_bytes()) => {
                     self.reply.error(&texts::SHORT_OF_MEMORY.reply());
                     return Ended::Closes;
                 }

@@ -15,12 +15,12 @@ mod small;
 
 use std::ops::{ControlFlow, Range};
 
-use ecotone_engine::{Direction, MAX_BATCH_BYTES};
+use ecotone_engine::Direction;
 
 use super::Large;
 use crate::error::{Failure, Outcome};
-use crate::keyspace::layout::ELEMENT_PREFIX_BYTES;
 use crate::keyspace::{Keys, MAX_KEY_BYTES, Tag, Type};
+use crate::memory::Collected;
 
 use ends::Ends;
 pub use large::hash;
@@ -29,9 +29,6 @@ use small::Small;
 
 /// The longest member, in bytes: with its score it is a key of the store.
 pub const MAX_MEMBER_BYTES: usize = MAX_KEY_BYTES - SCORE_BYTES - 1;
-
-/// What a batch needs for the two entries of a member that is removed, besides the member twice: prefixes, hash, score and lengths.
-const REMOVAL_OVERHEAD_BYTES: usize = 2 * (ELEMENT_PREFIX_BYTES + SCORE_BYTES + 1 + 16);
 
 /// A member with its score.
 #[derive(Debug, Clone, PartialEq)]
@@ -270,7 +267,7 @@ impl<'k> SortedSet<'k> {
             (false, Direction::Forward) => (Direction::Reverse, behind),
             (false, Direction::Reverse) => (Direction::Forward, behind),
         };
-        let (mut left, mut turned) = (count, Vec::new());
+        let (mut left, mut turned) = (count, Collected::new(keys.room()));
         self.visit(keys, &score::all(), direction, |score, name| {
             if skip > 0 {
                 skip -= 1;
@@ -280,12 +277,11 @@ impl<'k> SortedSet<'k> {
             let flow = if is_nearer {
                 visit(score, name)
             } else {
-                turned.push(Member { score, name: name.to_vec() });
-                ControlFlow::Continue(())
+                turned.add(name.len(), || Member { score, name: name.to_vec() })
             };
             if left == 0 { ControlFlow::Break(()) } else { flow }
         })?;
-        for member in turned.iter().rev() {
+        for member in turned.whole()?.iter().rev() {
             if visit(member.score, &member.name).is_break() {
                 break;
             }
@@ -305,51 +301,5 @@ impl<'k> SortedSet<'k> {
             Form::Small(_) => Ok(false),
             Form::Large(large, _) => large::visit_by_hash(*large, keys, from, visit).map(|()| true),
         }
-    }
-}
-
-/// Members that are to be removed at once: what one batch can remove.
-#[derive(Debug)]
-pub struct Removal {
-    /// The members.
-    pub members: Vec<Member>,
-    bytes_left: usize,
-    is_full: bool,
-}
-
-impl Removal {
-    /// None yet.
-    pub fn new(keys: &Keys<'_>) -> Self {
-        let bytes_left = MAX_BATCH_BYTES.saturating_sub(keys.written_bytes());
-        Self { members: Vec::new(), bytes_left, is_full: false }
-    }
-
-    /// One more. Breaks where a batch has no room for it.
-    pub fn add(&mut self, score: f64, name: &[u8]) -> ControlFlow<()> {
-        let bytes = 2 * name.len() + REMOVAL_OVERHEAD_BYTES;
-        match self.bytes_left.checked_sub(bytes) {
-            Some(left) => self.bytes_left = left,
-            None => {
-                self.is_full = true;
-                return ControlFlow::Break(());
-            }
-        }
-        self.members.push(Member { score, name: name.to_vec() });
-        ControlFlow::Continue(())
-    }
-
-    /// The members.
-    ///
-    /// # Errors
-    ///
-    /// There were more than a batch can remove.
-    pub fn all(self) -> Outcome<Vec<Member>> {
-        if self.is_full {
-            let text = format!(
-                "ERR too many members to be removed at once: that may take {MAX_BATCH_BYTES} bytes; remove them in parts"
-            );
-            return Err(Failure::with(text));
-        }
-        Ok(self.members)
     }
 }
