@@ -296,6 +296,35 @@ fn many_empty_arguments_are_counted_before_their_request_is_whole() {
 }
 
 #[test]
+fn names_of_clients_are_short() {
+    let served = Served::with(Limits::default(), StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
+    let (most, more) = ("n".repeat(256), "n".repeat(257));
+    for words in ["CLIENT SETNAME", "CLIENT SETINFO LIB-NAME", "CLIENT SETINFO LIB-VER"] {
+        assert_eq!(wire.ask(&format!("{words} {most}")), "+OK\r\n", "{words}");
+        let refused = wire.ask(&format!("{words} {more}"));
+        assert!(refused.starts_with("-ERR ") && refused.contains("256 bytes"), "{refused}");
+    }
+    assert!(wire.ask(&format!("HELLO 2 SETNAME {more}")).contains("256 bytes"));
+    assert!(wire.ask(&format!("HELLO 2 SETNAME {most}")).starts_with('*'));
+    assert_eq!(wire.ask("CLIENT GETNAME"), format!("$256\r\n{most}\r\n"));
+    served.server.stop();
+}
+
+#[test]
+fn a_list_of_clients_with_the_same_one_again_and_again_is_refused() {
+    let served = Served::with(Limits { memory_bytes: 4 << 20, ..Limits::default() }, StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
+    let id = wire.ask("CLIENT ID");
+    let id = id.trim_start_matches(':').trim_end();
+    wire.send(&request(&[&[&b"CLIENT"[..], b"LIST", b"ID"], &vec![id.as_bytes(); 50_000][..]].concat()));
+    let refused = text(wire.reply());
+    assert!(refused.contains("clients.max_memory_bytes"), "{refused:.200}");
+    assert!(wire.ask("CLIENT LIST").contains("id="));
+    served.server.stop();
+}
+
+#[test]
 fn each_refusal_names_its_limit() {
     let limits = Limits { request_bytes: 1 << 20, transaction_bytes: 4000, ..Limits::default() };
     let served = Served::with(limits, StoreOptions::default(), 1);

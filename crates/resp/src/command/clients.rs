@@ -12,6 +12,9 @@ use crate::client::{Client, ClientInfo, Then};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
 
+/// The longest name of a client or its library, in bytes: it is kept for as long as the client stays, and in the slow log for longer.
+pub const MAX_NAME_BYTES: usize = 256;
+
 const ALWAYS: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE;
 const ADMIN: u32 = ALWAYS | flag::ADMIN;
 
@@ -94,7 +97,13 @@ fn list(call: &mut Call<'_>) -> Outcome {
         }
         _ => return Err(texts::SYNTAX),
     };
-    let lines: String = shown.iter().map(|client| line(client)).collect();
+    let (mut lines, mut room) = (String::new(), call.keys.room());
+    for client in &shown {
+        let line = line(client);
+        // It grows by doubling.
+        room.take(2 * line.len())?;
+        lines.push_str(&line);
+    }
     call.reply.verbatim(*b"txt", &lines);
     Ok(())
 }
@@ -181,6 +190,9 @@ pub(super) fn check_name(name: &[u8]) -> Outcome {
 }
 
 fn check(text: &[u8], what: &str) -> Outcome {
+    if text.len() > MAX_NAME_BYTES {
+        return Err(Failure::with(format!("ERR {what} cannot have more than {MAX_NAME_BYTES} bytes.")));
+    }
     if text.iter().all(u8::is_ascii_graphic) {
         return Ok(());
     }
