@@ -6,6 +6,7 @@ use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
 use crate::family::DataFamily;
 use crate::limits::gate::Gate;
 use crate::listener::Totals;
+use crate::row_cache::RowCache;
 use crate::stall::StallClock;
 use crate::{Result, StallCondition};
 
@@ -52,6 +53,8 @@ pub struct StoreProperties {
     pub table_bytes: u64,
     /// Bytes in the block cache; of all stores that share it.
     pub block_cache_bytes: u64,
+    /// Bytes in the row cache.
+    pub row_cache_bytes: u64,
     /// Background errors since the store was opened.
     pub background_errors: u64,
     /// The sequence number of the last write.
@@ -59,7 +62,7 @@ pub struct StoreProperties {
 }
 
 impl StoreProperties {
-    pub(crate) fn read(db: &DB, family: DataFamily) -> Result<Self> {
+    pub(crate) fn read(db: &DB, family: DataFamily, rows: Option<&RowCache>) -> Result<Self> {
         let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
         let mut levels = vec![LevelProperties::default()];
         // RocksDB lists only levels that have tables.
@@ -86,6 +89,7 @@ impl StoreProperties {
             keys_estimate: number(properties::ESTIMATE_NUM_KEYS)?,
             table_bytes: number(properties::LIVE_SST_FILES_SIZE)?,
             block_cache_bytes: number(properties::BLOCK_CACHE_USAGE)?,
+            row_cache_bytes: rows.map_or(0, |rows| rows.counts().bytes),
             background_errors: number(properties::BACKGROUND_ERRORS)?,
             last_sequence: db.latest_sequence_number(),
         })
@@ -143,6 +147,10 @@ pub struct Counters {
     pub block_cache_hits: u64,
     /// Blocks not found there.
     pub block_cache_misses: u64,
+    /// Rows found in the row cache.
+    pub row_cache_hits: u64,
+    /// Rows not found there.
+    pub row_cache_misses: u64,
 }
 
 impl Counters {
@@ -156,7 +164,7 @@ impl Counters {
         self.bytes_written + self.separated_bytes
     }
 
-    /// All but what the value log counts.
+    /// All but what the value log and the row cache count.
     pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
@@ -186,6 +194,8 @@ impl Counters {
             compactions_put_off: ticker(Ticker::CompactionCancelled),
             block_cache_hits: ticker(Ticker::BlockCacheHit),
             block_cache_misses: ticker(Ticker::BlockCacheMiss),
+            row_cache_hits: 0,
+            row_cache_misses: 0,
         }
     }
 }

@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CompactionFinished, Counters, LocalSlots, MemoryLimit, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
-    StoreOptions,
+    CompactionFinished, Counters, LocalSlots, MIN_LIMIT_BYTES, MemoryLimit, OpenMode, StallChanged, StallCondition,
+    Store, StoreEvents, StoreOptions,
 };
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
@@ -371,16 +371,24 @@ const MEMORY_SHARE: u64 = 8;
 /// What they take at least then.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
 
-/// What is different in a store that clients use: keys expire, and lookups must not wait for the device more often than memory demands.
+/// The share of that which rows take unless told otherwise.
+const ROW_SHARE: u64 = 4;
+
+/// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
+/// the device more often than memory demands.
 fn suit_clients(store: &mut StoreOptions) {
     store.reclaim_expired = true;
-    if store.memory.is_none()
-        && let Some(memory_bytes) = host_memory_bytes()
-    {
-        // Memtables must fit, with a cache beside them.
-        let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
-        store.memory = Some(MemoryLimit::new((memory_bytes / MEMORY_SHARE).max(least)));
+    // Memtables must fit, with a cache beside them.
+    let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
+    let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
+    let limit = said.or_else(|| host_memory_bytes().map(|memory_bytes| (memory_bytes / MEMORY_SHARE).max(least)));
+    let Some(mut limit_bytes) = limit else { return };
+    if store.row_cache_bytes.is_none() {
+        let rows = (limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
+        store.row_cache_bytes = Some(rows);
+        limit_bytes -= rows;
     }
+    store.memory = Some(MemoryLimit::new(limit_bytes));
 }
 
 /// Passes the store's events to the federation.
