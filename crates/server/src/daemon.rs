@@ -13,8 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CompactionFinished, Counters, LocalSlots, MIN_LIMIT_BYTES, MemoryLimit, OpenMode, StallChanged, StallCondition,
-    Store, StoreEvents, StoreOptions,
+    CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
 };
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
@@ -35,6 +34,7 @@ use crate::host_memory::host_memory_bytes;
 use crate::http::HttpServer;
 use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
+use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
 use crate::requests::Requests;
@@ -164,7 +164,7 @@ impl Daemon {
         options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
         if options.clients.is_some() {
-            suit_clients(&mut options.store);
+            suit_clients(&mut options.store, options.fits_memtables, host_memory_bytes());
         }
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
@@ -362,33 +362,6 @@ impl Daemon {
             Some(Err(_)) | None => Ok(()),
         }
     }
-}
-
-/// The share of the memory that block cache and memtables of a server with clients take unless told otherwise: the kernel's cache, the
-/// clients and others on the machine need the rest.
-const MEMORY_SHARE: u64 = 8;
-
-/// What they take at least then.
-const LEAST_MEMORY_BYTES: u64 = 64 << 20;
-
-/// The share of that which rows take unless told otherwise.
-const ROW_SHARE: u64 = 4;
-
-/// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
-/// the device more often than memory demands.
-fn suit_clients(store: &mut StoreOptions) {
-    store.reclaim_expired = true;
-    // Memtables must fit, with a cache beside them.
-    let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
-    let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
-    let limit = said.or_else(|| host_memory_bytes().map(|memory_bytes| (memory_bytes / MEMORY_SHARE).max(least)));
-    let Some(mut limit_bytes) = limit else { return };
-    if store.row_cache_bytes.is_none() {
-        let rows = (limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
-        store.row_cache_bytes = Some(rows);
-        limit_bytes -= rows;
-    }
-    store.memory = Some(MemoryLimit::new(limit_bytes));
 }
 
 /// Passes the store's events to the federation.

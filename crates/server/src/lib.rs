@@ -15,6 +15,7 @@ mod host;
 mod host_load;
 mod host_memory;
 mod http;
+mod memory_shares;
 mod monitor;
 mod options;
 pub mod record;

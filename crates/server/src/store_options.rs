@@ -107,7 +107,14 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         },
         get: |options| options.row_cache_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
     },
-    whole!(memtable_bytes, "bytes", 64 * KIB, 16 * GIB, "Size of a memtable before it is flushed."),
+    whole!(
+        memtable_bytes,
+        "bytes",
+        64 * KIB,
+        16 * GIB,
+        "Size of a memtable before it is flushed. Where clients are served, and neither this nor `level_base_bytes` is given, a sixteenth of the \
+         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` four times as much."
+    ),
     whole!(
         memtable_count,
         "memtables",
