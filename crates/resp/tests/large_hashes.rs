@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_resp::collections::by_hash;
-use ecotone_resp::collections::hash::MAX_FIELD_BYTES;
+use ecotone_resp::collections::by_hash::{self, MAX_NAME_BYTES};
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
@@ -101,8 +100,8 @@ fn many_fields_at_once_make_a_large_hash_at_once() {
 fn a_field_is_too_long_where_it_cannot_be_stored() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let (longest, longer) = (vec![b'f'; MAX_FIELD_BYTES], vec![b'f'; MAX_FIELD_BYTES + 1]);
-    let refusal = format!("-ERR the field has {} bytes, the most is {MAX_FIELD_BYTES}\r\n", longer.len());
+    let (longest, longer) = (vec![b'f'; MAX_NAME_BYTES], vec![b'f'; MAX_NAME_BYTES + 1]);
+    let refusal = format!("-ERR the field has {} bytes, the most is {MAX_NAME_BYTES}\r\n", longer.len());
     assert_eq!(client.send(&[b"HSET", b"a", b"x", b"1", &longer, b"1"]), refusal.as_bytes());
     assert_eq!(client.ask("EXISTS a"), ":0\r\n");
     assert_eq!(client.send(&[b"HSET", b"a", b"x", b"1", &longest, b"1"]), b":2\r\n");
@@ -299,7 +298,7 @@ fn a_group_sees_what_it_has_written_and_a_failure_leaves_nothing() {
     assert_eq!(client.ask_in(&mut group, "HINCRBY a field7 1"), "-ERR hash value is not an integer\r\n");
     assert_eq!(client.ask_in(&mut group, "HDEL a field8 field8 field9"), ":2\r\n");
     assert_eq!(client.ask_in(&mut group, "HMGET a field7 field8"), "*2\r\n$1\r\nx\r\n$-1\r\n");
-    let long = "f".repeat(MAX_FIELD_BYTES + 1);
+    let long = "f".repeat(MAX_NAME_BYTES + 1);
     assert!(client.ask_in(&mut group, &format!("HSET a field7 y new 1 {long} 1")).starts_with("-ERR the field has"));
     assert_eq!(client.ask_in(&mut group, "HMGET a field7 new"), "*2\r\n$1\r\nx\r\n$-1\r\n");
     assert_eq!(client.ask_in(&mut group, "HLEN a"), ":198\r\n");
