@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::served::Served;
 use common::wire::{Wire, request};
-use common::words;
+use common::{noise, words};
 use ecotone_engine::{SpaceLimits, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -132,13 +132,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
     for words in ["HSET hash a 1 b 2", "RPUSH list 1 2 3", "SADD set 1 2", "ZADD sorted 1 a 2 b", "SET string 1"] {
         assert!(wire.ask(words).starts_with([':', '+']), "{words}");
     }
-    let mut state = 1_u64;
-    let value: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(256 * 1024)
-    .collect();
+    let value = noise(256 * 1024);
     let is_refused = |wire: &mut Wire, key: &str| {
         wire.send(&request(&[b"SET", key.as_bytes(), &value]));
         text(wire.reply()).starts_with("-OOM ")

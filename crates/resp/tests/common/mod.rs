@@ -26,6 +26,16 @@ pub fn words(request: &str) -> Vec<&[u8]> {
     request.split(' ').map(str::as_bytes).collect()
 }
 
+/// So many bytes, always the same, that do not compress.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(byte).take(bytes).collect()
+}
+
 /// A host with settings that are kept and nothing behind them.
 #[derive(Default)]
 pub struct TestHost {
