@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::served::Served;
 use common::wire::{Wire, request};
+use common::{noise, words};
 use ecotone_engine::{SpaceLimits, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -131,13 +132,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
     for words in ["HSET hash a 1 b 2", "RPUSH list 1 2 3", "SADD set 1 2", "ZADD sorted 1 a 2 b", "SET string 1"] {
         assert!(wire.ask(words).starts_with([':', '+']), "{words}");
     }
-    let mut state = 1_u64;
-    let value: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(256 * 1024)
-    .collect();
+    let value = noise(256 * 1024);
     let is_refused = |wire: &mut Wire, key: &str| {
         wire.send(&request(&[b"SET", key.as_bytes(), &value]));
         text(wire.reply()).starts_with("-OOM ")
@@ -198,7 +193,7 @@ fn reads_in_a_row_are_as_reads_one_by_one() {
             requests.push("MGET key1 none key2 large key1".into());
         }
     }
-    let parts = |words: &str| request(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    let parts = |one: &str| request(&words(one));
     // One by one, on keys that the row does not change.
     let is_write = |words: &str| words.starts_with("APPEND");
     for words in requests.iter().filter(|words| is_write(words)) {
@@ -245,8 +240,8 @@ fn who_asks_for_endless_picks_gets_an_error() {
         assert_eq!(wire.ask(words), ":1\r\n");
     }
     for endless in ["SRANDMEMBER set", "HRANDFIELD hash", "ZRANDMEMBER sorted"] {
-        let endless: Vec<&[u8]> = endless.split(' ').map(str::as_bytes).chain([&b"-4611686018427387903"[..]]).collect();
-        wire.send(&[request(&[b"PING"]), request(&[b"PING"]), request(&endless), request(&[b"PING"])].concat());
+        let endless = format!("{endless} -4611686018427387903");
+        wire.send(&[request(&[b"PING"]), request(&[b"PING"]), request(&words(&endless)), request(&[b"PING"])].concat());
         assert_eq!(other.ask("PING"), "+PONG\r\n", "others go on");
         let replies: Vec<String> = (0..4).map(|_| text(wire.reply())).collect();
         assert!(replies[2].starts_with("-ERR "), "{replies:?}");

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::redis::elements;
 use common::served::Served;
 use common::wire::{Wire, request};
+use common::words;
 use ecotone_engine::{Durability, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -100,8 +101,7 @@ fn a_reader_never_sees_a_part_of_a_transaction() {
                     // One round more, when all is written.
                     was_last = !writing.load(Ordering::Acquire);
                     for (question, count, mark) in &QUESTIONS {
-                        let words: Vec<&[u8]> = question.split(' ').map(str::as_bytes).collect();
-                        wire.send(&request(&words));
+                        wire.send(&request(&words(question)));
                         let found = texts(&wire.reply());
                         assert_eq!(found.len(), *count, "{question}");
                         let found: BTreeSet<&str> =

@@ -8,14 +8,16 @@
 //! whether it was done.
 
 mod address;
+mod client;
 mod connection;
 mod info;
 mod reply;
 
 pub use address::{Credentials, ServerAddress};
+pub use client::{Broken, Client, Limits};
 pub use connection::Connection;
 pub use info::ServerInfo;
-pub use reply::Reply;
+pub use reply::{Bounds, Reply};
 
 use std::collections::VecDeque;
 use std::path::Path;

@@ -11,7 +11,6 @@ mod asker;
 mod draw;
 mod json;
 mod model;
-mod resp;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -94,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("the screen needs a terminal; give --once for one text, or --json for lines of JSON");
     }
     let since = Instant::now();
-    let address = resp::with_port(&arguments.address);
+    let address = asker::with_port(&arguments.address);
     let mut board = Board::new(&address, arguments.interval_s);
     let mut asker = Asker::new(address, arguments.password()?, since);
     // A server that is not there at the beginning is a mistake of the user; later it is news.

@@ -11,12 +11,11 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 
-use super::asker::{Asker, Trouble as Away, retry_after};
+use super::asker::{Asker, Trouble as Away, retry_after, with_port};
 use super::draw::{Theme, draw, plain};
 use super::model::board::{Board, Trouble, Wish};
 use super::model::info::Info;
 use super::model::snapshot::Snapshot;
-use super::resp::with_port;
 
 const THEME: Theme = Theme { has_colours: true };
 

@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 
 use super::sets::command;
 use super::{Call, Command, KeyPositions, flag};
-use crate::collections::set::{Room, Set};
+use crate::collections::named::Room;
+use crate::collections::set::{Members, Set};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
 use crate::protocol::number::parse_integer;
@@ -138,7 +139,7 @@ fn combine<'c>(
     for Part { set, others, others_have } in parts {
         let (mut cursor, mut page) = (0, Vec::new());
         loop {
-            cursor = set.scan(keys, cursor, PAGE, |member| page.push(member.to_vec()))?;
+            cursor = set.scan(keys, cursor, PAGE, |[member, _]| page.push(member.to_vec()))?;
             for member in page.drain(..) {
                 let mut belongs = true;
                 for other in &others {
@@ -198,7 +199,7 @@ fn count_intersection(call: &mut Call<'_>) -> Outcome {
 
 fn store(call: &mut Call<'_>, operation: Operation) -> Outcome {
     let [_, to, names @ ..] = call.arguments else { return Err(texts::SYNTAX) };
-    let mut room = Room::of(&call.keys);
+    let mut room = Room::of::<Members>(&call.keys);
     let mut members: Vec<Vec<u8>> = Vec::new();
     combine(&mut call.keys, operation, names, |member| {
         room.take(member)?;

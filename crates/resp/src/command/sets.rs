@@ -132,7 +132,7 @@ fn all(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, mut members) = (reply.begin(), 0);
     if let Some(set) = set {
-        set.visit(&mut call.keys, |member| {
+        set.visit(&mut call.keys, |[member, _]| {
             reply.bulk(member);
             members += 1;
         })?;
@@ -160,16 +160,16 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         if drawn.len() as u64 == set.count()? {
             keys.delete(key)?;
         } else if !drawn.is_empty() {
-            let members: Vec<&[u8]> = drawn.iter().map(Vec::as_slice).collect();
+            let members: Vec<&[u8]> = drawn.iter().map(|[member, _]| &member[..]).collect();
             set.remove(keys, key, &members)?;
         }
     }
     if count.is_some() {
         call.reply.set(drawn.len());
-        drawn.iter().for_each(|member| call.reply.bulk(member));
+        drawn.iter().for_each(|[member, _]| call.reply.bulk(member));
     } else {
         match drawn.first() {
-            Some(member) => call.reply.bulk(member),
+            Some([member, _]) => call.reply.bulk(member),
             None => call.reply.null(),
         }
     }
@@ -192,7 +192,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
     match set {
-        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), |member| {
+        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), |[member, _]| {
             reply.bulk(member);
             told += 1;
             if reply.is_over() || reply.len() - begin > most_bytes {
@@ -203,7 +203,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
         })?,
         Some(set) if count > 0 => {
             let count = usize::try_from(count).unwrap_or(usize::MAX);
-            for member in set.draw_different(&mut call.keys, count)? {
+            for [member, _] in set.draw_different(&mut call.keys, count)? {
                 reply.bulk(&member);
                 told += 1;
             }
@@ -223,7 +223,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
-        set.draw(&mut call.keys, 1, |member| {
+        set.draw(&mut call.keys, 1, |[member, _]| {
             drawn = Some(member.to_vec());
             ControlFlow::Break(())
         })?;
@@ -242,7 +242,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     // What is wrong with the options is told only where there is a set.
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        next = set.scan(&mut call.keys, cursor, options.count, |member| {
+        next = set.scan(&mut call.keys, cursor, options.count, |[member, _]| {
             if options.matches(member) {
                 found.push(member.to_vec());
             }

@@ -1,7 +1,7 @@
 //! The client against servers that keep to nothing.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
@@ -161,6 +161,29 @@ fn what_is_no_answer_is_told_with_the_address_and_what_to_do() {
     // An answer of another kind than a write has.
     let target = RespTarget::open(&answers(b"$2\r\nOK\r\n")).unwrap();
     assert!(refusal(target.put(b"key", b"value")).contains("to SET"));
+}
+
+/// One byte after the other, each long before the server would be taken to be silent.
+#[test]
+fn a_reply_that_never_ends_is_given_up() {
+    let dribbles = server(|mut input, mut output| {
+        while request(&mut input).is_some() && output.write_all(b"$1000000\r\n").is_ok() {
+            while output.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let limits = Limits {
+        connect_timeout: Duration::from_secs(5),
+        silence_timeout: Duration::from_secs(600),
+        reply_timeout: Some(Duration::from_millis(100)),
+        reply_bounds: Bounds { bytes: 4 << 20, elements: 0 },
+    };
+    let mut client = Client::open(&dribbles.address, limits).unwrap();
+    match client.ask(&[b"INFO"]) {
+        Err(Broken::Lost(error)) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
