@@ -50,14 +50,14 @@ test: setup ## Run all tests
 	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m cargo test --release --workspace
 
 .PHONY: check
-check: setup ## Formatting, licences, dependency arrows, lints; writes nothing into the checkout
+check: tools ## Formatting, licences, dependency arrows, lints; writes nothing into the checkout
 	cargo fmt --all --check
 	scripts/deny.sh
 	$(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --release --workspace --locked --test architecture
 
 .PHONY: fix
-fix: setup ## Let rustfmt and clippy mend what they can
+fix: tools ## Let rustfmt and clippy mend what they can
 	cargo fmt --all
 	$(CARGO) clippy --release --workspace --all-targets --fix --allow-dirty --allow-staged
 	cargo fmt --all
@@ -67,13 +67,18 @@ bench: root build ## Measure what the docs state (about three hours; ONLY='store
 	$(AS_ROOT) scripts/bench.sh $(ECOTONE) '$(ONLY)'
 
 .PHONY: sanitize
-sanitize: setup ## Test the C++ shim under AddressSanitizer and UBSan
+sanitize: tools ## Test the C++ shim under AddressSanitizer and UBSan
 	ECOTONE_SANITIZE=1 $(CARGO) test --release -p ecotone-rocks-sys
 
 .PHONY: build
-build: setup ## Build everything; the first build compiles RocksDB (about 19 minutes on two cores)
+build: tools ## Build everything; the first build compiles RocksDB (about 19 minutes on two cores)
 	$(CARGO) build --release --workspace
 
 .PHONY: setup
-setup: ## Install the system packages that are missing, if any are
+setup: ## Install the system packages that are missing for building, demo and tests, if any are
+	@scripts/setup.sh tests
+
+# Without those that only tests need.
+.PHONY: tools
+tools:
 	@scripts/setup.sh
