@@ -168,6 +168,11 @@ impl Watch {
         self.began.lock().map(|began| began.elapsed().as_secs_f64())
     }
 
+    /// Whether the workload had begun by then.
+    fn had_begun(&self, by: Instant) -> bool {
+        self.began.lock().is_some_and(|began| began <= by)
+    }
+
     fn emit(&self, record: impl FnOnce(f64) -> Record) {
         if let (Some(sink), Some(at_s)) = (&self.sink, self.seconds()) {
             sink(record(at_s));
@@ -234,7 +239,7 @@ struct Last {
     input_bytes: u64,
     user_bytes: u64,
     progress: Progress,
-    commands: u64,
+    operations: u64,
 }
 
 /// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate: of what has left the memtables.
@@ -293,7 +298,8 @@ impl Monitor {
         };
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
-        let commands = self.watch.commands.get().map_or(0, |source| source());
+        // Clients' requests are among their commands: where they are the workload, its progress counts them a second time.
+        let operations_so_far = self.watch.commands.get().map_or(progress.ops, |source| source());
         let idle_host_cores = self.host.idle_cores();
         let models = self.federation.models();
         let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
@@ -306,7 +312,7 @@ impl Monitor {
         let room = self.store.room_at_once();
         let user_bytes = counters.user_bytes();
         // Clients may have been quicker than the first look.
-        let (mut operations, mut written) = (progress.ops + commands, user_bytes);
+        let (mut operations, mut written) = (operations_so_far, user_bytes);
         if let Some(last) = &self.last {
             seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
@@ -319,7 +325,7 @@ impl Monitor {
                 writes: progress.writes.saturating_sub(last.progress.writes),
             };
             written = user_bytes.saturating_sub(last.user_bytes);
-            operations = done.ops + commands.saturating_sub(last.commands);
+            operations = operations_so_far.saturating_sub(last.operations);
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
         {
@@ -363,7 +369,9 @@ impl Monitor {
             load.joules_total = reading.total_joules;
         }
         self.federation.load_measured();
-        self.watch.emit(|at_s| {
+        // A second that began before the workload holds what came before it, such as the load of its keys.
+        let is_of_workload = self.last.as_ref().is_some_and(|last| self.watch.had_begun(last.at));
+        let sample = |at_s| {
             Record::Sample(Sample {
                 at_s,
                 ops: done.ops,
@@ -381,7 +389,14 @@ impl Monitor {
                 running_worker_jobs: self.federation.statistics().running_worker_jobs as u64,
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
-        });
+        };
+        let told = if is_of_workload {
+            self.watch.emit(sample);
+            progress
+        } else {
+            // What the workload did in it belongs to its first whole second.
+            Progress::default()
+        };
         self.watch.note_l0(properties.l0_tables);
         let input_bytes = counters.bytes_written;
         let seen = Seen {
@@ -398,6 +413,6 @@ impl Monitor {
             counters,
         };
         *self.watch.seen.lock() = Some(Arc::new(seen));
-        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress, commands });
+        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress: told, operations: operations_so_far });
     }
 }

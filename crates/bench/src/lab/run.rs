@@ -452,6 +452,9 @@ impl<'a> Federation<'a> {
                         .extend(warning.map(|warning| format!("server {name} under policy {policy}: {warning}")));
                     server.recording.add(Record::Final(sums));
                 }
+                Record::Sample(sample) if index < self.clients.len() => {
+                    server.recording.add(Record::Sample(self.clients[index].complete_second(sample)));
+                }
                 record => server.recording.add(record),
             },
             Event::Line(line) => {
