@@ -22,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections that the server takes at a time.
 const MOST_CONNECTIONS: usize = 64;
 
+/// Connections of one address that the server takes at a time.
+const MOST_OF_ONE_PEER: usize = 16;
+
+/// Tries to be answered, of which the quickest counts: the machine may have had something else to do.
+const TRIES: usize = 3;
+
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -225,18 +231,28 @@ fn what_is_not_asked_for_as_it_should_be_is_refused() {
 fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::with(&configuration(folder.path(), "listen = \"127.0.0.1:0\"\n"));
-    let mut slow: Vec<TcpStream> = (0..MOST_CONNECTIONS + 20)
-        .map(|number| {
-            let mut stream = TcpStream::connect(&server.http).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            if number % 2 == 0 {
-                stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
-            }
-            stream
-        })
-        .collect();
+    let connect = |said: &str| {
+        let mut stream = TcpStream::connect(&server.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream
+    };
+    let begun = "GET /metrics HTTP/1.1\r\nX: ";
+    let mut slow = Vec::new();
+    // A health check that waits until those are cut off fails, and its server is restarted.
+    let tries = (0..TRIES).map(|_| {
+        slow.extend((0..MOST_CONNECTIONS + 20).map(|number| connect(if number % 2 == 0 { begun } else { "" })));
+        let began = Instant::now();
+        assert_eq!(get(&server.http, "/healthz").status, 200);
+        began.elapsed()
+    });
+    let quickest = tries.min().unwrap();
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
+    // Of one address the newest stay, and are told when their time is over; the others made room.
+    let oldest = slow.len() - MOST_OF_ONE_PEER - 1;
+    assert!(matches!(slow[oldest].read(&mut [0]), Ok(0) | Err(_)));
     // Bytes that trickle in do not prolong it.
-    let mut trickle = slow.swap_remove(0).try_clone().unwrap();
+    let (mut last, mut trickle) = (connect(begun), connect(begun));
     let trickling = std::thread::spawn(move || {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE && trickle.write_all(b"x").is_ok() {
@@ -244,10 +260,7 @@ fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
         }
         begin.elapsed()
     });
-    let began = Instant::now();
-    assert_eq!(get(&server.http, "/healthz").status, 200);
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    assert_eq!(answer(&mut slow[0]).status, 408);
+    assert_eq!(answer(&mut last).status, 408);
     assert!(trickling.join().unwrap() < Duration::from_secs(30));
     // Clients of the store never noticed.
     server.connect().says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
