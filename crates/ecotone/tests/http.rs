@@ -207,6 +207,14 @@ fn what_is_not_asked_for_as_it_should_be_is_refused() {
     }
     let head = send(http, b"HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.status == 200 && head.body.is_empty() && head.head.contains("Content-Length: "), "{head:?}");
+    // Also where it is refused: a body would be taken for the next answer.
+    for (refused, said) in [(400, "HEAD nothing HTTP/1.1\r\n\r\n"), (505, "HEAD / HTTP/3.0\r\n\r\n")] {
+        let head = send(http, said.as_bytes());
+        assert!(head.status == refused && head.body.is_empty() && !head.head.contains("Length: 0"), "{head:?}");
+    }
+    // What comes behind the empty line is no part of the head, however its lines end.
+    assert_eq!(status(b"GET /healthz HTTP/1.1\n\n\xff\xfe"), 200);
+    assert_eq!(status(b"GET /healthz HTTP/1.1\n\nno header\r\n\r\n"), 200);
     assert_eq!(status(b"*1\r\n$4\r\nPING\r\n\r\n"), 400);
     assert_eq!(status(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"), 400);
     assert_eq!(status(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);

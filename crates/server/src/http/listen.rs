@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::answer::answer;
 use super::face::Face;
-use super::head::{Refusal, is_whole, parse};
+use super::head::{Refusal, end, is_head, parse};
 use super::seats::{Progress, Seat, Seats};
 use crate::error::{Error, Result};
 use crate::options::HttpOptions;
@@ -135,15 +135,16 @@ async fn accept_all(listeners: Vec<StdListener>, face: Arc<Face>, mut stopping: 
 }
 
 async fn converse(mut stream: TcpStream, face: &Face, seat: &Seat<AbortHandle>) {
-    let head = match timeout(HEAD_WITHIN, receive(&mut stream)).await {
-        Ok(Some(head)) => head,
+    let mut head = Vec::with_capacity(1024);
+    let received = match timeout(HEAD_WITHIN, receive(&mut stream, &mut head)).await {
+        Ok(Some(received)) => received,
         // It is gone, or was never there.
         Ok(None) => return,
         Err(_) => Err(Refusal::TooSlow),
     };
     seat.reaches(Progress::Asked);
-    let request = head.and_then(|head| parse(&head));
-    let answer = answer(face, request.as_ref().map_err(|refusal| *refusal));
+    let request = received.and_then(|end| parse(&head[..end]));
+    let answer = answer(face, request.as_ref().map_err(|refusal| (*refusal, is_head(&head))));
     if !matches!(timeout(SEND_WITHIN, stream.write_all(&answer)).await, Ok(Ok(()))) || stream.shutdown().await.is_err()
     {
         return;
@@ -152,9 +153,8 @@ async fn converse(mut stream: TcpStream, face: &Face, seat: &Seat<AbortHandle>) 
     let _ = timeout(LINGER, throw_away(&mut stream)).await;
 }
 
-/// The bytes up to the end of the head, and what came with it. `None` if the other end closes before.
-async fn receive(stream: &mut TcpStream) -> Option<std::result::Result<Vec<u8>, Refusal>> {
-    let mut head = Vec::with_capacity(1024);
+/// Reads into `head` until it is whole: where it ends. `None` if the other end closes before.
+async fn receive(stream: &mut TcpStream, head: &mut Vec<u8>) -> Option<std::result::Result<usize, Refusal>> {
     loop {
         let mut part = [0; 1024];
         let bytes = stream.read(&mut part).await.ok()?;
@@ -162,8 +162,8 @@ async fn receive(stream: &mut TcpStream) -> Option<std::result::Result<Vec<u8>, 
             return None;
         }
         head.extend_from_slice(&part[..bytes]);
-        if is_whole(&head) {
-            return Some(Ok(head));
+        if let Some(end) = end(head) {
+            return Some(Ok(end));
         }
         if head.len() >= MOST_HEAD_BYTES {
             return Some(Err(Refusal::TooLong));
