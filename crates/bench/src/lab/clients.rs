@@ -56,7 +56,7 @@ impl Clients {
         // Ends with its server, should the lab end before it.
         let thread = std::thread::Builder::new()
             .name("lab-load".into())
-            .spawn(move || Driver::fill(target, workload, None))
+            .spawn(move || Driver::fill(target, workload, None, Arc::default()))
             .map_err(|error| Error::options(format!("cannot start a thread: {error}")))?;
         self.filling = Some(thread);
         Ok(())
