@@ -200,8 +200,9 @@ enum Heard {
 fn whom_it_serves(daemon: &Daemon) -> String {
     let list = |addresses: Vec<String>| if addresses.is_empty() { "nowhere".into() } else { addresses.join(", ") };
     let clients = daemon.listening().map(|listening| {
+        let tls = listening.tls_addresses.iter().map(|address| format!("{address} (TLS)"));
         let socket = listening.socket.iter().map(|path| path.display().to_string());
-        listening.addresses.iter().map(ToString::to_string).chain(socket).collect()
+        listening.addresses.iter().map(ToString::to_string).chain(tls).chain(socket).collect()
     });
     let http = daemon.http_addresses().iter().map(ToString::to_string).collect();
     format!("clients at {}; metrics at {}", list(clients.unwrap_or_default()), list(http))
