@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if arguments.wait_for_start && workload.is_none() && options.clients.is_none() {
         bail!("--wait-for-start waits for a workload: give --workload or --clients");
     }
-    // Nobody watches a workload unless told so; under the lab there are many servers on one machine.
+    // Nobody watches a workload unless told so.
     if workload.is_some() && !config.is_said("http.listen") {
         options.http = None;
     }

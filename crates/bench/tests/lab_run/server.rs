@@ -94,6 +94,7 @@ impl Server {
             "babbles" => (0..500).for_each(|number| self.print(&format!("line {number}"))),
             _ => {}
         }
+        assert_eq!(self.value("--http"), "off");
         let first = self.name == "high-1";
         assert_eq!(self.value("--join"), if first { "" } else { "127.0.0.1:4000" });
         let server = if self.fault == "misnamed" { "someone-else".to_owned() } else { self.name.clone() };
