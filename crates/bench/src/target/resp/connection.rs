@@ -26,8 +26,10 @@ pub struct Connection {
     address: ServerAddress,
     /// Requests that are not sent yet.
     out: Vec<u8>,
-    /// What was received; up to `taken` it was read.
+    /// What was received stands before `filled`, and up to `taken` it was read. What stands behind is room for more, kept as it is:
+    /// room that is made for each read costs more than a small reply.
     input: Vec<u8>,
+    filled: usize,
     taken: usize,
 }
 
@@ -48,7 +50,8 @@ impl Connection {
             let what = format!("it cannot be reached: {error}; start it, or name the one to use with --target");
             Error::server(address, what)
         })?;
-        let mut connection = Self { stream, address: address.clone(), out: Vec::new(), input: Vec::new(), taken: 0 };
+        let mut connection =
+            Self { stream, address: address.clone(), out: Vec::new(), input: Vec::new(), filled: 0, taken: 0 };
         if let Some(Credentials { user, password }) = credentials {
             let parts = [Some("AUTH"), user.as_deref(), Some(password)];
             let parts: Vec<&[u8]> = parts.into_iter().flatten().map(str::as_bytes).collect();
@@ -105,11 +108,10 @@ impl Connection {
         loop {
             match self.arrived()? {
                 Arrived::Whole(bytes) => {
-                    let reply = reply::decode(&self.input[self.taken..]);
+                    let reply = reply::decode(self.unread());
                     self.taken += bytes;
-                    if self.taken == self.input.len() {
-                        self.input.clear();
-                        self.taken = 0;
+                    if self.taken == self.filled {
+                        (self.filled, self.taken) = (0, 0);
                     }
                     // `arrived` went over the same bytes.
                     return reply.ok_or_else(|| self.nonsense("a reply that cannot be decoded"));
@@ -125,7 +127,7 @@ impl Connection {
     ///
     /// [`Error::Server`] if what came is no reply.
     pub fn has_reply(&self) -> Result<bool> {
-        Ok(self.taken < self.input.len() && matches!(self.arrived()?, Arrived::Whole(_)))
+        Ok(self.taken < self.filled && matches!(self.arrived()?, Arrived::Whole(_)))
     }
 
     /// Sends one request and waits for its reply, which must be no error.
@@ -163,27 +165,32 @@ impl Connection {
         self.nonsense(&format!("{shown} to {command}"))
     }
 
+    fn unread(&self) -> &[u8] {
+        &self.input[self.taken..self.filled]
+    }
+
     fn arrived(&self) -> Result<Arrived> {
-        reply::arrived(&self.input[self.taken..]).map_err(|what| self.nonsense(&what))
+        reply::arrived(self.unread()).map_err(|what| self.nonsense(&what))
     }
 
     /// Reads until the reply that begins at `taken` has `bytes` bytes, or more.
     fn read_more(&mut self, bytes: usize) -> Result<()> {
         debug_assert!(bytes <= MAX_REPLY_BYTES + 1);
-        self.input.drain(..self.taken);
+        self.input.copy_within(self.taken..self.filled, 0);
+        self.filled -= self.taken;
         self.taken = 0;
-        while self.input.len() < bytes {
-            let had = self.input.len();
+        while self.filled < bytes {
             // What a length promises is allocated as it comes.
-            self.input.resize(had + READ_BYTES, 0);
-            let read = self.stream.read(&mut self.input[had..]);
-            self.input.truncate(had + read.as_ref().map_or(0, |read| *read));
-            match read {
+            let end = self.filled + READ_BYTES;
+            if self.input.len() < end {
+                self.input.resize(end, 0);
+            }
+            match self.stream.read(&mut self.input[self.filled..end]) {
                 Ok(0) => {
                     let what = "it closed the connection; it ended, or had too many clients: see its log, then start the run again";
                     return Err(Error::server(&self.address, what));
                 }
-                Ok(_) => {}
+                Ok(read) => self.filled += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(&error)),
             }
