@@ -16,6 +16,7 @@ mod host_load;
 mod host_memory;
 mod http;
 mod monitor;
+mod open_files;
 mod options;
 pub mod record;
 mod requests;

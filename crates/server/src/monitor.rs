@@ -12,6 +12,7 @@ use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
 
 use crate::host_load::HostLoad;
+use crate::open_files::OpenFiles;
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
 use crate::seen::{Seen, never_less};
@@ -230,6 +231,7 @@ pub(crate) struct Monitor {
     pub(crate) cores: f64,
     pub(crate) is_emulated: bool,
     host: HostLoad,
+    open_files: OpenFiles,
     last: Option<Last>,
 }
 
@@ -278,6 +280,7 @@ impl Monitor {
             cores: f64::from(options.cores),
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
+            open_files: OpenFiles::default(),
             last: None,
         }
     }
@@ -407,6 +410,7 @@ impl Monitor {
             reading: never_less(reading.clone(), before.map(|before| &before.reading)),
             watts: self.watch.watts(),
             free_cores,
+            open_files: self.open_files.count(at),
             federation: self.federation.statistics(),
             models,
             properties,

@@ -26,6 +26,8 @@ pub(crate) struct Seen {
     /// The power since the look before; `None` at the first.
     pub(crate) watts: Option<f64>,
     pub(crate) free_cores: f64,
+    /// File descriptors of the process; `None` where Linux does not tell.
+    pub(crate) open_files: Option<u64>,
     pub(crate) federation: FederationStatistics,
     pub(crate) models: ModelReport,
 }
