@@ -15,7 +15,7 @@ use crate::host_load::HostLoad;
 use crate::open_files::OpenFiles;
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
-use crate::seen::{Seen, never_less};
+use crate::seen::Seen;
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -407,7 +407,7 @@ impl Monitor {
             values,
             room,
             write_failure: self.store.write_failure(),
-            reading: never_less(reading.clone(), before.map(|before| &before.reading)),
+            reading: reading.clone(),
             watts: self.watch.watts(),
             free_cores,
             open_files: self.open_files.count(at),
