@@ -7,7 +7,8 @@ mod lab;
 mod progress;
 mod repair;
 mod serve;
-#[allow(unsafe_code)] // the standard library ends no process without running what others registered
+#[allow(unsafe_code)]
+// the standard library neither stops a process nor ends one without running what others registered
 mod signals;
 mod space;
 mod supervisor;

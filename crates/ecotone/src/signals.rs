@@ -1,4 +1,4 @@
-//! Signals that end a server: at once while its store is opened, in order from then on.
+//! Signals that end a server: at once while its store is opened, in order from then on. And what the system alone does to a process.
 //!
 //! An opening may take minutes, of which nothing can be cut short, and nobody has been served yet: nothing is lost that a crash would
 //! not lose. A process without these handlers would not hear SIGTERM at all where it is the first one of a container.
@@ -60,4 +60,10 @@ impl Signals {
 fn end_at_once() -> ! {
     // SAFETY: it takes no pointer and does not return.
     unsafe { libc::_exit(0) }
+}
+
+/// Stops the process, as SIGTSTP would that nobody handles, until it is told to go on.
+pub(crate) fn stop_this_process() {
+    // SAFETY: it takes no pointer.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }

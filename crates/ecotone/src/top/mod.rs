@@ -18,7 +18,6 @@ mod tests;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -160,7 +159,7 @@ fn show(mut board: Board, asker: Asker, interval: Duration, since: Instant) -> R
     let theme = Theme::of_environment();
     let mut drawn: Option<Instant> = None;
     let mut has_news = true;
-    while !screen.must_end.load(Ordering::Acquire) {
+    while !screen.must_end()? {
         if has_news || drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW) {
             screen.terminal.draw(|frame| draw::draw(frame, &board, since.elapsed().as_secs_f64(), theme))?;
             (drawn, has_news) = (Some(Instant::now()), false);
@@ -179,7 +178,10 @@ fn show(mut board: Board, asker: Asker, interval: Duration, since: Instant) -> R
                 Ok(Answer::Snapshot(snapshot)) => board.take(*snapshot),
                 Ok(Answer::Trouble { trouble, next_try_s }) => board.lose(Trouble { why: trouble.short(), next_try_s }),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => bail!("the thread that asks has ended"),
+                Err(TryRecvError::Disconnected) => {
+                    screen.must_end()?;
+                    bail!("the thread that asks has ended")
+                }
             }
             has_news = true;
         }
