@@ -78,6 +78,11 @@ fn clients_come_by_tls_alone_where_the_file_says_so() {
     closes(plain);
     assert_eq!(server.until_it_says("not TLS")["client"].as_str(), Some(&*own));
 
+    let mut top = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    let output = top.args(["top", &address, "--once"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("speaks TLS") && said.contains("clients.listen"), "{said}");
+
     // What replaces a certificate and is none.
     replace(&folder.path().join("server.pem"), "nothing");
     let mut command = serve(&["--config", file.to_str().unwrap()]);

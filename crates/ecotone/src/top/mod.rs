@@ -45,7 +45,7 @@ const ONCE_SIZE: (u16, u16) = (80, 24);
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Ask the coordinator to see every server; a member knows itself and its coordinator.\n\nKeys: q quit, arrows select, s sort, \
+    after_help = "Ask the coordinator to see every server; a member knows itself and its coordinator. It is asked without TLS.\n\nKeys: q quit, arrows select, s sort, \
                         p pause, h help. Colours are left out where NO_COLOR is set.\n\nExamples:\n  ecotone top\n  ecotone top 10.0.0.5:6379 \
                         --password-file /etc/ecotone/password\n  ecotone top --once --json"
 )]

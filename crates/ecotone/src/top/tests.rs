@@ -264,6 +264,8 @@ fn what_is_no_ecotone_server_is_told_with_what_to_do() {
     assert!(matches!(away, Away::NeedsPassword { .. }) && text.contains("--password-file"), "{text}");
     let (away, text) = refusal(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert!(matches!(away, Away::NotRedis { .. }) && text.contains("HTTP/1.1 400"), "{text}");
+    let (away, text) = refusal(b"\x15\x03\x03\x00\x02\x02\x32");
+    assert!(matches!(away, Away::SpeaksTls { .. }) && text.contains("clients.listen"), "{text}");
     for broken in [&b"$99999999999\r\n"[..], b"$-5\r\n", b"$3\r\nabcdef", b"\0\0\x12\x04", b"*1\r\n"] {
         let (away, text) = refusal(broken);
         assert!(matches!(away, Away::NotRedis { .. }), "{broken:?}: {text}");
