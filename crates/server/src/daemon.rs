@@ -296,7 +296,7 @@ impl Daemon {
     pub fn begin_requests(&self) -> Option<Requests> {
         let service = Arc::clone(self.service()?);
         let before = Requests::of(&service);
-        self.begin_workload(move || Requests::of(&service).progress());
+        self.begin_workload(move || Requests::of(&service).since(&before).progress());
         Some(before)
     }
 

@@ -17,6 +17,7 @@ mod host_memory;
 mod http;
 mod memory_shares;
 mod monitor;
+mod open_files;
 mod options;
 pub mod record;
 mod requests;

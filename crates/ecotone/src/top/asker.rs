@@ -26,6 +26,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Answers that wait for the screen; it looks ten times a second.
 const ANSWERS_WAITING: usize = 4;
 
+/// The first byte of what a server says by TLS to one who does not speak it: an alert (RFC 8446, section 5.1).
+const TLS_ALERT: char = '\u{15}';
+
 /// Lines of a foreign server's INFO that say what it is.
 const TELLING: [&str; 8] = [
     "redis_version",
@@ -44,6 +47,7 @@ pub(super) enum Trouble {
     NoServer { address: String, why: String },
     Lost { address: String, why: String },
     NotRedis { address: String, why: String },
+    SpeaksTls { address: String },
     NeedsPassword { address: String, said: String },
     WrongPassword { address: String, said: String },
     Refused { address: String, said: String },
@@ -58,6 +62,7 @@ impl Trouble {
             Trouble::NeedsPassword { said, .. }
             | Trouble::WrongPassword { said, .. }
             | Trouble::Refused { said, .. } => said.clone(),
+            Trouble::SpeaksTls { .. } => "it speaks TLS now".into(),
             Trouble::NotEcotone { .. } => "another server, not Ecotone, is there now".into(),
         }
     }
@@ -67,6 +72,7 @@ impl Trouble {
         match broken {
             Broken::NoServer(_) => Trouble::NoServer { address, why },
             Broken::Lost(_) => Trouble::Lost { address, why },
+            Broken::NotRedis(said) if said.starts_with(TLS_ALERT) => Trouble::SpeaksTls { address },
             Broken::NotRedis(_) => Trouble::NotRedis { address, why },
         }
     }
@@ -87,6 +93,11 @@ impl fmt::Display for Trouble {
                 f,
                 "what listens at {address} is no server for clients: {why}\n  give the address after `clients are served` in the log of `ecotone serve` \
                  (the one of --listen is for other servers)"
+            ),
+            Trouble::SpeaksTls { address } => write!(
+                f,
+                "the server at {address} speaks TLS, which top does not\n  give an address without it: `clients.listen` of its configuration, on \
+                 its own machine or through a tunnel such as ssh"
             ),
             Trouble::NeedsPassword { address, said } => write!(
                 f,

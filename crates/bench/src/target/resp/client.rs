@@ -59,8 +59,10 @@ pub struct Client {
     limits: Limits,
     /// Requests that are not sent yet.
     out: Vec<u8>,
-    /// What was received; up to `taken` it was read.
+    /// What was received stands before `filled`, and up to `taken` it was read. What stands behind is room for more, kept as it is:
+    /// room that is made for each read costs more than a small reply.
     input: Vec<u8>,
+    filled: usize,
     taken: usize,
 }
 
@@ -78,7 +80,7 @@ impl Client {
     /// [`Broken::NoServer`].
     pub fn open(address: &ServerAddress, limits: Limits) -> Result<Self, Broken> {
         let stream = connect(address, &limits).map_err(Broken::NoServer)?;
-        Ok(Self { stream, limits, out: Vec::new(), input: Vec::new(), taken: 0 })
+        Ok(Self { stream, limits, out: Vec::new(), input: Vec::new(), filled: 0, taken: 0 })
     }
 
     /// Adds a request to those that are sent with the next [`Client::send`].
@@ -125,11 +127,10 @@ impl Client {
         loop {
             match self.arrived()? {
                 Arrived::Whole(bytes) => {
-                    let reply = reply::decode(&self.input[self.taken..], self.limits.reply_bounds);
+                    let reply = reply::decode(self.unread(), self.limits.reply_bounds);
                     self.taken += bytes;
-                    if self.taken == self.input.len() {
-                        self.input.clear();
-                        self.taken = 0;
+                    if self.taken == self.filled {
+                        (self.filled, self.taken) = (0, 0);
                     }
                     // `arrived` went over the same bytes.
                     return reply.ok_or_else(|| Broken::NotRedis("a reply that cannot be decoded".into()));
@@ -145,7 +146,7 @@ impl Client {
     ///
     /// [`Broken::NotRedis`].
     pub fn has_reply(&self) -> Result<bool, Broken> {
-        Ok(self.taken < self.input.len() && matches!(self.arrived()?, Arrived::Whole(_)))
+        Ok(self.taken < self.filled && matches!(self.arrived()?, Arrived::Whole(_)))
     }
 
     /// Sends one request and waits for its reply.
@@ -159,16 +160,21 @@ impl Client {
         self.receive()
     }
 
+    fn unread(&self) -> &[u8] {
+        &self.input[self.taken..self.filled]
+    }
+
     fn arrived(&self) -> Result<Arrived, Broken> {
-        reply::arrived(&self.input[self.taken..], self.limits.reply_bounds).map_err(Broken::NotRedis)
+        reply::arrived(self.unread(), self.limits.reply_bounds).map_err(Broken::NotRedis)
     }
 
     /// Reads until the reply that begins at `taken` has `bytes` bytes, or more.
     fn read_more(&mut self, bytes: usize, until: Option<Instant>) -> Result<(), Broken> {
         debug_assert!(bytes <= self.limits.reply_bounds.bytes);
-        self.input.drain(..self.taken);
+        self.input.copy_within(self.taken..self.filled, 0);
+        self.filled -= self.taken;
         self.taken = 0;
-        while self.input.len() < bytes {
+        while self.filled < bytes {
             if let Some(until) = until {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -176,14 +182,14 @@ impl Client {
                 }
                 self.stream.set_read_timeout(left.min(self.limits.silence_timeout))?;
             }
-            let had = self.input.len();
             // What a length promises is allocated as it comes.
-            self.input.resize(had + READ_BYTES, 0);
-            let read = self.stream.read(&mut self.input[had..]);
-            self.input.truncate(had + read.as_ref().map_or(0, |read| *read));
-            match read {
+            let end = self.filled + READ_BYTES;
+            if self.input.len() < end {
+                self.input.resize(end, 0);
+            }
+            match self.stream.read(&mut self.input[self.filled..end]) {
                 Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof).into()),
-                Ok(_) => {}
+                Ok(read) => self.filled += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }

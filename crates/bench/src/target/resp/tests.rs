@@ -42,6 +42,34 @@ fn request(input: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
+/// Replies of all lengths stand before, behind and across whatever a read brings, and one is longer than many reads.
+#[test]
+fn replies_are_read_in_their_order_wherever_the_network_cuts_them() {
+    let value =
+        |number: usize| vec![b'a' + (number % 26) as u8; if number == 700 { 1 << 20 } else { number * 37 % 999 }];
+    const REPLIES: usize = 2000;
+    let options = server(move |mut input, mut output| {
+        let mut replies = Vec::new();
+        for number in 0..REPLIES {
+            request(&mut input).unwrap();
+            replies.extend_from_slice(format!("${}\r\n", value(number).len()).as_bytes());
+            replies.extend_from_slice(&value(number));
+            replies.extend_from_slice(b"\r\n");
+        }
+        output.write_all(&replies).unwrap();
+    });
+    let mut connection = Connection::open(&options.address, None).unwrap();
+    for _ in 0..REPLIES {
+        connection.queue(&[b"GET", b"key"]);
+    }
+    connection.send().unwrap();
+    for number in 0..REPLIES {
+        assert!(connection.receive().unwrap() == Reply::Bulk(Some(value(number))), "reply {number}");
+    }
+    assert!(!connection.has_reply().unwrap());
+    assert!(refusal(connection.receive()).contains("closed the connection"), "and nothing behind them");
+}
+
 /// A server that answers PING and then everything with `bytes`, in pieces, and hangs up.
 fn answers(bytes: &'static [u8]) -> ServerOptions {
     server(move |mut input, mut output| {
