@@ -63,6 +63,38 @@ fn a_watched_key_that_was_written_ends_the_transaction() {
 }
 
 #[test]
+fn to_remove_all_keys_concerns_who_watches_one_that_is_there() {
+    let fixture = Fixture::new();
+    let (mut one, mut other) = (fixture.client(), fixture.client());
+    // Before, between and after: what is done, and whether the transaction of who watches is carried out.
+    for flush in ["FLUSHALL", "FLUSHDB"] {
+        for (before, then, expected) in [
+            ("PING", "PING", "*1\r\n+PONG\r\n"),
+            ("SET more 1", "PING", "*1\r\n+PONG\r\n"),
+            ("SET watched 1", "PING", "*-1\r\n"),
+            ("SET watched 1", "SET watched 1", "*-1\r\n"),
+            ("PING", "SET watched 1", "*-1\r\n"),
+            ("HSET watched a 1", "HSET watched a 1", "*-1\r\n"),
+        ] {
+            other.ask("FLUSHALL");
+            other.ask(before);
+            one.ask("WATCH nothing watched");
+            other.ask(flush);
+            other.ask(then);
+            one.ask("MULTI");
+            one.ask("PING");
+            assert_eq!(one.ask("EXEC"), expected, "{before}, {flush}, {then}");
+        }
+    }
+    // Its own counts like another's.
+    one.ask("SET watched 1");
+    one.ask("WATCH watched");
+    one.ask("FLUSHALL");
+    one.ask("MULTI");
+    assert_eq!(one.ask("EXEC"), "*-1\r\n");
+}
+
+#[test]
 fn a_watched_key_whose_time_has_ended_since_ends_the_transaction() {
     let fixture = Fixture::new();
     let (mut one, mut other) = (fixture.client(), fixture.client());

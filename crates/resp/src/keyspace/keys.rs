@@ -228,9 +228,9 @@ impl<'c> Keys<'c> {
         slot
     }
 
-    /// Removes all keys. All slots are held.
+    /// Removes all keys. All slots are held. Nobody who watches is told: a key that was there when it was watched is missed when it is looked
+    /// for again, and to one that was not there nothing happens.
     pub fn clear(&mut self) {
-        self.keyspace.watches.touch_all();
         // Kept until the end: a transaction may be taken back after it.
         self.state.undo.push(Undo::Cleared {
             pending: std::mem::take(&mut self.state.pending),
