@@ -83,6 +83,12 @@ pub fn execute<'s>(
     *client.info.last_command.lock() = command.name;
     if let Err(failure) = may_be_tried(client, command, arguments) {
         service.statistics.usage.refused(command);
+        // A transaction whose end is refused has ended all the same, and so has what was watched for one that never began.
+        if command.name == "exec" {
+            transactions::end(client, service);
+            reply_error(service, reply, &transactions::aborted_by(&failure));
+            return Step::Done { depends: false };
+        }
         return refuse(service, client, reply, &failure);
     }
     if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Fixture, TestClient};
+use ecotone_resp::service::Limits;
 
 #[test]
 fn a_transaction_is_carried_out_whole_or_not_at_all() {
@@ -35,6 +36,35 @@ fn a_transaction_is_carried_out_whole_or_not_at_all() {
     one.ask("SET a 3");
     assert_eq!(one.ask("DISCARD"), "+OK\r\n");
     assert_eq!(one.ask("GET a"), "$1\r\n1\r\n");
+}
+
+#[test]
+fn exec_that_is_refused_ends_the_transaction_and_what_was_watched() {
+    let wrong_number =
+        "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
+    let fixture = Fixture::new();
+    let mut one = fixture.client();
+    one.ask("MULTI");
+    one.ask("SET a 1");
+    assert_eq!(one.ask("EXEC x"), wrong_number);
+    assert_eq!(one.ask("GET a"), "$-1\r\n");
+    assert_eq!(one.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
+    // The same where there is none.
+    assert_eq!(one.ask("WATCH watched"), "+OK\r\n");
+    assert_eq!(one.ask("EXEC x y"), wrong_number);
+    one.ask("SET watched 1");
+    one.ask("MULTI");
+    assert_eq!(one.ask("EXEC"), "*0\r\n");
+    // Other commands with a wrong number of arguments leave it to EXEC.
+    one.ask("MULTI");
+    assert_eq!(one.ask("DISCARD x"), "-ERR wrong number of arguments for 'discard' command\r\n");
+    assert_eq!(one.ask("EXEC"), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    let limits = Limits { password: Some("secret".into()), ..Limits::default() };
+    fixture.service.set_limits(limits);
+    let unauthenticated = "-EXECABORT Transaction discarded because of: NOAUTH Authentication required.\r\n";
+    assert_eq!(fixture.client().ask("EXEC"), unauthenticated);
+    let counted = fixture.service.statistics.errors_by_word.lock().get("EXECABORT").copied();
+    assert_eq!(counted, Some(4));
 }
 
 #[test]

@@ -123,6 +123,13 @@ pub(crate) fn end(client: &mut Client, service: &Service) {
     client.unwatch(&service.keyspace);
 }
 
+/// What `EXEC` replies where `failure` keeps it from being carried out.
+pub(crate) fn aborted_by(failure: &Failure) -> Failure {
+    let text = failure.reply();
+    let why = text.strip_prefix("ERR ").unwrap_or(&text);
+    Failure::with(format!("EXECABORT Transaction discarded because of: {why}"))
+}
+
 /// Carries out the transaction of `client`, which has one.
 pub(crate) fn exec(
     service: &Service,
