@@ -85,6 +85,17 @@ fn a_watched_key_that_was_written_ends_the_transaction() {
     other.ask("SET watched 2");
     one.ask("MULTI");
     assert_eq!(one.ask("EXEC"), "*0\r\n");
+    // UNWATCH is queued like another command, and comes too late for its own transaction.
+    one.ask("WATCH watched");
+    other.ask("SET watched 2");
+    one.ask("MULTI");
+    assert_eq!(one.ask("UNWATCH"), "+QUEUED\r\n");
+    assert_eq!(one.ask("EXEC"), "*-1\r\n");
+    one.ask("WATCH watched");
+    one.ask("MULTI");
+    one.ask("UNWATCH");
+    one.ask("SET watched 3");
+    assert_eq!(one.ask("EXEC"), "*2\r\n+OK\r\n+OK\r\n");
     // A client's own write counts as well.
     one.ask("WATCH watched");
     one.ask("SET watched 3");

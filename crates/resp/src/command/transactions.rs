@@ -52,7 +52,12 @@ pub const COMMANDS: &[Command] = &[
             watch,
         )
     },
-    Command { since: "2.2.0", ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch) },
+    Command {
+        since: "2.2.0",
+        // Queued like any other: what is watched is looked at before it is carried out.
+        flags: (BASE | FAST) & !flag::NOT_QUEUED,
+        ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch)
+    },
 ];
 
 fn multi(call: &mut Call<'_>) -> Outcome {
