@@ -5,6 +5,8 @@
 mod common;
 
 use common::{Fixture, TestClient};
+use ecotone_resp::execute::Step;
+use ecotone_resp::keyspace::{Group, Slot, Waiting};
 use ecotone_resp::service::Limits;
 
 #[test]
@@ -101,6 +103,24 @@ fn a_watched_key_that_was_written_ends_the_transaction() {
     one.ask("SET watched 3");
     one.ask("MULTI");
     assert_eq!(one.ask("EXEC"), "*-1\r\n");
+}
+
+#[test]
+fn a_transaction_that_looks_at_all_keys_waits_for_whoever_writes_one() {
+    let fixture = Fixture::new();
+    let mut one = fixture.client();
+    for command in ["KEYS *", "SCAN 0", "DBSIZE", "RANDOMKEY"] {
+        let mut writer = Group::new(fixture.service.keyspace.clone());
+        assert!(writer.hold(&[Slot::of(b"written")], Waiting::Never));
+        one.ask("MULTI");
+        one.ask(command);
+        // In a group that has a latch already: it does not wait, and says so.
+        let mut group = Group::new(fixture.service.keyspace.clone());
+        assert!(group.hold(&[Slot::of(b"other")], Waiting::Never));
+        assert_eq!(one.try_in(&mut group, &[b"EXEC"]), Err(Step::Latched), "{command}");
+        drop(writer);
+        assert!(one.try_in(&mut group, &[b"EXEC"]).is_ok_and(|reply| reply.starts_with(b"*1\r\n")), "{command}");
+    }
 }
 
 #[test]

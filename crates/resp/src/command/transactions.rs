@@ -175,6 +175,7 @@ fn exec_queued(
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
     let mut commands = Vec::with_capacity(queued.len());
+    let mut needs_all = false;
     let mut slots: Vec<Slot> = client.watched.iter().map(|watched| Slot::of(&watched.key)).collect();
     for arguments in &queued {
         // It was resolved when it was queued.
@@ -184,8 +185,15 @@ fn exec_queued(
         if (command.has(flag::WAITS) || !is_undone) && waiting != Waiting::Allowed {
             return Step::MustWait;
         }
-        slots.extend(execute::slots(command, arguments));
+        // KEYS, SCAN and their like name no key and see all: nobody else may write any before the end.
+        needs_all |= command.has(flag::ALL_SLOTS) || command.has(flag::READONLY | flag::WAITS);
+        if !needs_all {
+            slots.extend(execute::slots(command, arguments));
+        }
         commands.push((command, arguments));
+    }
+    if needs_all {
+        slots = Slot::all().collect();
     }
     slots.sort_unstable();
     slots.dedup();

@@ -161,6 +161,11 @@ impl TestClient<'_> {
         self.run(group, arguments, Waiting::Allowed).unwrap()
     }
 
+    /// The same, once: or why it was not carried out.
+    pub fn try_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Result<Vec<u8>, Step> {
+        self.run(group, arguments, Waiting::Allowed)
+    }
+
     fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
         match execute(self.service, &mut self.client, group, arguments, &mut self.reply, waiting) {
             Step::Done { .. } => Ok(self.reply.take()),
