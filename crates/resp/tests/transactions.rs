@@ -42,8 +42,7 @@ fn a_transaction_is_carried_out_whole_or_not_at_all() {
 
 #[test]
 fn exec_that_is_refused_ends_the_transaction_and_what_was_watched() {
-    let wrong_number =
-        "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
+    let wrong_number = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
     let fixture = Fixture::new();
     let mut one = fixture.client();
     one.ask("MULTI");

@@ -131,8 +131,8 @@ pub(crate) fn end(client: &mut Client, service: &Service) {
 /// What `EXEC` replies where `failure` keeps it from being carried out.
 pub(crate) fn aborted_by(failure: &Failure) -> Failure {
     let text = failure.reply();
-    let why = text.strip_prefix("ERR ").unwrap_or(&text);
-    Failure::with(format!("EXECABORT Transaction discarded because of: {why}"))
+    let why = text.strip_prefix(b"ERR ").unwrap_or(&text);
+    Failure::with([b"EXECABORT Transaction discarded because of: ", why].concat())
 }
 
 /// Carries out the transaction of `client`, which has one.
@@ -212,7 +212,7 @@ fn exec_queued(
         }
         Err(Failure::MustWait) => return Step::MustWait,
         Err(failure) => {
-            reply.error(&failure.reply());
+            reply.error(failure.reply());
             return Step::Done { depends: false };
         }
     }
@@ -238,7 +238,7 @@ fn exec_queued(
         if group.written_since(mark) > most_bytes {
             group.undo_to(mark);
             reply.truncate(replied);
-            reply.error(&format!("ERR the transaction writes more than {most_bytes} bytes; nothing of it was done"));
+            reply.error(format!("ERR the transaction writes more than {most_bytes} bytes; nothing of it was done"));
             return Step::Done { depends: false };
         }
     }

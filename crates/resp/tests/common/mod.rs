@@ -39,11 +39,11 @@ impl Host for TestHost {
     fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
         let mut known = self.settings.lock();
         for (name, _) in settings {
-            if !known.contains_key(name) {
+            if !known.contains_key(&name.to_lowercase()) {
                 return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
             }
         }
-        known.extend(settings.iter().cloned());
+        known.extend(settings.iter().map(|(name, value)| (name.to_lowercase(), value.clone())));
         Ok(())
     }
 
