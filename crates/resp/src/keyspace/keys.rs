@@ -352,7 +352,7 @@ impl<'c> Keys<'c> {
 
     /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
     /// it does not read values.
-    fn visit(
+    pub(super) fn visit(
         &mut self,
         range: Range<Vec<u8>>,
         direction: Direction,
