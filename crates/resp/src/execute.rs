@@ -15,7 +15,7 @@ use crate::keyspace::{Group, Known, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
-/// Bytes of arguments that the reply to an unknown command repeats, as in Redis.
+/// Bytes of names, and of all arguments together, that the reply to an unknown command repeats, as in Redis.
 const MOST_REPEATED: usize = 128;
 
 /// Commands with more arguments are carried out where waiting is allowed: they take longer than other clients of a thread should wait.
@@ -130,7 +130,7 @@ pub(crate) fn find(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
     if let (false, [_, sub, ..]) = (command.subcommands.is_empty(), arguments) {
         command = command.subcommand(sub).ok_or_else(|| {
             let behind = format!("'. Try {} HELP.", command.name.to_ascii_uppercase());
-            Failure::repeating("ERR unknown subcommand '", shown(sub, MOST_REPEATED), &behind)
+            Failure::repeating("ERR unknown subcommand '", shown(sub), &behind)
         })?;
     }
     Ok(command)
@@ -149,14 +149,15 @@ fn unknown(arguments: &[&[u8]]) -> Failure {
         if begin.len() >= MOST_REPEATED {
             break;
         }
-        begin.extend_from_slice(&[b"'", shown(argument, MOST_REPEATED - begin.len()), b"' "].concat());
+        let argument = &argument[..argument.len().min(MOST_REPEATED - begin.len())];
+        begin.extend_from_slice(&[b"'", repeated(argument), b"' "].concat());
     }
-    let name = shown(arguments[0], MOST_REPEATED);
-    Failure::with([b"ERR unknown command '", name, b"', with args beginning with: ", &begin].concat())
+    Failure::with([b"ERR unknown command '", shown(arguments[0]), b"', with args beginning with: ", &begin].concat())
 }
 
-fn shown(bytes: &[u8], most: usize) -> &[u8] {
-    repeated(&bytes[..bytes.len().min(most)])
+/// What of a name is repeated where Redis repeats no more than its beginning.
+pub(crate) fn shown(name: &[u8]) -> &[u8] {
+    repeated(&name[..name.len().min(MOST_REPEATED)])
 }
 
 fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {

@@ -161,7 +161,7 @@ fn of_arguments_that_are_no_text() {
             &[odd, odd, b"x", odd],
             &[b"nothing", odd, odd],
             &[b"CONFIG", odd],
-            &[b"OBJECT", odd, b"a"],
+            &[b"SLOWLOG", odd, b"a"],
             &[b"EXPIRE", b"a", b"100", odd],
             &[b"HELLO", b"2", odd],
             &[b"HELLO", odd],
