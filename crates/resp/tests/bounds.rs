@@ -255,18 +255,37 @@ fn a_transaction_that_writes_without_end_is_refused_and_leaves_nothing() {
     let served = served(Limits { memory_bytes: 64 << 20, ..Limits::default() }, StoreOptions::default());
     let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("SET kept 1"), "+OK\r\n");
-    let transaction = [
-        request(&[b"MULTI"]),
-        request(&[b"INCR", b"kept"]),
-        request(&[b"SETRANGE", b"key", b"20000000", b"x"]).repeat(20),
-        request(&[b"EXEC"]),
-        request(&[b"MGET", b"kept", b"key"]),
-    ];
-    wire.send(&transaction.concat());
-    (0..22).for_each(|_| assert!(wire.reply().starts_with(b"+")));
-    let refused = text(wire.reply());
-    assert!(refused.starts_with("-ERR the transaction writes more than 67108864 bytes"), "{refused}");
-    assert_eq!(text(wire.reply()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+    // Large enough to have entries of its own.
+    let members: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    let add = [&[&b"SADD"[..], b"set"][..], &members.iter().map(String::as_bytes).collect::<Vec<_>>()].concat();
+    wire.send(&request(&add));
+    assert_eq!(wire.reply(), b":1000\r\n");
+    let too_much = request(&[b"SETRANGE", b"key", b"20000000", b"x"]).repeat(20);
+    let flush = request(&[b"FLUSHALL"]);
+    let drop_set = request(&[b"DEL", b"set"]);
+    for (commands, queued) in [
+        (too_much.clone(), 21),
+        // What removes all keys is taken back like everything else.
+        ([flush.clone(), too_much.clone()].concat(), 22),
+        ([drop_set, flush.clone(), request(&[b"SET", b"kept", b"2"]), flush, too_much].concat(), 25),
+    ] {
+        let transaction = [
+            request(&[b"MULTI"]),
+            request(&[b"INCR", b"kept"]),
+            commands,
+            request(&[b"EXEC"]),
+            request(&[b"MGET", b"kept", b"key"]),
+            request(&[b"SISMEMBER", b"set", b"999"]),
+            request(&[b"DBSIZE"]),
+        ];
+        wire.send(&transaction.concat());
+        (0..=queued).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+        let refused = text(wire.reply());
+        assert!(refused.starts_with("-ERR the transaction writes more than 67108864 bytes"), "{refused}");
+        assert_eq!(text(wire.reply()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(text(wire.reply()), ":1\r\n");
+        assert_eq!(text(wire.reply()), ":2\r\n");
+    }
     served.server.stop();
 }
 

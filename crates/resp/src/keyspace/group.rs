@@ -53,8 +53,8 @@ pub(super) struct State {
     pub(super) held: Held,
     /// By the store's keys; `None` is removed.
     pub(super) pending: BTreeMap<Vec<u8>, Option<Pending>>,
-    /// What stood in `pending` before the command that is being carried out, last first.
-    pub(super) undo: Vec<(Vec<u8>, Option<Option<Pending>>)>,
+    /// What it takes to be as before the command that is being carried out, the last step first.
+    pub(super) undo: Vec<Undo>,
     /// All that was in the store before is to be removed.
     pub(super) cleared: bool,
     pub(super) bytes: usize,
@@ -66,6 +66,15 @@ pub(super) struct State {
     pub(super) orphans: Vec<CollectionId>,
     /// Memory for a key of the store's.
     pub(super) stored_key: Vec<u8>,
+}
+
+/// How one step of a command is taken back.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// Something was written under `key`, where `before` stood in `pending`.
+    Written { key: Vec<u8>, before: Option<Option<Pending>> },
+    /// All keys were removed: this is what the group was until then.
+    Cleared { pending: BTreeMap<Vec<u8>, Option<Pending>>, orphans: Vec<CollectionId>, cleared: bool },
 }
 
 #[derive(Debug, Clone)]
@@ -204,12 +213,17 @@ impl Group {
     pub fn undo_to(&mut self, mark: Mark) {
         self.state.bytes = mark.bytes;
         while self.state.undo.len() > mark.undo
-            && let Some((key, before)) = self.state.undo.pop()
+            && let Some(undo) = self.state.undo.pop()
         {
-            match before {
-                Some(before) => self.state.pending.insert(key, before),
-                None => self.state.pending.remove(&key),
-            };
+            match undo {
+                Undo::Written { key, before: Some(before) } => _ = self.state.pending.insert(key, before),
+                Undo::Written { key, before: None } => _ = self.state.pending.remove(&key),
+                Undo::Cleared { pending, orphans, cleared } => {
+                    self.state.pending = pending;
+                    self.state.orphans = orphans;
+                    self.state.cleared = cleared;
+                }
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ecotone_engine::{Attributes, Direction, Store, Value};
 
 use super::Keyspace;
-use super::group::{Pending, State, Waiting};
+use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, Tag, Type};
 use super::slot::Slot;
@@ -228,14 +228,15 @@ impl<'c> Keys<'c> {
         slot
     }
 
-    /// Removes all keys. All slots are held.
+    /// Removes all keys. All slots are held. Nobody who watches is told: a key that was there when it was watched is missed when it is looked
+    /// for again, and to one that was not there nothing happens.
     pub fn clear(&mut self) {
-        self.keyspace.watches.touch_all();
-        // Nothing of it comes back: a command that clears does not fail after this.
-        self.state.undo.clear();
-        self.state.pending.clear();
-        self.state.orphans.clear();
-        self.state.cleared = true;
+        // Kept until the end: a transaction may be taken back after it.
+        self.state.undo.push(Undo::Cleared {
+            pending: std::mem::take(&mut self.state.pending),
+            orphans: std::mem::take(&mut self.state.orphans),
+            cleared: std::mem::replace(&mut self.state.cleared, true),
+        });
     }
 
     /// A new large collection that will be under `key`. Its elements may be set from now on.
@@ -351,7 +352,7 @@ impl<'c> Keys<'c> {
 
     /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
     /// it does not read values.
-    fn visit(
+    pub(super) fn visit(
         &mut self,
         range: Range<Vec<u8>>,
         direction: Direction,
@@ -410,10 +411,10 @@ impl<'c> Keys<'c> {
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
                 let before = place.insert(pending);
-                self.state.undo.push((place.key().clone(), Some(before)));
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: Some(before) });
             }
             Place::Vacant(place) => {
-                self.state.undo.push((place.key().clone(), None));
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: None });
                 place.insert(pending);
             }
         }

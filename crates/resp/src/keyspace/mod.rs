@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows a command or a client.
 
+mod census;
 mod clock;
 mod group;
 mod keys;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
 
+pub use census::Census;
 pub use clock::{Clock, NOTED_EVERY};
 pub use group::{Committed, Group, Mark, Waiting};
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
@@ -28,7 +30,7 @@ pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
-pub use upkeep::Upkeep;
+pub use upkeep::{UPKEEP_HZ, Upkeep};
 pub use watch::{Touched, Watches};
 pub use whole::element_bytes;
 

@@ -16,6 +16,9 @@ use super::{Keyspace, NOTED_EVERY};
 /// Time between two looks.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
+/// The same as looks in a second.
+pub const UPKEEP_HZ: u64 = 1000 / LOOKS_EVERY.as_millis() as u64;
+
 /// Orphans that are reclaimed in one look.
 const MOST_IN_A_LOOK: usize = 1000;
 

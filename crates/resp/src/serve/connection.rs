@@ -164,16 +164,16 @@ impl Connection {
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if bytes.len() > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
-                    self.reply.error(&format!("ERR Protocol error: the request is longer than {most} bytes"));
+                    self.reply.error(format!("ERR Protocol error: the request is longer than {most} bytes"));
                     return Ended::Closes;
                 }
                 Ok(None) if self.charge.is_refused(service, bytes.len()) => {
-                    self.reply.error(&SHORT_OF_MEMORY.reply());
+                    self.reply.error(SHORT_OF_MEMORY.reply());
                     return Ended::Closes;
                 }
                 Ok(None) => return Ended::Empty,
                 Err(error) => {
-                    self.reply.error(&format!("ERR {error}"));
+                    self.reply.error(error.reply());
                     return Ended::Closes;
                 }
             };
@@ -283,7 +283,7 @@ impl Connection {
         for dependent in dependents {
             told.extend_from_slice(&replied[from..dependent.start]);
             let mut instead = Reply::new(version);
-            instead.error(&failure.reply());
+            instead.error(failure.reply());
             told.extend_from_slice(instead.bytes());
             from = dependent.end;
         }

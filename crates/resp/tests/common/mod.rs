@@ -56,11 +56,11 @@ impl Host for TestHost {
     fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
         let mut known = self.settings.lock();
         for (name, _) in settings {
-            if !known.contains_key(name) {
+            if !known.contains_key(&name.to_lowercase()) {
                 return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
             }
         }
-        known.extend(settings.iter().cloned());
+        known.extend(settings.iter().map(|(name, value)| (name.to_lowercase(), value.clone())));
         Ok(())
     }
 
@@ -211,6 +211,11 @@ impl TestClient<'_> {
         }
         group.commit(Waiting::Allowed).unwrap();
         self.run(group, arguments, Waiting::Allowed).unwrap()
+    }
+
+    /// The same, once: or why it was not carried out.
+    pub fn try_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Result<Vec<u8>, Step> {
+        self.run(group, arguments, Waiting::Allowed)
     }
 
     fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
