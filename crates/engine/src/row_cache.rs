@@ -160,7 +160,7 @@ impl RowCache {
         self.shard(hash).lock().rows.remove(&hash);
     }
 
-    /// `batch` is about to be written. Say when it [is](Writing::is_written); if that is never said it was not.
+    /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never said it was not.
     pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch) -> Writing<'c> {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         let mut changes_all = false;
@@ -229,7 +229,7 @@ pub(crate) struct Writing<'c> {
 
 impl Writing<'_> {
     /// RocksDB has all of it.
-    pub(crate) fn is_written(mut self) {
+    pub(crate) fn succeed(mut self) {
         self.is_written = true;
     }
 }

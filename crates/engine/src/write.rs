@@ -265,7 +265,7 @@ impl Store {
             _ => self.failure(&error),
         })?;
         if let Some(rows) = rows {
-            rows.is_written();
+            rows.succeed();
         }
         match durability {
             Durability::Always if !synced => self.sync_all(),

@@ -14,7 +14,7 @@ fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
 }
 
 fn write(rows: &RowCache, changes: &[(&str, Option<&str>)]) {
-    rows.begin_write(&batch(changes)).is_written();
+    rows.begin_write(&batch(changes)).succeed();
 }
 
 fn told(rows: &RowCache, key: &str) -> Option<String> {
@@ -60,7 +60,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     assert_eq!(told(&rows, "a"), None);
     let meanwhile = absent(&rows, "a");
     rows.keep(meanwhile, b"a", b"old");
-    writing.is_written();
+    writing.succeed();
     rows.keep(before, b"a", b"old");
     rows.keep(meanwhile, b"a", b"old");
     assert_eq!(told(&rows, "a"), None);
@@ -79,9 +79,9 @@ fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
     read(&rows, "a", "0");
     let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
     let (first, second) = (rows.begin_write(&one), rows.begin_write(&other));
-    second.is_written();
+    second.succeed();
     assert_eq!(told(&rows, "a"), None);
-    first.is_written();
+    first.succeed();
     assert_eq!(told(&rows, "a"), None);
     read(&rows, "a", "2");
     write(&rows, &[("a", Some("3"))]);
@@ -99,7 +99,7 @@ fn a_range_that_is_removed_takes_its_rows_and_no_others() {
     removal.put("300", "again");
     let writing = rows.begin_write(&removal);
     assert_eq!(told(&rows, "000"), None, "any row may be in the range");
-    writing.is_written();
+    writing.succeed();
     rows.keep(stale, b"25", b"stale");
     for key in &keys {
         let is_there = !("25".."5").contains(&key.as_str());
@@ -151,7 +151,7 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
                     let change = batch(&[(&keys[which], Some(&next))]);
                     let write = rows.begin_write(&change);
                     truth[which].fetch_add(1, Ordering::SeqCst);
-                    write.is_written();
+                    write.succeed();
                 }
                 writing.fetch_sub(1, Ordering::SeqCst);
             });
