@@ -23,6 +23,47 @@ fn keys(folder: &Path, more: &str) -> String {
     format!("tls_certificate = {:?}\ntls_key = {:?}\n{more}", path("server.pem"), path("server.key"))
 }
 
+/// Whoever reads the log learns who can reach it, and by which key that is changed.
+#[test]
+fn the_log_says_to_whom_it_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("ours");
+    authority.server().write(folder.path());
+    let client_ca = folder.path().join("ca.pem");
+    replace(&client_ca, &authority.certificate);
+    let listen = "listen = \"127.0.0.1:0\"\n";
+    let tls = keys(folder.path(), &format!("{listen}tls_listen = \"127.0.0.1:0\"\n"));
+    let certificates = format!("{tls}tls_client_ca = {:?}\n", client_ca.display());
+    let only = "set clients.password to listen beyond it";
+    for (clients, password, says) in [
+        (listen, None, format!("clients are served, of this machine only: {only}")),
+        (&tls, None, format!("clients are served, of this machine only: {only}")),
+        (
+            &certificates,
+            None,
+            format!("clients are served, by TLS those that show a certificate, otherwise of this machine only: {only}"),
+        ),
+        (listen, Some("secret"), "clients are served; a password is asked for".into()),
+        (&tls, Some("secret"), "clients are served; a password is asked for".into()),
+        (
+            &certificates,
+            Some("secret"),
+            "clients are served; a password is asked for, by TLS also a certificate".into(),
+        ),
+    ] {
+        let file = configuration(folder.path(), clients);
+        let mut command = serve(&["--config", file.to_str().unwrap()]);
+        command.envs(password.map(|password| ("ECOTONE_CLIENTS_PASSWORD", password)));
+        let server = Server::start(command);
+        assert_eq!(server.serves, says, "{clients}, password: {password:?}");
+        assert_eq!(server.tls.is_some(), clients.contains("tls_listen"), "{clients}");
+        // And it is so.
+        let reply = if password.is_some() { "-NOAUTH " } else { "+PONG\r\n" };
+        server.connect().says("PING\r\n", reply);
+        server.terminate();
+    }
+}
+
 fn closes(mut stream: TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut piece = [0; 4096];

@@ -101,12 +101,16 @@ impl StoreProperties {
 pub struct Counters {
     /// Keys written, deletions included.
     pub keys_written: u64,
+    /// Batches written, those of one key included: each is a record of the WAL.
+    pub batches_written: u64,
     /// Bytes written to the tree: keys and values with a few bytes of framing for each, and of values kept apart their pointers.
     pub bytes_written: u64,
     /// Bytes of the values that were written apart from their keys instead.
     pub separated_bytes: u64,
-    /// Keys looked up.
+    /// Keys looked up, one at a time or many at once.
     pub keys_read: u64,
+    /// Lookups of many keys at once.
+    pub multi_gets: u64,
     /// Bytes of values read by lookups.
     pub bytes_read: u64,
     /// Bytes written to the WAL.
@@ -171,10 +175,12 @@ impl Counters {
         let times = stall.times();
         Self {
             keys_written: ticker(Ticker::NumberKeysWritten),
+            batches_written: ticker(Ticker::WriteDoneBySelf) + ticker(Ticker::WriteDoneByOther),
             bytes_written: ticker(Ticker::BytesWritten),
             separated_bytes: 0,
-            keys_read: ticker(Ticker::NumberKeysRead),
-            bytes_read: ticker(Ticker::BytesRead),
+            keys_read: ticker(Ticker::NumberKeysRead) + ticker(Ticker::NumberMultigetKeysRead),
+            multi_gets: ticker(Ticker::NumberMultigetCalls),
+            bytes_read: ticker(Ticker::BytesRead) + ticker(Ticker::NumberMultigetBytesRead),
             wal_bytes: ticker(Ticker::WalFileBytes),
             wal_syncs: ticker(Ticker::WalFileSynced),
             flushes: totals.flushes.load(Relaxed),

@@ -300,7 +300,7 @@ impl Group {
         let durability = needs_sync.then_some(Durability::None);
         let no_wait = waiting == Waiting::Never;
         store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
-        self.keyspace.is_written.store(true, Ordering::Relaxed);
+        self.keyspace.is_to_note.store(true, Ordering::Relaxed);
         Ok(Committed { needs_sync })
     }
 }

@@ -141,7 +141,7 @@ impl<'c> Keys<'c> {
     pub fn entry(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
         check_key(key)?;
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
-        let entry = self.read()?.filter(|entry| entry.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        let entry = self.read()?.filter(|entry| self.keyspace.is_there(entry.expires_at_ms, self.now_ms));
         self.seen.note(entry.is_some());
         Ok(entry)
     }
@@ -197,7 +197,7 @@ impl<'c> Keys<'c> {
                 None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
             },
         };
-        let found = attributes.filter(|attributes| attributes.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        let found = attributes.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
         self.seen.note(found.is_some());
         found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
     }
@@ -338,11 +338,11 @@ impl<'c> Keys<'c> {
         from_place: u32,
         mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
     ) -> Outcome {
-        let now_ms = self.now_ms;
+        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
         let range = layout::from_place(from_place)..layout::all_keys().end;
         self.visit(range, Direction::Forward, false, |stored, attributes, _| {
             match (layout::place_of(stored), Tag::of(attributes)) {
-                (Some(place), Some(tag)) if attributes.expires_at_ms.is_none_or(|at| at > now_ms) => {
+                (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
                     visit(place, layout::user_key(stored), tag)
                 }
                 _ => ControlFlow::Continue(()),
