@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md and docs/federation.md state, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
-# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. All of them take about three hours; a failed one does
-# not stop the rest, but the script ends with an error then.
+# $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. Stores lie in ECOTONE_BENCH_DIR [default: /var/tmp]
+# meanwhile. All of them take about three hours; a failed one does not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,8 +11,13 @@ pattern=${2:-*}
 results=${CARGO_TARGET_DIR:-target}/bench
 # Not /tmp, which may be memory: the figures are of a disk.
 stores=$(mktemp -d "${ECOTONE_BENCH_DIR:-/var/tmp}/ecotone-bench.XXXXXX")
-trap 'rm -rf "$stores"' EXIT
 mkdir -p "$results"
+clean() {
+  rm -rf "$stores"
+  # The lab takes root; what it found is whose that asked.
+  if [ "$(id -u)" -eq 0 ] && [ -n "${SUDO_UID:-}" ]; then chown -R "$SUDO_UID:${SUDO_GID:-}" "$results"; fi
+}
+trap clean EXIT
 failed=()
 matched=0
 

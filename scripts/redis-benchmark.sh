@@ -11,7 +11,7 @@
 #
 # ECOTONE is the program [default: $CARGO_TARGET_DIR/release/ecotone]. Variables: ROUNDS (5), REQUESTS for each test (1000000; of whole
 # 100000), KEYS (1000000), LENGTH in seconds (60; of latency 20), WHERE (folders of the servers, on a disk; default /var/tmp), CLIENTS (50),
-# OPTIONS (of ecotone serve). Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
+# REST (seconds that a loaded server may take to come to rest; 300), OPTIONS (of ecotone serve; no ECOTONE_ variable counts). Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
 set -euo pipefail
 
 usage() {
@@ -21,7 +21,9 @@ usage() {
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then usage; fi
 mode=$1
 ecotone=${2:-${CARGO_TARGET_DIR:-target}/release/ecotone}
-rounds=${ROUNDS:-5} keys=${KEYS:-1000000} clients=${CLIENTS:-50}
+rounds=${ROUNDS:-5} keys=${KEYS:-1000000} clients=${CLIENTS:-50} rest_s=${REST:-300}
+# Settings and a password that the caller has for servers of their own.
+unset "${!ECOTONE_@}" REDISCLI_AUTH
 case $mode in
   throughput | idle | open) requests=${REQUESTS:-1000000} seconds=60 ;;
   latency) requests=${REQUESTS:-1000000} seconds=20 ;;
@@ -31,7 +33,7 @@ esac
 seconds=${LENGTH:-$seconds}
 
 for tool in redis-server redis-benchmark redis-cli python3; do
-  command -v "$tool" >/dev/null || { echo "redis-benchmark: $tool is missing; install redis-server, redis-tools and python3" >&2; exit 1; }
+  command -v "$tool" >/dev/null || { echo "redis-benchmark: $tool is missing; make setup installs it" >&2; exit 1; }
 done
 [ -x "$ecotone" ] || { echo "redis-benchmark: there is no program $ecotone; build it, or name it" >&2; exit 1; }
 
@@ -119,15 +121,20 @@ with socket.create_connection(("127.0.0.1", port)) as server:
 PYTHON
 }
 
-# What a loaded server still has to do is not measured.
+# What a loaded server still has to do is not measured: waits until it has done nothing for three looks in a row, a second apart.
 rest() {
-  local left=60
-  while [ $left -gt 0 ] && redis-cli -p "$port" info |
-    tr -d '\r' | grep -Eq '^(running_compactions|running_flushes|memtables_waiting|aof_rewrite_in_progress):[1-9]'; do
+  local info='' busy='' quiet=0 begun=$SECONDS
+  local work='^(memtables_waiting|running_flushes|running_compactions|value_log_relocating_segments|aof_rewrite_in_progress|rdb_bgsave_in_progress):0*[1-9]'
+  while [ $quiet -lt 3 ]; do
+    if [ $((SECONDS - begun)) -gt "$rest_s" ]; then
+      echo "redis-benchmark: the server has not come to rest within $rest_s s (REST): ${busy:-INFO is not answered}" >&2
+      exit 1
+    fi
     sleep 1
-    left=$((left - 1))
+    info=$(redis-cli -p "$port" info) || info=
+    busy=$(tr -d '\r' <<<"$info" | grep -E "$work") || true
+    if [[ -z $busy && $info == *redis_version:* ]]; then quiet=$((quiet + 1)); else quiet=0; fi
   done
-  sleep 2
 }
 
 # The processor time of the server so far, in clock ticks: fields 14 and 15, behind the name, which may hold spaces.

@@ -4,12 +4,22 @@
 set -euo pipefail
 
 ecotone=$1
+# How long the first increments may take, in looks at what was replied; a look is a twentieth of a second.
+looks=1200
+# Settings and a password that the caller has for servers of their own.
+unset "${!ECOTONE_@}" REDISCLI_AUTH
+
+command -v redis-cli >/dev/null || { echo 'session: redis-cli is missing; make setup installs it' >&2; exit 1; }
 folder=$(mktemp -d "${TMPDIR:-/tmp}/ecotone-session.XXXXXX")
 socket=$folder/socket
-server=
+server='' writer=''
 
 cleanup() {
-  if [ -n "$server" ]; then kill -KILL "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; fi
+  local child
+  for child in $writer $server; do
+    kill -KILL "$child" 2>/dev/null || true
+    wait "$child" 2>/dev/null || true
+  done
   rm -rf "$folder"
 }
 trap cleanup EXIT
@@ -68,12 +78,21 @@ exec
 COMMANDS
 
 echo '  > incr counter, again and again, until kill -9'
-client -r 1000000 incr counter >"$folder/replies" 2>/dev/null &
+# Not by `client`: a function in the background is a shell of its own, and the kill would not reach redis-cli.
+redis-cli -s "$socket" -r 1000000 incr counter >"$folder/replies" 2>/dev/null &
 writer=$!
-while [ "$(wc -l <"$folder/replies")" -lt 2000 ]; do sleep 0.05; done
-kill -KILL "$server"
-wait "$server" 2>/dev/null || true
-wait "$writer" 2>/dev/null || true
+for ((look = 1; $(wc -l <"$folder/replies") < 2000; look++)); do
+  kill -0 "$server" 2>/dev/null || { echo 'session: the server ended under the increments' >&2; exit 1; }
+  kill -0 "$writer" 2>/dev/null || { echo 'session: redis-cli ended before 2000 increments were answered' >&2; exit 1; }
+  [ $look -lt $looks ] || { echo 'session: 2000 increments were not answered within a minute' >&2; exit 1; }
+  sleep 0.05
+done
+# In one group: the shell tells of a child that was killed where it next looks.
+{
+  kill -KILL "$server"
+  wait "$server" "$writer"
+} 2>/dev/null || true
+writer=
 told=$(grep -E '^[0-9]+$' "$folder/replies" | tail -n 1)
 echo "  killed; the last reply was $told"
 

@@ -1,10 +1,20 @@
 #!/usr/bin/env bash
-# Sees to it that the tools of the build are here: Rust, a C++20 compiler for RocksDB and our shim, clang with libclang
-# for bindgen, a Redis server that tests compare with, and three client libraries that they use. Where all are found it
-# returns at once, without network. On Debian and Ubuntu it installs what is missing: as root without asking, else
-# through sudo. Elsewhere it names what is missing and stops.
+# setup.sh [tests]: sees to it that the tools of the build and the demo are here: Rust, a C++20 compiler for RocksDB and our
+# shim, clang with libclang for bindgen, redis-cli. With `tests` also a Redis server that tests compare with, which they start
+# themselves, and three client libraries that they use. Where all are found it returns at once, without network. On Debian
+# and Ubuntu it installs what is missing: as root without asking, else through sudo. Elsewhere it names what is missing and
+# stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+case $* in
+  '') for_tests=false ;;
+  tests) for_tests=true ;;
+  *)
+    echo 'usage: setup.sh [tests]' >&2
+    exit 2
+    ;;
+esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -49,16 +59,20 @@ packages=()
 has_cxx || packages+=(g++)
 has_clang || packages+=(clang)
 has_libclang || packages+=(libclang-dev)
-command -v redis-server >/dev/null || packages+=(redis-server)
-has_redis_py || packages+=(python3-redis)
-has_hiredis || packages+=(libhiredis-dev)
-command -v node >/dev/null || packages+=(nodejs)
-has_node_redis || packages+=(node-redis)
+command -v redis-cli >/dev/null || packages+=(redis-tools)
+if $for_tests; then
+  command -v redis-benchmark >/dev/null || packages+=(redis-tools)
+  command -v redis-server >/dev/null || packages+=(redis-server)
+  has_redis_py || packages+=(python3-redis)
+  has_hiredis || packages+=(libhiredis-dev)
+  command -v node >/dev/null || packages+=(nodejs)
+  has_node_redis || packages+=(node-redis)
+fi
 [ ${#packages[@]} -gt 0 ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
-  say "missing (named as in Debian): ${packages[*]}. Install a C++20 compiler, clang, libclang, Redis and its clients for Python, C and Node with this system's package manager"
-  say '(for example: dnf install gcc-c++ clang clang-devel redis hiredis-devel nodejs, or pacman -S gcc clang redis hiredis nodejs), and run this again.'
+  say "missing (named as in Debian): ${packages[*]}. Install them with this system's package manager"
+  say '(for example: dnf install gcc-c++ clang clang-devel redis, or pacman -S gcc clang redis; for tests also the clients of Redis for Python, C and Node), and run this again.'
   exit 1
 fi
 
@@ -68,20 +82,41 @@ if [ "$(id -u)" -ne 0 ]; then
     say "missing: ${packages[*]}, and there is no sudo. As root, run: apt-get install ${packages[*]}"
     exit 1
   fi
-  say "The build and its tests cannot do without: ${packages[*]}. sudo may ask for your password to install them."
+  say "Needed and missing: ${packages[*]}. sudo may ask for your password to install them."
   as_root=(sudo)
 fi
 say "installing ${packages[*]}"
 # An install or update of the system's own may hold the lock: wait for it, five minutes at most.
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 "${apt[@]}" update
-"${apt[@]}" install -y --no-install-recommends "${packages[@]}"
+
+# Debian starts its Redis as soon as the package is there, and at each boot, at 127.0.0.1:6379: where `ecotone serve` listens.
+if [[ " ${packages[*]} " == *' redis-server '* ]]; then
+  policy=/usr/sbin/policy-rc.d
+  # A policy of the machine's own stays as it is.
+  if ! [ -e "$policy" ]; then
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    "${as_root[@]}" tee "$policy" >/dev/null <<'POLICY'
+#!/bin/sh
+for argument; do
+  case $argument in redis-server*) exit 101 ;; esac
+done
+POLICY
+    "${as_root[@]}" chmod 755 "$policy"
+  fi
+  "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
+  "${as_root[@]}" update-rc.d redis-server disable
+  "${as_root[@]}" service redis-server stop >/dev/null 2>&1 || true
+  say 'redis-server is for tests only: its service is disabled (systemctl enable --now redis-server changes that)'
+else
+  "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
+fi
 
 if ! { has_cxx && has_clang && has_libclang; }; then
   say "${packages[*]} were installed, yet a C++20 compiler, clang or libclang still does not work here. Debian 12 or Ubuntu 22.04 or newer is needed."
   exit 1
 fi
-if ! { has_redis_py && has_hiredis && has_node_redis; }; then
+if $for_tests && ! { has_redis_py && has_hiredis && has_node_redis; }; then
   say "${packages[*]} were installed, yet a client of Redis for Python (redis), C (hiredis) or Node (redis) still cannot be used: tests need them."
   exit 1
 fi

@@ -6,12 +6,13 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 19] = [
     "checksum.cc",
     "compaction_filter.cc",
     "file_hooks.cc",
     "filesystem.cc",
     "bus_guard.cc",
+    "local_file.cc",
     "mapped_file.cc",
     "mapped_log.cc",
     "mapped_reads.cc",

@@ -7,6 +7,9 @@ mod lab;
 mod progress;
 mod repair;
 mod serve;
+#[allow(unsafe_code)]
+// the standard library neither stops a process nor ends one without running what others registered
+mod signals;
 mod space;
 mod supervisor;
 mod top;

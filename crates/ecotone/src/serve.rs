@@ -3,10 +3,11 @@
 //! A workload is driven as `db_bench` does it in the papers, in the server's process; its keys are not those of clients, so a server has
 //! one or the other. Under the lab the server speaks [records](ecotone_server::record) on standard output and listens for `start`,
 //! `colocated N` and `stop` on standard input; without a workload it counts what clients ask for between `start` and the first `stop`.
-//! Whoever started it ends it by a signal, at any time; a [supervisor](crate::supervisor) is told how it is.
+//! Whoever started it ends it by a [signal](crate::signals), at any time; a [supervisor](crate::supervisor) is told how it is.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums};
 
 use crate::allocator;
+use crate::signals::Signals;
 use crate::supervisor::{Look, Supervisor};
 
 /// How often the server looks whether its workload has ended.
@@ -119,7 +121,10 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     options.emulated = arguments.emulated();
     let name = options.name.as_str().to_owned();
     let (sender, told) = channel();
-    hear_signals(sender.clone())?;
+    let signals = Signals::hear({
+        let sender = sender.clone();
+        move || drop(sender.send(Told::Stop))
+    })?;
     if arguments.wait_for_start {
         read_lines(sender.clone());
     }
@@ -127,15 +132,20 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if arguments.wait_for_start && workload.is_none() && options.clients.is_none() {
         bail!("--wait-for-start waits for a workload: give --workload or --clients");
     }
-    // Nobody watches a workload unless told so; under the lab there are many servers on one machine.
+    // Nobody watches a workload unless told so.
     if workload.is_some() && !config.is_said("http.listen") {
         options.http = None;
     }
     let supervisor = Supervisor::from_environment();
     supervisor.tell("STATUS=opening the store");
     let daemon = start(options, &config, sink.clone())?;
-    if let Some(workload) = &workload {
-        load(&daemon, workload)?;
+    signals.opened();
+    if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
+        supervisor.tell("STATUS=filling the store");
+        load(&daemon, workload, &signals)?;
+        if signals.wanted().load(Ordering::Acquire) {
+            return end(daemon, &supervisor);
+        }
     }
     let clients = daemon.listening().and_then(|listening| listening.addresses.first()).map(ToString::to_string);
     tell(Record::Ready(Ready { server: name.clone(), listen: daemon.address().to_owned(), clients }));
@@ -157,9 +167,13 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     if !ends {
         wait_for(&told, &daemon, "stop")?;
     }
+    drop(watcher);
+    end(daemon, &supervisor)
+}
+
+fn end(daemon: Daemon, supervisor: &Supervisor) -> Result<()> {
     tracing::info!("the server stops");
     supervisor.tell("STOPPING=1\nSTATUS=ending clients and closing the store");
-    drop(watcher);
     daemon.stop().context("stopping")
 }
 
@@ -186,8 +200,9 @@ enum Heard {
 fn whom_it_serves(daemon: &Daemon) -> String {
     let list = |addresses: Vec<String>| if addresses.is_empty() { "nowhere".into() } else { addresses.join(", ") };
     let clients = daemon.listening().map(|listening| {
+        let tls = listening.tls_addresses.iter().map(|address| format!("{address} (TLS)"));
         let socket = listening.socket.iter().map(|path| path.display().to_string());
-        listening.addresses.iter().map(ToString::to_string).chain(socket).collect()
+        listening.addresses.iter().map(ToString::to_string).chain(tls).chain(socket).collect()
     });
     let http = daemon.http_addresses().iter().map(ToString::to_string).collect();
     format!("clients at {}; metrics at {}", list(clients.unwrap_or_default()), list(http))
@@ -343,10 +358,11 @@ impl Arguments {
     }
 }
 
-/// Fills the store before workloads that read what they did not write: with the keys that they read.
-fn load(daemon: &Daemon, workload: &WorkloadOptions) -> Result<()> {
+/// Fills the store before workloads that read what they did not write, with the keys that they read; or until a signal comes.
+fn load(daemon: &Daemon, workload: &WorkloadOptions, signals: &Signals) -> Result<()> {
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
-    Driver::fill(target, workload.clone(), Some(daemon.duties())).context("filling the store")?;
+    Driver::fill(target, workload.clone(), Some(daemon.duties()), signals.wanted().clone())
+        .context("filling the store")?;
     Ok(())
 }
 
@@ -449,29 +465,6 @@ fn read_lines(told: Sender<Told>) {
         }
         let _ = told.send(Told::InputEnded);
     });
-}
-
-/// Tells when a signal asks the process to end.
-fn hear_signals(told: Sender<Told>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Heard from here on: before this a signal ends the process at once, and nothing is open yet.
-    let (mut terminate, mut interrupt) = {
-        use tokio::signal::unix::{SignalKind, signal};
-        let _inside = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
-    };
-    std::thread::Builder::new().name("ecotone-signals".into()).spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-                let _ = told.send(Told::Stop);
-            }
-        });
-    })?;
-    Ok(())
 }
 
 fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {

@@ -1,7 +1,8 @@
 //! What a supervisor is told: systemd's `sd_notify` protocol, see sd_notify(3).
 //!
 //! A supervisor that wants to be told names a datagram socket in `NOTIFY_SOCKET`; one that wants signs of life says in `WATCHDOG_USEC`
-//! how long it waits for one. A sign is given at half of that time, and only while the server lives: one that hangs is restarted.
+//! how long it waits for one. A sign is given at each look, at least twice in that time, and only while the server lives: one that hangs is
+//! restarted.
 //!
 //! Failure: what cannot be sent is logged once and not sent; the server goes on.
 //!
@@ -15,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A status is looked at so often, though told only where it has changed.
+/// A look is had at least so often; a status is told only where it has changed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A supervisor that takes nothing for so long is not waited for.
@@ -25,7 +26,7 @@ const SEND_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Supervisor {
     told: Option<Arc<Socket>>,
-    /// Between two signs of life.
+    /// The longest pause between two signs of life; none where nobody waits for them.
     interval: Option<Duration>,
 }
 
@@ -111,7 +112,9 @@ impl Supervisor {
                 if last.as_ref() != Some(&now) {
                     supervisor.tell(&format!("STATUS={}", now.status.replace('\n', " ")));
                     if !now.lives {
-                        tracing::error!(status = now.status, "the supervisor gets no sign of life");
+                        let so =
+                            if supervisor.interval.is_some() { ", so the supervisor gets no sign of life" } else { "" };
+                        tracing::error!(status = now.status, "the server hangs{so}");
                     }
                     last = Some(now);
                 }

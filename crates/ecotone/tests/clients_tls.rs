@@ -9,6 +9,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -20,6 +21,47 @@ use common::{Server, configuration, refused, serve};
 fn keys(folder: &Path, more: &str) -> String {
     let path = |name: &str| folder.join(name).display().to_string();
     format!("tls_certificate = {:?}\ntls_key = {:?}\n{more}", path("server.pem"), path("server.key"))
+}
+
+/// Whoever reads the log learns who can reach it, and by which key that is changed.
+#[test]
+fn the_log_says_to_whom_it_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("ours");
+    authority.server().write(folder.path());
+    let client_ca = folder.path().join("ca.pem");
+    replace(&client_ca, &authority.certificate);
+    let listen = "listen = \"127.0.0.1:0\"\n";
+    let tls = keys(folder.path(), &format!("{listen}tls_listen = \"127.0.0.1:0\"\n"));
+    let certificates = format!("{tls}tls_client_ca = {:?}\n", client_ca.display());
+    let only = "set clients.password to listen beyond it";
+    for (clients, password, says) in [
+        (listen, None, format!("clients are served, of this machine only: {only}")),
+        (&tls, None, format!("clients are served, of this machine only: {only}")),
+        (
+            &certificates,
+            None,
+            format!("clients are served, by TLS those that show a certificate, otherwise of this machine only: {only}"),
+        ),
+        (listen, Some("secret"), "clients are served; a password is asked for".into()),
+        (&tls, Some("secret"), "clients are served; a password is asked for".into()),
+        (
+            &certificates,
+            Some("secret"),
+            "clients are served; a password is asked for, by TLS also a certificate".into(),
+        ),
+    ] {
+        let file = configuration(folder.path(), clients);
+        let mut command = serve(&["--config", file.to_str().unwrap()]);
+        command.envs(password.map(|password| ("ECOTONE_CLIENTS_PASSWORD", password)));
+        let server = Server::start(command);
+        assert_eq!(server.serves, says, "{clients}, password: {password:?}");
+        assert_eq!(server.tls.is_some(), clients.contains("tls_listen"), "{clients}");
+        // And it is so.
+        let reply = if password.is_some() { "-NOAUTH " } else { "+PONG\r\n" };
+        server.connect().says("PING\r\n", reply);
+        server.terminate();
+    }
 }
 
 fn closes(mut stream: TcpStream) {
@@ -40,8 +82,22 @@ fn clients_come_by_tls_alone_where_the_file_says_so() {
     replace(&folder.path().join("ca.pem"), &authority.certificate);
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
     let file = configuration(folder.path(), &keys(folder.path(), "listen = \"off\"\ntls_listen = [\"127.0.0.1:0\"]\n"));
-    let mut server = Server::with(&file);
+    let notify = folder.path().join("notify");
+    let supervisor = UnixDatagram::bind(&notify).unwrap();
+    supervisor.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut command = serve(&["--config", file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &notify).env_remove("WATCHDOG_USEC");
+    let mut server = Server::start(command);
     assert_eq!(server.listening, "");
+    let mut said = String::new();
+    while !said.starts_with("READY=1") {
+        let mut bytes = [0; 1024];
+        let length = supervisor.recv(&mut bytes).unwrap();
+        said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    }
+    let status =
+        format!("READY=1\nSTATUS=clients at {} (TLS); metrics at {}", server.tls.as_ref().unwrap(), server.http);
+    assert_eq!(said, status, "who asks the supervisor is told where clients are served");
     let warning = server.said.lines().find(|line| line.contains("private key")).expect("it warns of the key");
     assert!(
         warning.contains("WARN") && warning.contains(key.to_str().unwrap()) && warning.contains("640"),
@@ -62,6 +118,11 @@ fn clients_come_by_tls_alone_where_the_file_says_so() {
     plain.write_all(b"PING\r\n").unwrap();
     closes(plain);
     assert_eq!(server.until_it_says("not TLS")["client"].as_str(), Some(&*own));
+
+    let mut top = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    let output = top.args(["top", &address, "--once"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("speaks TLS") && said.contains("clients.listen"), "{said}");
 
     // What replaces a certificate and is none.
     replace(&folder.path().join("server.pem"), "nothing");

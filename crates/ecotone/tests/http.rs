@@ -22,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Connections that the server takes at a time.
 const MOST_CONNECTIONS: usize = 64;
 
+/// Connections of one address that the server takes at a time.
+const MOST_OF_ONE_PEER: usize = 16;
+
+/// Tries to be answered, of which the quickest counts: the machine may have had something else to do.
+const TRIES: usize = 3;
+
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -201,6 +207,14 @@ fn what_is_not_asked_for_as_it_should_be_is_refused() {
     }
     let head = send(http, b"HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.status == 200 && head.body.is_empty() && head.head.contains("Content-Length: "), "{head:?}");
+    // Also where it is refused: a body would be taken for the next answer.
+    for (refused, said) in [(400, "HEAD nothing HTTP/1.1\r\n\r\n"), (505, "HEAD / HTTP/3.0\r\n\r\n")] {
+        let head = send(http, said.as_bytes());
+        assert!(head.status == refused && head.body.is_empty() && !head.head.contains("Length: 0"), "{head:?}");
+    }
+    // What comes behind the empty line is no part of the head, however its lines end.
+    assert_eq!(status(b"GET /healthz HTTP/1.1\n\n\xff\xfe"), 200);
+    assert_eq!(status(b"GET /healthz HTTP/1.1\n\nno header\r\n\r\n"), 200);
     assert_eq!(status(b"*1\r\n$4\r\nPING\r\n\r\n"), 400);
     assert_eq!(status(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"), 400);
     assert_eq!(status(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
@@ -225,18 +239,28 @@ fn what_is_not_asked_for_as_it_should_be_is_refused() {
 fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::with(&configuration(folder.path(), "listen = \"127.0.0.1:0\"\n"));
-    let mut slow: Vec<TcpStream> = (0..MOST_CONNECTIONS + 20)
-        .map(|number| {
-            let mut stream = TcpStream::connect(&server.http).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            if number % 2 == 0 {
-                stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
-            }
-            stream
-        })
-        .collect();
+    let connect = |said: &str| {
+        let mut stream = TcpStream::connect(&server.http).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream
+    };
+    let begun = "GET /metrics HTTP/1.1\r\nX: ";
+    let mut slow = Vec::new();
+    // A health check that waits until those are cut off fails, and its server is restarted.
+    let tries = (0..TRIES).map(|_| {
+        slow.extend((0..MOST_CONNECTIONS + 20).map(|number| connect(if number % 2 == 0 { begun } else { "" })));
+        let began = Instant::now();
+        assert_eq!(get(&server.http, "/healthz").status, 200);
+        began.elapsed()
+    });
+    let quickest = tries.min().unwrap();
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
+    // Of one address the newest stay, and are told when their time is over; the others made room.
+    let oldest = slow.len() - MOST_OF_ONE_PEER - 1;
+    assert!(matches!(slow[oldest].read(&mut [0]), Ok(0) | Err(_)));
     // Bytes that trickle in do not prolong it.
-    let mut trickle = slow.swap_remove(0).try_clone().unwrap();
+    let (mut last, mut trickle) = (connect(begun), connect(begun));
     let trickling = std::thread::spawn(move || {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE && trickle.write_all(b"x").is_ok() {
@@ -244,10 +268,7 @@ fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
         }
         begin.elapsed()
     });
-    let began = Instant::now();
-    assert_eq!(get(&server.http, "/healthz").status, 200);
-    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    assert_eq!(answer(&mut slow[0]).status, 408);
+    assert_eq!(answer(&mut last).status, 408);
     assert!(trickling.join().unwrap() < Duration::from_secs(30));
     // Clients of the store never noticed.
     server.connect().says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");

@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Connection, configuration, serve};
 use ecotone_server::record::Record;
@@ -28,6 +28,18 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// It was told to end: how it did.
+    fn ends_soon(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end");
+            std::thread::yield_now();
+        }
+    }
+
     fn signal(&self, name: &str) {
         assert!(Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success());
     }
@@ -106,6 +118,42 @@ fn waiting(folder: &std::path::Path) -> (Running, BufReader<std::process::ChildS
     records.read_line(&mut line).unwrap();
     assert!(matches!(serde_json::from_str(&line).unwrap(), Record::Ready(_)), "{line}");
     (Running(child), records)
+}
+
+#[test]
+fn a_signal_ends_a_server_that_opens_its_store() {
+    for signal in ["-TERM", "-INT"] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+        let store = folder.path().join("data/store");
+        std::fs::create_dir_all(&store).unwrap();
+        // A file that never says what the store is, as on a device that does not answer.
+        assert!(Command::new("mkfifo").arg(store.join("STORE")).status().unwrap().success());
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut running = supervised(&mut serve(&["--config", file.to_str().unwrap()]), path.to_str().unwrap());
+        assert_eq!(heard(&socket), ["STATUS=opening the store"]);
+        running.signal(signal);
+        assert!(running.ends_soon().success());
+    }
+}
+
+#[test]
+fn a_signal_ends_a_server_that_fills_its_store_and_closes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // More keys than can be filled in while anybody waits.
+    let mut command = serve(&["--workload", "readrandom", "--keys", "4000000000", "--listen", "127.0.0.1:0"]);
+    command.arg("--dir").arg(folder.path().join("data"));
+    let mut running = supervised(&mut command, path.to_str().unwrap());
+    assert_eq!(heard(&socket), ["STATUS=opening the store"]);
+    assert_eq!(heard(&socket), ["STATUS=filling the store"]);
+    running.signal("-TERM");
+    assert_eq!(heard(&socket)[0], "STOPPING=1", "it is not ready first");
+    assert!(running.ends_soon().success());
 }
 
 #[test]

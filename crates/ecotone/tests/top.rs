@@ -7,6 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Server, configuration, serve};
@@ -200,12 +201,23 @@ impl Shown {
 
     /// Reads until `text` was shown.
     fn until(&mut self, text: &str) {
-        let mut bytes = [0; 4096];
         while !self.seen.contains(text) {
-            let read = self.output.read(&mut bytes).unwrap();
-            assert!(read > 0, "it ended before {text:?}: {:?}", self.seen);
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            self.more();
         }
+    }
+
+    /// Reads what comes next.
+    fn more(&mut self) {
+        let mut bytes = [0; 4096];
+        let read = self.output.read(&mut bytes).unwrap();
+        assert!(read > 0, "it ended: {:?}", self.seen);
+        self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+
+    /// Of the program itself.
+    fn pid(&mut self) -> String {
+        self.until("pid ");
+        self.seen.split_once("pid ").unwrap().1.split_once('.').unwrap().0.to_owned()
     }
 
     fn keys(&mut self, keys: &str) {
@@ -234,12 +246,47 @@ fn keys_and_signals_end_the_screen_and_give_the_terminal_back() {
     shown.keys("q");
     assert!(shown.ends().contains("\u{1b}[38;5;"), "it shows colours where it may");
 
-    for signal in ["-TERM", "-HUP", "-INT"] {
+    for signal in ["-TERM", "-HUP", "-INT", "-QUIT"] {
         let mut shown = Shown::start(&server.listening, &[("NO_COLOR", "1")]);
-        shown.until("pid ");
-        let pid = shown.seen.split_once("pid ").unwrap().1.split_once('.').unwrap().0.to_owned();
+        let pid = shown.pid();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         assert!(!shown.ends().contains("\u{1b}[38;5;"), "{signal}");
     }
+    server.terminate();
+}
+
+#[test]
+fn a_screen_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = started(folder.path(), "only", &[]);
+    let mut shown = Shown::start(&server.listening, &[]);
+    let pid = shown.pid();
+    let kill = |signal: &str, pid: &str| assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+    kill("-TSTP", &pid);
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let began = Instant::now();
+    while !state().contains(") T ") {
+        assert!(began.elapsed() < PATIENCE, "it does not stop: {}", state());
+        std::thread::yield_now();
+    }
+    // `script` stops with its child, whenever it hears of it, and lets it go on when it goes on itself.
+    let script = shown.child.id().to_string();
+    let is_back = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_back.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                kill("-CONT", &script);
+                kill("-CONT", &pid);
+            }
+        });
+        shown.until("\u{1b}[?1049l");
+        let before = shown.seen.len();
+        while !shown.seen[before..].contains("\u{1b}[?1049h") || !shown.seen[before..].contains("quit") {
+            shown.more();
+        }
+        is_back.store(true, Ordering::Relaxed);
+    });
+    shown.keys("q");
+    shown.ends();
     server.terminate();
 }

@@ -26,6 +26,7 @@
 
 pub mod header;
 
+mod at_once;
 mod batch_records;
 mod choices;
 mod data_layer;
@@ -51,6 +52,7 @@ mod properties;
 #[allow(unsafe_code)] // setters of the C API that the wrapper lacks
 mod raw;
 mod read;
+mod row_cache;
 mod scan;
 mod stall;
 mod store;
@@ -76,7 +78,7 @@ pub use inspect::{
     VerifyReport, repair, verify,
 };
 pub use limits::{Room, SpaceLimits};
-pub use memory::MemoryLimit;
+pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};

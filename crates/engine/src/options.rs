@@ -89,6 +89,9 @@ pub struct StoreOptions {
     /// The process-wide limit of memory for block cache and memtables; clones of one limit share it. `None`: a block
     /// cache of 64 MiB of the store's own, and memtables of `memtable_bytes` times `memtable_count` beside it.
     pub memory: Option<MemoryLimit>,
+    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the places of those kept apart. A lookup that
+    /// finds one takes a tenth of the processor time. 0 is none, and so is `None`, which leaves it to the layer above.
+    pub row_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
     pub memtable_bytes: u64,
     /// Memtables, the active one included, before writers wait for a flush; at least 2.
@@ -169,6 +172,7 @@ impl Default for StoreOptions {
         Self {
             durability: Durability::default(),
             memory: None,
+            row_cache_bytes: None,
             memtable_bytes: 64 * MIB,
             memtable_count: 2,
             l0_compaction_trigger: 4,

@@ -6,6 +6,7 @@ use rust_rocksdb::{ColumnFamilyMetaDataOptions, DB, Options, properties};
 use crate::family::DataFamily;
 use crate::limits::gate::Gate;
 use crate::listener::Totals;
+use crate::row_cache::RowCache;
 use crate::stall::StallClock;
 use crate::{Result, StallCondition};
 
@@ -52,6 +53,8 @@ pub struct StoreProperties {
     pub table_bytes: u64,
     /// Bytes in the block cache; of all stores that share it.
     pub block_cache_bytes: u64,
+    /// Bytes in the row cache.
+    pub row_cache_bytes: u64,
     /// Background errors since the store was opened.
     pub background_errors: u64,
     /// The sequence number of the last write.
@@ -59,7 +62,7 @@ pub struct StoreProperties {
 }
 
 impl StoreProperties {
-    pub(crate) fn read(db: &DB, family: DataFamily) -> Result<Self> {
+    pub(crate) fn read(db: &DB, family: DataFamily, rows: Option<&RowCache>) -> Result<Self> {
         let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
         let mut levels = vec![LevelProperties::default()];
         // RocksDB lists only levels that have tables.
@@ -86,6 +89,7 @@ impl StoreProperties {
             keys_estimate: number(properties::ESTIMATE_NUM_KEYS)?,
             table_bytes: number(properties::LIVE_SST_FILES_SIZE)?,
             block_cache_bytes: number(properties::BLOCK_CACHE_USAGE)?,
+            row_cache_bytes: rows.map_or(0, |rows| rows.counts().bytes),
             background_errors: number(properties::BACKGROUND_ERRORS)?,
             last_sequence: db.latest_sequence_number(),
         })
@@ -97,12 +101,16 @@ impl StoreProperties {
 pub struct Counters {
     /// Keys written, deletions included.
     pub keys_written: u64,
+    /// Batches written, those of one key included: each is a record of the WAL.
+    pub batches_written: u64,
     /// Bytes written to the tree: keys and values with a few bytes of framing for each, and of values kept apart their pointers.
     pub bytes_written: u64,
     /// Bytes of the values that were written apart from their keys instead.
     pub separated_bytes: u64,
-    /// Keys looked up.
+    /// Keys looked up, one at a time or many at once.
     pub keys_read: u64,
+    /// Lookups of many keys at once.
+    pub multi_gets: u64,
     /// Bytes of values read by lookups.
     pub bytes_read: u64,
     /// Bytes written to the WAL.
@@ -143,6 +151,10 @@ pub struct Counters {
     pub block_cache_hits: u64,
     /// Blocks not found there.
     pub block_cache_misses: u64,
+    /// Rows found in the row cache.
+    pub row_cache_hits: u64,
+    /// Rows not found there.
+    pub row_cache_misses: u64,
 }
 
 impl Counters {
@@ -156,17 +168,19 @@ impl Counters {
         self.bytes_written + self.separated_bytes
     }
 
-    /// All but what the value log counts.
+    /// All but what the value log and the row cache count.
     pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
         let times = stall.times();
         Self {
             keys_written: ticker(Ticker::NumberKeysWritten),
+            batches_written: ticker(Ticker::WriteDoneBySelf) + ticker(Ticker::WriteDoneByOther),
             bytes_written: ticker(Ticker::BytesWritten),
             separated_bytes: 0,
-            keys_read: ticker(Ticker::NumberKeysRead),
-            bytes_read: ticker(Ticker::BytesRead),
+            keys_read: ticker(Ticker::NumberKeysRead) + ticker(Ticker::NumberMultigetKeysRead),
+            multi_gets: ticker(Ticker::NumberMultigetCalls),
+            bytes_read: ticker(Ticker::BytesRead) + ticker(Ticker::NumberMultigetBytesRead),
             wal_bytes: ticker(Ticker::WalFileBytes),
             wal_syncs: ticker(Ticker::WalFileSynced),
             flushes: totals.flushes.load(Relaxed),
@@ -186,6 +200,8 @@ impl Counters {
             compactions_put_off: ticker(Ticker::CompactionCancelled),
             block_cache_hits: ticker(Ticker::BlockCacheHit),
             block_cache_misses: ticker(Ticker::BlockCacheMiss),
+            row_cache_hits: 0,
+            row_cache_misses: 0,
         }
     }
 }

@@ -7,9 +7,10 @@ use rust_rocksdb::{DBPinnableSlice, ErrorKind, ReadOptions};
 use crate::data_layer::DataLayer;
 use crate::error::Printable;
 use crate::header::{Attributes, Header, HeaderError, Kind};
+use crate::row_cache::{Absent, Row};
 use crate::scan::{Direction, Scan};
 use crate::values::pointer::Pointer;
-use crate::{Error, Result, Store};
+use crate::{Error, Result, Store, at_once};
 
 /// A value. Derefs to its bytes. One that stands with its key is where RocksDB holds it, and nothing is copied: keep it for a
 /// short time only, it may pin a block of the cache. One from the value log has memory of its own.
@@ -20,9 +21,27 @@ pub struct Value<'s> {
 
 enum Place<'s> {
     /// Behind a header of so many bytes.
-    Inline(DBPinnableSlice<'s>, usize),
+    Inline(Stored<'s>, usize),
     /// Within its record.
     Separated(Vec<u8>, Range<usize>),
+}
+
+/// What is stored with a key, where it was found.
+pub(crate) enum Stored<'s> {
+    InRocks(DBPinnableSlice<'s>),
+    InRow(Row),
+}
+
+impl Deref for Stored<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Stored::InRocks(stored) => stored,
+            Stored::InRow(row) => row.stored(),
+        }
+    }
 }
 
 impl Value<'_> {
@@ -102,9 +121,10 @@ impl<'s> Snapshot<'s> {
     }
 }
 
-/// The error of a read from memory.
-pub(crate) fn at_once(error: &rust_rocksdb::Error) -> Error {
-    if error.kind() == ErrorKind::Incomplete { Error::WouldWait } else { Error::from_rocks(error) }
+/// Lookups of many keys that end when they have found enough.
+pub(crate) fn ending_early(mut options: ReadOptions) -> ReadOptions {
+    options.set_value_size_soft_limit(LOOKED_UP_BYTES as u64);
+    options
 }
 
 impl Store {
@@ -115,42 +135,63 @@ impl Store {
     /// [`Error::Corrupt`] when a block is damaged or the value has a header that this version does not know.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
-        self.lookup(key, &self.read_options)
+        let Some(stored) = self.stored(key)? else { return Ok(None) };
+        self.value(key, stored, &self.read_options)
     }
 
-    /// The value of `key`, if that can be told from memory.
+    /// The value of `key`, if that can be told without waiting for the device.
     ///
     /// # Errors
     ///
     /// [`Error::WouldWait`] where it cannot; as [`get`](Self::get) else.
     #[inline]
     pub fn get_at_once(&self, key: &[u8]) -> Result<Option<Value<'_>>> {
-        let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_at_once);
-        stored.map_err(|error| at_once(&error))?.map_or(Ok(None), |stored| self.value_at_once(key, stored))
+        let Some(stored) = self.stored_at_once(key)? else { return Ok(None) };
+        self.value_at_once(key, stored)
     }
 
-    /// The values of the first of `keys`, in their order, all of one moment: as many as fit in [`LOOKED_UP_BYTES`], and at least one. With
-    /// `from_memory` those of which it cannot be told from memory are [`Error::WouldWait`].
-    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K], from_memory: bool) -> Vec<Result<Option<Value<'_>>>> {
+    /// The values of the first of `keys`, in their order: as many as fit in [`LOOKED_UP_BYTES`], and at least one. Each is what is there at
+    /// some moment of the call. With `at_once` those that cannot be told without waiting for the device are [`Error::WouldWait`].
+    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K], at_once: bool) -> Vec<Result<Option<Value<'_>>>> {
         // Before the lookup: no segment goes between the first value and the last.
         let _reader = self.values.as_ref().map(DataLayer::reader);
-        let options = if from_memory { &self.read_some_at_once } else { &self.read_some };
-        let asked = keys.iter().map(AsRef::as_ref);
-        let stored = self.db.batched_multi_get_pinned_cf_opt(&self.family, asked, false, options);
-        let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-        for (key, stored) in keys.iter().zip(stored) {
+        let mut rows = Vec::with_capacity(keys.len());
+        let mut asked = Vec::with_capacity(keys.len());
+        for key in keys {
             let key = key.as_ref();
+            let row = self.rows.as_ref().map_or(Err(None), |rows| rows.get(key).map_err(Some));
+            if row.is_err() {
+                asked.push(key);
+            }
+            rows.push(row);
+        }
+        let look_up =
+            |options| self.db.batched_multi_get_pinned_cf_opt(&self.family, asked.iter().copied(), false, options);
+        let found = match at_once {
+            _ if asked.is_empty() => Vec::new(),
+            true => self.at_once.read(|| look_up(&self.at_once.some)),
+            false => look_up(&self.read_some),
+        };
+        let (mut found, mut values, mut bytes) = (found.into_iter(), Vec::with_capacity(keys.len()), 0);
+        for (key, row) in keys.iter().zip(rows) {
+            let key = key.as_ref();
+            let stored = match row {
+                Ok(row) => Ok(Some(Stored::InRow(row))),
+                Err(absent) => match found.next() {
+                    // It goes through the keys in their order in the tables: the first one may be among those it has left out.
+                    Some(Err(error)) if error.kind() == ErrorKind::Aborted && !values.is_empty() => break,
+                    Some(Err(error)) if error.kind() == ErrorKind::Aborted && at_once => self.stored_at_once(key),
+                    Some(Err(error)) if error.kind() == ErrorKind::Aborted => self.stored(key),
+                    Some(Err(error)) if at_once => Err(at_once::error(&error)),
+                    Some(Err(error)) => Err(Error::from_rocks(&error)),
+                    Some(Ok(stored)) => Ok(self.kept(absent, key, stored)),
+                    None => break,
+                },
+            };
             let value = match stored {
-                // It goes through the keys in their order in the tables: the first one may be among those it has left out.
-                Err(error) if error.kind() == ErrorKind::Aborted && values.is_empty() && from_memory => {
-                    self.get_at_once(key)
-                }
-                Err(error) if error.kind() == ErrorKind::Aborted && values.is_empty() => self.get(key),
-                Err(error) if error.kind() == ErrorKind::Aborted => break,
-                Err(error) if from_memory => Err(at_once(&error)),
-                Err(error) => Err(Error::from_rocks(&error)),
+                Err(error) => Err(error),
                 Ok(None) => Ok(None),
-                Ok(Some(stored)) if from_memory => self.value_at_once(key, stored),
+                Ok(Some(stored)) if at_once => self.value_at_once(key, stored),
                 Ok(Some(stored)) => self.value(key, stored, &self.read_options),
             };
             bytes += value.as_ref().map_or(0, |value| value.as_ref().map_or(0, |value| value.len()));
@@ -162,27 +203,69 @@ impl Store {
         values
     }
 
-    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With `from_memory` it is told from memory or not at all.
+    /// What stands beside the value of `key`. The value itself is not read, wherever it is. With `at_once` it is told without waiting for the
+    /// device or not at all.
     ///
     /// # Errors
     ///
     /// As [`get`](Self::get), or [`get_at_once`](Self::get_at_once).
-    pub fn attributes(&self, key: &[u8], from_memory: bool) -> Result<Option<Attributes>> {
-        let stored = if from_memory {
-            let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_at_once);
-            stored.map_err(|error| at_once(&error))?
-        } else {
-            let stored = self.db.get_pinned_cf_opt(&self.family, key, &self.read_options);
-            stored.map_err(|error| Error::from_rocks(&error))?
-        };
-        let decode = |stored: DBPinnableSlice<'_>| {
+    pub fn attributes(&self, key: &[u8], at_once: bool) -> Result<Option<Attributes>> {
+        let stored = if at_once { self.stored_at_once(key)? } else { self.stored(key)? };
+        let decode = |stored: Stored<'_>| {
             let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
             Ok(header.attributes)
         };
         stored.map(decode).transpose()
     }
 
-    fn value_at_once<'s>(&'s self, key: &[u8], stored: DBPinnableSlice<'s>) -> Result<Option<Value<'s>>> {
+    #[inline]
+    fn stored(&self, key: &[u8]) -> Result<Option<Stored<'_>>> {
+        self.stored_by(key, || self.stored_in_rocks(key, &self.read_options))
+    }
+
+    #[inline]
+    fn stored_at_once(&self, key: &[u8]) -> Result<Option<Stored<'_>>> {
+        self.stored_by(key, || {
+            let look_up = || self.db.get_pinned_cf_opt(&self.family, key, &self.at_once.one);
+            self.at_once.read(look_up).map_err(|error| at_once::error(&error))
+        })
+    }
+
+    /// What is stored with `key`: its row, else what `look_up` finds.
+    #[inline]
+    fn stored_by<'s>(
+        &'s self,
+        key: &[u8],
+        look_up: impl FnOnce() -> Result<Option<DBPinnableSlice<'s>>>,
+    ) -> Result<Option<Stored<'s>>> {
+        match self.rows.as_ref().map(|rows| rows.get(key)) {
+            Some(Ok(row)) => Ok(Some(Stored::InRow(row))),
+            Some(Err(absent)) => Ok(self.kept(Some(absent), key, look_up()?)),
+            None => Ok(look_up()?.map(Stored::InRocks)),
+        }
+    }
+
+    /// Keeps what was found in RocksDB.
+    #[inline]
+    fn kept<'s>(
+        &'s self,
+        absent: Option<Absent>,
+        key: &[u8],
+        found: Option<DBPinnableSlice<'s>>,
+    ) -> Option<Stored<'s>> {
+        let found = found?;
+        if let (Some(rows), Some(absent)) = (&self.rows, absent) {
+            rows.keep(absent, key, &found);
+        }
+        Some(Stored::InRocks(found))
+    }
+
+    #[inline]
+    fn stored_in_rocks(&self, key: &[u8], options: &ReadOptions) -> Result<Option<DBPinnableSlice<'_>>> {
+        self.db.get_pinned_cf_opt(&self.family, key, options).map_err(|error| Error::from_rocks(&error))
+    }
+
+    fn value_at_once<'s>(&'s self, key: &[u8], stored: Stored<'s>) -> Result<Option<Value<'s>>> {
         let Header { attributes, kind, bytes } =
             Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let place = match (kind, &self.values) {
@@ -221,20 +304,12 @@ impl Store {
 
     #[inline]
     fn lookup(&self, key: &[u8], options: &ReadOptions) -> Result<Option<Value<'_>>> {
-        match self.db.get_pinned_cf_opt(&self.family, key, options) {
-            Ok(Some(stored)) => self.value(key, stored, options),
-            Ok(None) => Ok(None),
-            Err(error) => Err(Error::from_rocks(&error)),
-        }
+        let Some(stored) = self.stored_in_rocks(key, options)? else { return Ok(None) };
+        self.value(key, Stored::InRocks(stored), options)
     }
 
     #[inline]
-    fn value<'s>(
-        &'s self,
-        key: &[u8],
-        stored: DBPinnableSlice<'s>,
-        options: &ReadOptions,
-    ) -> Result<Option<Value<'s>>> {
+    fn value<'s>(&'s self, key: &[u8], stored: Stored<'s>, options: &ReadOptions) -> Result<Option<Value<'s>>> {
         let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         match header.kind {
             Kind::Inline => {
@@ -265,8 +340,8 @@ impl Store {
                 Ok(value) => return Ok(Some(Value { attributes, place: Place::Separated(record, value) })),
                 Err(error) => error,
             };
-            let again = self.db.get_pinned_cf_opt(&self.family, key, options).map_err(|e| Error::from_rocks(&e))?;
-            let Some(stored) = again else { return Ok(None) };
+            self.rows.as_ref().inspect(|rows| rows.forget(key));
+            let Some(stored) = self.stored_in_rocks(key, options)? else { return Ok(None) };
             let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
             match header.kind {
                 Kind::Separated(changed) if changed != pointer => (attributes, pointer) = (header.attributes, changed),
@@ -274,7 +349,7 @@ impl Store {
                 Kind::Inline => {
                     return Ok(Some(Value {
                         attributes: header.attributes,
-                        place: Place::Inline(stored, header.bytes),
+                        place: Place::Inline(Stored::InRocks(stored), header.bytes),
                     }));
                 }
             }
@@ -288,7 +363,7 @@ impl Store {
         let stored =
             self.db.batched_multi_get_pinned_cf_opt(&self.family, keys.iter().map(AsRef::as_ref), false, options);
         let decode = |(key, stored): (&K, _)| match stored {
-            Ok(Some(stored)) => self.value(key.as_ref(), stored, options),
+            Ok(Some(stored)) => self.value(key.as_ref(), Stored::InRocks(stored), options),
             Ok(None) => Ok(None),
             Err(error) => Err(Error::from_rocks(&error)),
         };

@@ -4,9 +4,9 @@ use std::ops::RangeBounds;
 
 use rust_rocksdb::ReadOptions;
 
+use crate::at_once::AtOnce;
 use crate::data_layer::DataLayer;
 use crate::header::{Attributes, Header, HeaderError, Kind};
-use crate::store::read_at_once;
 use crate::values::readers::Reader;
 use crate::write::{lower_bound, upper_bound};
 use crate::{Error, Result, Snapshot, Store};
@@ -35,7 +35,7 @@ pub struct Scan<'s> {
     rows: Rows<'s>,
     ahead: Ahead,
     /// Whether it never waits for the device.
-    at_once: bool,
+    is_at_once: bool,
     /// The entry's, where it was taken ahead.
     row: Option<Row>,
     /// The record of the last value that came from the value log.
@@ -72,21 +72,21 @@ impl Store {
             Some(snapshot) => snapshot.read_options(),
             None => ReadOptions::default(),
         };
-        Ok(self.scan_with(range, direction, options, false))
+        Ok(self.scan_with(range, direction, options, None))
     }
 
-    /// The entries of `range` as far as they are in memory: what is not ends the scan with [`Error::WouldWait`].
+    /// The entries of `range` as far as they can be had without waiting: what cannot ends the scan with [`Error::WouldWait`].
     pub fn scan_at_once<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
-        self.scan_with(range, direction, read_at_once(), true)
+        self.scan_with(range, direction, self.at_once.scan_options(), Some(&self.at_once))
     }
 
-    fn scan_with<'k>(
-        &self,
+    fn scan_with<'s, 'k>(
+        &'s self,
         range: impl RangeBounds<&'k [u8]>,
         direction: Direction,
         mut options: ReadOptions,
-        at_once: bool,
-    ) -> Scan<'_> {
+        at_once: Option<&'s AtOnce>,
+    ) -> Scan<'s> {
         let from = lower_bound(range.start_bound());
         let to = upper_bound(range.end_bound());
         let empty = to.as_ref().is_some_and(|to| *to <= from);
@@ -98,9 +98,14 @@ impl Store {
         }
         // Before the iterator is made.
         let reader = self.values.as_ref().map(DataLayer::reader);
-        let rows = Rows::new(self.db.raw_iterator_cf_opt(&self.family, options), direction, empty);
-        let (ahead, record) = (Ahead::default(), Vec::new());
-        Scan { store: self, rows, ahead, at_once, row: None, record, has_ended: false, _reader: reader }
+        let begin = || self.db.raw_iterator_cf_opt(&self.family, options);
+        let rows = match at_once {
+            Some(at_once) => at_once.read(begin),
+            None => begin(),
+        };
+        let rows = Rows::new(rows, direction, empty, at_once);
+        let (ahead, record, is_at_once) = (Ahead::default(), Vec::new(), at_once.is_some());
+        Scan { store: self, rows, ahead, is_at_once, row: None, record, has_ended: false, _reader: reader }
     }
 }
 
@@ -125,7 +130,7 @@ impl Scan<'_> {
         let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         let value = match (header.kind, values) {
             (Kind::Inline, _) => &stored[header.bytes..],
-            (Kind::Separated(pointer), Some(values)) if self.at_once => {
+            (Kind::Separated(pointer), Some(values)) if self.is_at_once => {
                 let value = values.read_at_once(key, pointer, &mut self.record).map_err(|_| Error::WouldWait)?;
                 &self.record[value]
             }

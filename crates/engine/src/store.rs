@@ -11,10 +11,11 @@ use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
-    ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, Env, FlushOptions, Options, ReadOptions,
-    ReadTier, WriteOptions as RocksWriteOptions,
+    ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, Options, ReadOptions,
+    WriteOptions as RocksWriteOptions,
 };
 
+use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
@@ -27,7 +28,8 @@ use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
 use crate::raw::TableLimit;
-use crate::read::LOOKED_UP_BYTES;
+use crate::read::ending_early;
+use crate::row_cache::RowCache;
 use crate::stall::StallClock;
 use crate::tap::Tap;
 use crate::values::ValueLog;
@@ -57,11 +59,10 @@ pub struct Store {
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
     pub(crate) read_options: ReadOptions,
-    /// Only from memtables and the block cache.
-    pub(crate) read_at_once: ReadOptions,
-    /// The same two for lookups that end early.
+    /// For lookups that end early.
     pub(crate) read_some: ReadOptions,
-    pub(crate) read_some_at_once: ReadOptions,
+    pub(crate) at_once: AtOnce,
+    pub(crate) rows: Option<RowCache>,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
     /// As `write_unsynced`, and never waits.
@@ -121,10 +122,7 @@ impl Store {
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
         }
-        let env = match hooks {
-            Some(hooks) => hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?,
-            None => Env::new()?,
-        };
+        let env = hooked_env(hooks.unwrap_or_default()).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         rocks_options.set_env(&env);
         if let Some(gate) = &gate {
             let (info_log_bytes, manifest_bytes) = bookkeeping_bytes(gate.space_bytes());
@@ -196,9 +194,9 @@ impl Store {
             db,
             family,
             read_options: ReadOptions::default(),
-            read_at_once: read_at_once(),
             read_some: ending_early(ReadOptions::default()),
-            read_some_at_once: ending_early(read_at_once()),
+            at_once: AtOnce::of(&options),
+            rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(RowCache::new),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
             write_at_once,
@@ -296,7 +294,7 @@ impl Store {
 
     /// The store's state now.
     pub fn properties(&self) -> Result<StoreProperties> {
-        StoreProperties::read(&self.db, self.family)
+        StoreProperties::read(&self.db, self.family, self.rows.as_ref())
     }
 
     /// What the store has done since it was opened.
@@ -307,9 +305,15 @@ impl Store {
             self.stall.change_to(condition);
         }
         let separated_bytes = self.values.as_ref().map_or(0, DataLayer::separated_bytes);
+        let counters = Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref());
+        let rows = self.rows.as_ref().map(RowCache::counts).unwrap_or_default();
         Counters {
             separated_bytes,
-            ..Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref())
+            // RocksDB counts those that come to it.
+            keys_read: counters.keys_read + rows.hits,
+            row_cache_hits: rows.hits,
+            row_cache_misses: rows.misses,
+            ..counters
         }
     }
 
@@ -441,24 +445,6 @@ impl Store {
             (sorted, None) => sorted,
         }
     }
-}
-
-/// Removed entries in a row that a scan steps over before it says that it would take waiting.
-const MOST_SKIPPED_AT_ONCE: u64 = 2000;
-
-/// Lookups of many keys that end when they have found enough.
-fn ending_early(mut options: ReadOptions) -> ReadOptions {
-    options.set_value_size_soft_limit(LOOKED_UP_BYTES as u64);
-    options
-}
-
-/// Reads that never wait for the device.
-pub(crate) fn read_at_once() -> ReadOptions {
-    let mut options = ReadOptions::default();
-    options.set_read_tier(ReadTier::BlockCache);
-    // Stepping over what was removed takes time as well.
-    options.set_max_skippable_internal_keys(MOST_SKIPPED_AT_ONCE);
-    options
 }
 
 impl Drop for Store {

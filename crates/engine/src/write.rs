@@ -259,10 +259,14 @@ impl Store {
             (false, true) => &self.write_at_once,
             (false, false) => &self.write_unsynced,
         };
+        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch));
         self.db.write_opt(batch, rocks_options).map_err(|error| match error.kind() {
             ErrorKind::Incomplete if options.no_wait => Error::WouldWait,
             _ => self.failure(&error),
         })?;
+        if let Some(rows) = rows {
+            rows.succeed();
+        }
         match durability {
             Durability::Always if !synced => self.sync_all(),
             Durability::EverySecond => {

@@ -5,11 +5,14 @@
 mod common;
 
 use std::fs::File;
+use std::io::IoSliceMut;
+use std::path::{Path, PathBuf};
 
 use common::random::Random;
 use ecotone_engine::{
     Attributes, Direction, Durability, Error, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
 };
+use rustix::io::ReadWriteFlags;
 
 fn options() -> StoreOptions {
     StoreOptions {
@@ -30,14 +33,30 @@ fn value(number: u64) -> Vec<u8> {
     vec![number as u8; (number % 400) as usize]
 }
 
-/// Makes the kernel forget what it can of the segments.
+/// The files of tables and of values.
+fn files(store: &Store) -> Vec<PathBuf> {
+    let folders = [store.directory().join("values"), store.directory().to_path_buf()];
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|it| it == "segment" || it == "sst")).collect()
+}
+
+/// Makes the kernel forget what it can of them.
 fn forget(store: &Store) {
     store.sync().unwrap();
-    for entry in std::fs::read_dir(store.directory().join("values")).unwrap() {
-        let file = File::open(entry.unwrap().path()).unwrap();
+    for path in files(store) {
+        let file = File::open(path).unwrap();
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
+}
+
+/// Whether the file system of `store` can tell what the kernel has of a file.
+fn can_tell(store: &Store) -> bool {
+    let file = File::open(&files(store)[0]).unwrap();
+    let read = |flags| rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, flags);
+    read(ReadWriteFlags::empty()).unwrap();
+    read(ReadWriteFlags::NOWAIT) == Ok(8)
 }
 
 #[test]
@@ -60,7 +79,7 @@ fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_th
     store.close().unwrap();
     let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
     forget(&store);
-    // Nothing is in the block cache.
+    // Nothing is in the block cache, nor in the kernel's memory.
     assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
     assert_eq!(store.attributes(&key(1), true), Err(Error::WouldWait));
     assert!(store.multi_get_first(&[key(1), key(2)], true).into_iter().all(|found| found.is_err()));
@@ -89,6 +108,66 @@ fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_th
         assert_eq!(store.attributes(&key(number), false).unwrap(), expected.map(|_| Attributes::NONE));
     }
     assert!(told > waited || !can_tell, "what was read once stays in memory: {told}, {waited}");
+    store.close().unwrap();
+}
+
+/// A closed store of a few thousand keys in tables.
+fn filled(directory: &Path) {
+    let store = Store::open(directory, OpenMode::Create, options()).unwrap();
+    for number in 0..5000 {
+        store.put(&key(number), &value(number)).unwrap();
+    }
+    store.flush(true).unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn what_the_kernel_has_in_memory_is_told_at_once_though_the_block_cache_has_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
+    forget(&store);
+    assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
+    let in_memory: usize = files(&store).iter().map(|path| std::fs::read(path).unwrap().len()).sum();
+    assert!(in_memory > 500_000, "{in_memory}");
+    if !can_tell(&store) {
+        return;
+    }
+    let mut numbers = Random::new(5);
+    for _ in 0..300 {
+        let number = numbers.below(5000) as u64;
+        assert_eq!(store.get_at_once(&key(number)).unwrap().as_deref(), Some(&*value(number)));
+        assert_eq!(store.attributes(&key(number + 5000), true), Ok(None));
+        let keys: Vec<_> = (number..number + 5).map(key).collect();
+        for (number, found) in (number..5000).zip(store.multi_get_first(&keys, true)) {
+            assert_eq!(found.unwrap().as_deref(), Some(&*value(number)));
+        }
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut scan = store.scan_at_once(.., direction);
+        let mut entries = 0;
+        while let Some(entry) = scan.next_entry().unwrap() {
+            assert_eq!(entry.value[..], value(if direction == Direction::Forward { entries } else { 4999 - entries }));
+            entries += 1;
+        }
+        assert_eq!(entries, 5000);
+    }
+    // What was asked of this thread is over, and holds for no other.
+    forget(&store);
+    assert_eq!(store.get(&key(7)).unwrap().as_deref(), Some(&*value(7)));
+    store.close().unwrap();
+}
+
+#[test]
+fn where_not_all_tables_are_open_only_the_block_cache_is_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    let few = StoreOptions { max_open_files: Some(16), ..options() };
+    let store = Store::open(directory.path(), OpenMode::Open, few).unwrap();
+    assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
+    assert_eq!(store.get(&key(1)).unwrap().as_deref(), Some(&*value(1)));
+    // Its table is open, and its block in the cache.
+    assert_eq!(store.get_at_once(&key(1)).unwrap().as_deref(), Some(&*value(1)));
     store.close().unwrap();
 }
 

@@ -134,7 +134,12 @@ fn options() -> impl Strategy<Value = StoreOptions> {
         ),
         durability(),
         separation(),
-        (relocation(), any::<bool>(), proptest::option::of(64..100_u32)),
+        (
+            relocation(),
+            any::<bool>(),
+            proptest::option::of(64..100_u32),
+            proptest::option::of(prop_oneof![Just(64_u64 << 10), Just(8 << 20)]),
+        ),
     )
         .prop_map(
             |(compression, bloom_bits_per_key, block_bytes, trigger, parts, memory, durability, separation, rest)| {
@@ -151,6 +156,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
                     relocation: rest.0,
                     dynamic_levels: rest.1,
                     max_open_files: rest.2,
+                    row_cache_bytes: rest.3,
                     ..common::small()
                 }
             },

@@ -13,7 +13,7 @@ use common::offloads::InProcess;
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{
     CompactionFinished, CompactionOffload, Duty, DutyObserver, FlushFinished, MemoryLimit, RemoteJob, RemoteOutcome,
-    StallChanged, StallCondition, StoreEvents, StoreOptions,
+    StallChanged, StallCondition, StoreEvents, StoreOptions, WriteOptions,
 };
 
 /// Keeps for each thread the duties that it has begun and not ended, and refuses an end without its begin.
@@ -275,6 +275,20 @@ fn counters_count_what_was_done() {
     assert!(after.wal_bytes - before.wal_bytes >= 100 * 54);
     assert_eq!(after.keys_read - before.keys_read, 1);
     assert!(after.bytes_read - before.bytes_read >= 50);
+    assert_eq!(after.batches_written - before.batches_written, 100);
+    assert_eq!(after.multi_gets, before.multi_gets);
+    // Many keys at once are one write, one lookup.
+    let mut batch = store.batch();
+    let keys: Vec<[u8; 4]> = (0..20_u32).map(u32::to_be_bytes).collect();
+    keys.iter().for_each(|key| batch.put(key, &[7; 50]).unwrap());
+    store.write(&batch, WriteOptions::default()).unwrap();
+    assert!(store.multi_get(&keys).iter().all(|value| value.as_ref().unwrap().is_some()));
+    let at_once = store.counters();
+    assert_eq!(at_once.batches_written - after.batches_written, 1);
+    assert_eq!(at_once.keys_written - after.keys_written, 20);
+    assert_eq!(at_once.multi_gets - after.multi_gets, 1);
+    assert_eq!(at_once.keys_read - after.keys_read, 20);
+    assert!(at_once.bytes_read - after.bytes_read >= 20 * 50);
     store.flush(true).unwrap();
     let flushed = store.counters();
     assert_eq!(flushed.flushes - after.flushes, 1);

@@ -182,7 +182,39 @@ mod tests {
         assert!(close(difference.total().0, 1.5 / 0.07 * 6.0 + 2.0 * 2.0));
     }
 
+    /// All figures of a reading that add up from the start.
+    fn sums(reading: &Reading) -> Vec<f64> {
+        let by_duty = [&reading.cpu_seconds_by_duty, &reading.energy_joules_by_duty];
+        let whole = [
+            reading.seconds,
+            reading.process_cpu_seconds,
+            reading.unattributed_cpu_seconds,
+            reading.busy_core_seconds,
+            reading.total_joules,
+        ];
+        by_duty.into_iter().flat_map(|sums| sums.values().copied()).chain(whole).collect()
+    }
+
     proptest! {
+        /// Whoever tells of a meter tells counters, so here is the one place that keeps them from falling: whatever the kernel counts, in
+        /// whatever order threads hand in what they used.
+        #[test]
+        fn no_figure_of_a_reading_is_less_than_in_the_one_before(
+            looks in proptest::collection::vec(
+                (proptest::array::uniform2(0..20 * SECOND), 0..40 * SECOND, 0..40 * SECOND, 0usize..7), 1..40
+            )
+        ) {
+            let mut ledger = ledger();
+            let mut before = sums(&ledger.reading(0));
+            for ([flush, worker], process, elapsed, state) in looks {
+                ledger.settle(&cpu(&[(Duty::Flush, flush), (Duty::Worker, worker)]), process, elapsed);
+                let now = sums(&ledger.reading(0));
+                prop_assert!(before.iter().zip(&now).all(|(before, now)| now >= before), "{:?} after {:?}", now, before);
+                before = now;
+                ledger.set_p_state(state);
+            }
+        }
+
         /// However often the books are settled and the frequency changes, each interval is priced once, at its own state.
         #[test]
         fn every_interval_is_priced_once_at_its_own_state(

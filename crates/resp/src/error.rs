@@ -7,9 +7,9 @@ use ecotone_engine::Error as StoreError;
 /// Why a command was not carried out. Nothing of it was written.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The client asked for what cannot be done: Redis' text, with its code word.
-    #[error("{0}")]
-    Refused(Cow<'static, str>),
+    /// The client asked for what cannot be done: Redis' text, with its code word. Bytes, since it may repeat what the client sent.
+    #[error("{}", String::from_utf8_lossy(.0))]
+    Refused(Cow<'static, [u8]>),
     /// It takes more than a look into memory: carry it out again where waiting is allowed.
     #[error("this cannot be had without waiting")]
     MustWait,
@@ -36,22 +36,32 @@ pub type Outcome<T = ()> = std::result::Result<T, Failure>;
 impl Failure {
     /// A refusal with Redis' text.
     pub const fn text(text: &'static str) -> Self {
-        Self::Refused(Cow::Borrowed(text))
+        Self::Refused(Cow::Borrowed(text.as_bytes()))
     }
 
     /// A refusal with a text that names what is wrong.
-    pub fn with(text: impl Into<String>) -> Self {
+    pub fn with(text: impl Into<Vec<u8>>) -> Self {
         Self::Refused(Cow::Owned(text.into()))
     }
 
+    /// A refusal that repeats an argument between two texts, as [`repeated`] has it.
+    pub fn repeating(before: &str, argument: &[u8], behind: &str) -> Self {
+        Self::with([before.as_bytes(), repeated(argument), behind.as_bytes()].concat())
+    }
+
     /// What the client is told, on one line, with a code word in front.
-    pub fn reply(&self) -> Cow<'_, str> {
+    pub fn reply(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Refused(text) => Cow::Borrowed(text),
-            Self::MustWait | Self::MustLatch => Cow::Borrowed("TRYAGAIN the server is busy; try again"),
-            Self::Store(error) => Cow::Owned(store_reply(error)),
+            Self::MustWait | Self::MustLatch => Cow::Borrowed(b"TRYAGAIN the server is busy; try again"),
+            Self::Store(error) => Cow::Owned(store_reply(error).into_bytes()),
         }
     }
+}
+
+/// An argument as Redis repeats it in an error: its bytes, whatever they mean, up to the first NUL.
+pub fn repeated(argument: &[u8]) -> &[u8] {
+    argument.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn store_reply(error: &StoreError) -> String {

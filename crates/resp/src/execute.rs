@@ -10,12 +10,12 @@ use ecotone_engine::Error as StoreError;
 
 use crate::client::Client;
 use crate::command::{Call, Command, flag, table, transactions};
-use crate::error::{Failure, texts};
+use crate::error::{Failure, repeated, texts};
 use crate::keyspace::{Group, Known, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
-/// Characters of arguments that the reply to an unknown command repeats, as in Redis.
+/// Bytes of names, and of all arguments together, that the reply to an unknown command repeats, as in Redis.
 const MOST_REPEATED: usize = 128;
 
 /// Commands with more arguments are carried out where waiting is allowed: they take longer than other clients of a thread should wait.
@@ -78,6 +78,12 @@ pub fn execute<'s>(
     *client.info.last_command.lock() = command.name;
     if let Err(failure) = may_be_tried(client, command, arguments) {
         service.statistics.usage.refused(command);
+        // A transaction whose end is refused has ended all the same, and so has what was watched for one that never began.
+        if command.name == "exec" {
+            transactions::end(client, service);
+            reply_error(service, reply, &transactions::aborted_by(&failure));
+            return Step::Done { depends: false };
+        }
         return refuse(service, client, reply, &failure);
     }
     if client.transaction.is_some() && !command.has(flag::NOT_QUEUED) {
@@ -118,11 +124,8 @@ pub(crate) fn find(arguments: &[&[u8]]) -> Result<&'static Command, Failure> {
     let mut command = table::find(name).ok_or_else(|| unknown(arguments))?;
     if let (false, [_, sub, ..]) = (command.subcommands.is_empty(), arguments) {
         command = command.subcommand(sub).ok_or_else(|| {
-            Failure::with(format!(
-                "ERR unknown subcommand '{}'. Try {} HELP.",
-                shown(sub, MOST_REPEATED),
-                command.name.to_ascii_uppercase()
-            ))
+            let behind = format!("'. Try {} HELP.", command.name.to_ascii_uppercase());
+            Failure::repeating("ERR unknown subcommand '", shown(sub), &behind)
         })?;
     }
     Ok(command)
@@ -136,19 +139,20 @@ fn check_number(command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
 }
 
 fn unknown(arguments: &[&[u8]]) -> Failure {
-    let mut begin = String::new();
+    let mut begin = Vec::new();
     for argument in &arguments[1..] {
         if begin.len() >= MOST_REPEATED {
             break;
         }
-        begin.push_str(&format!("'{}' ", shown(argument, MOST_REPEATED - begin.len())));
+        let argument = &argument[..argument.len().min(MOST_REPEATED - begin.len())];
+        begin.extend_from_slice(&[b"'", repeated(argument), b"' "].concat());
     }
-    let name = shown(arguments[0], MOST_REPEATED);
-    Failure::with(format!("ERR unknown command '{name}', with args beginning with: {begin}"))
+    Failure::with([b"ERR unknown command '", shown(arguments[0]), b"', with args beginning with: ", &begin].concat())
 }
 
-fn shown(bytes: &[u8], most: usize) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(most)]).into_owned()
+/// What of a name is repeated where Redis repeats no more than its beginning.
+pub(crate) fn shown(name: &[u8]) -> &[u8] {
+    repeated(&name[..name.len().min(MOST_REPEATED)])
 }
 
 fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {
@@ -162,8 +166,9 @@ fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &F
 fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
     let text = failure.reply();
     service.statistics.errors.fetch_add(1, Ordering::Relaxed);
-    let word = text.split(' ').next().unwrap_or_default();
-    *service.statistics.errors_by_word.lock().entry(word.to_owned()).or_default() += 1;
+    let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let word = String::from_utf8_lossy(word).into_owned();
+    *service.statistics.errors_by_word.lock().entry(word).or_default() += 1;
     // That the store is full it has told itself, once; here it would come with every write.
     if let Failure::Store(error) = failure
         && !matches!(error, StoreError::OutOfSpace { .. })

@@ -32,6 +32,21 @@ impl Histogram {
         std::array::from_fn(|bucket| self.0[bucket].load(Ordering::Relaxed))
     }
 
+    /// A time in seconds that `percentile` of 100 did not exceed: the bound of a bucket. Nothing was counted: none.
+    pub fn percentile_s(&self, percentile: f64) -> Option<f64> {
+        let counts = self.counts();
+        let all: u64 = counts.iter().sum();
+        let within = (all as f64 * percentile / 100.0).ceil() as u64;
+        let mut counted = 0;
+        let reached = counts.iter().position(|count| {
+            counted += count;
+            counted >= within.max(1)
+        })?;
+        let bounds_s = Self::bounds_s();
+        // What is longer than the last bound is at least that long.
+        bounds_s.get(reached).or(bounds_s.last()).copied()
+    }
+
     /// All from 0 again.
     pub fn reset(&self) {
         self.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -70,6 +85,19 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_is_the_bound_that_as_many_times_did_not_exceed() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.percentile_s(50.0), None);
+        (0..98).for_each(|_| histogram.record(Duration::from_nanos(1)));
+        histogram.record(Duration::from_millis(1));
+        histogram.record(Duration::from_secs(1000));
+        let bound_s = |bits: u32| (1u64 << bits) as f64 / 1e9;
+        for (percentile, bits) in [(0.0, 10), (50.0, 10), (98.0, 10), (99.0, 20), (99.9, 32), (100.0, 32)] {
+            assert_eq!(histogram.percentile_s(percentile), Some(bound_s(bits)), "{percentile}");
+        }
+    }
 
     #[test]
     fn each_time_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {

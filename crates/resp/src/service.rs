@@ -96,7 +96,7 @@ pub trait Host: Send + Sync {
     /// The settings whose names match one of the lower-case glob patterns, by name.
     fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String>;
 
-    /// Changes settings, all or none. The error is a text without code word.
+    /// Changes settings, all or none. Names are as the client wrote them, in any case. The error is a text without code word.
     ///
     /// # Errors
     ///

@@ -149,6 +149,44 @@ fn of_clients() {
 }
 
 #[test]
+fn of_arguments_that_are_no_text() {
+    let (real, own) = (RealRedis::start(), Fixture::new());
+    let (mut ours, mut theirs) = (own.client(), real.new_client());
+    ours.ask("SET a 1");
+    theirs.send(&words("SET a 1"));
+    let long = [0xff; 200];
+    for odd in [&b"\xff\xfe\x80"[..], b"x\0y", b"\0", b"x\r\ny\r\n", "\u{e9}".as_bytes(), b"\xc3", &long, b"Upper"] {
+        let requests: [&[&[u8]]; 15] = [
+            &[odd],
+            &[odd, odd, b"x", odd],
+            &[b"nothing", odd, odd],
+            &[b"CONFIG", odd],
+            &[b"SLOWLOG", odd, b"a"],
+            &[b"EXPIRE", b"a", b"100", odd],
+            &[b"HELLO", b"2", odd],
+            &[b"HELLO", odd],
+            &[b"CLIENT", b"LIST", b"TYPE", odd],
+            &[b"CLIENT", b"KILL", b"TYPE", odd],
+            &[b"CLIENT", b"KILL", b"USER", odd],
+            &[b"CONFIG", b"SET", odd, b"1"],
+            &[b"ACL", b"CAT", odd],
+            &[b"COMMAND", b"INFO", odd],
+            &[b"INFO", odd],
+        ];
+        for request in requests {
+            let (ours, theirs) = (ours.send(request), theirs.send(request));
+            assert!(
+                ours == theirs,
+                "{:?}: {} instead of {}",
+                request.iter().map(|argument| argument.escape_ascii().to_string()).collect::<Vec<_>>(),
+                ours.escape_ascii(),
+                theirs.escape_ascii()
+            );
+        }
+    }
+}
+
+#[test]
 fn of_the_server() {
     let real = RealRedis::start_with(&["--enable-debug-command", "yes"]);
     let own = Fixture::new();

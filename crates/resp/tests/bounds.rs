@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::served::Served;
 use common::wire::{Wire, request};
+use common::{noise, words};
 use ecotone_engine::{SpaceLimits, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -131,13 +132,7 @@ fn a_full_store_takes_what_makes_it_smaller() {
     for words in ["HSET hash a 1 b 2", "RPUSH list 1 2 3", "SADD set 1 2", "ZADD sorted 1 a 2 b", "SET string 1"] {
         assert!(wire.ask(words).starts_with([':', '+']), "{words}");
     }
-    let mut state = 1_u64;
-    let value: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(256 * 1024)
-    .collect();
+    let value = noise(256 * 1024);
     let is_refused = |wire: &mut Wire, key: &str| {
         wire.send(&request(&[b"SET", key.as_bytes(), &value]));
         text(wire.reply()).starts_with("-OOM ")
@@ -198,7 +193,7 @@ fn reads_in_a_row_are_as_reads_one_by_one() {
             requests.push("MGET key1 none key2 large key1".into());
         }
     }
-    let parts = |words: &str| request(&words.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    let parts = |one: &str| request(&words(one));
     // One by one, on keys that the row does not change.
     let is_write = |words: &str| words.starts_with("APPEND");
     for words in requests.iter().filter(|words| is_write(words)) {
@@ -245,8 +240,8 @@ fn who_asks_for_endless_picks_gets_an_error() {
         assert_eq!(wire.ask(words), ":1\r\n");
     }
     for endless in ["SRANDMEMBER set", "HRANDFIELD hash", "ZRANDMEMBER sorted"] {
-        let endless: Vec<&[u8]> = endless.split(' ').map(str::as_bytes).chain([&b"-4611686018427387903"[..]]).collect();
-        wire.send(&[request(&[b"PING"]), request(&[b"PING"]), request(&endless), request(&[b"PING"])].concat());
+        let endless = format!("{endless} -4611686018427387903");
+        wire.send(&[request(&[b"PING"]), request(&[b"PING"]), request(&words(&endless)), request(&[b"PING"])].concat());
         assert_eq!(other.ask("PING"), "+PONG\r\n", "others go on");
         let replies: Vec<String> = (0..4).map(|_| text(wire.reply())).collect();
         assert!(replies[2].starts_with("-ERR "), "{replies:?}");
@@ -260,18 +255,37 @@ fn a_transaction_that_writes_without_end_is_refused_and_leaves_nothing() {
     let served = served(Limits { memory_bytes: 64 << 20, ..Limits::default() }, StoreOptions::default());
     let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("SET kept 1"), "+OK\r\n");
-    let transaction = [
-        request(&[b"MULTI"]),
-        request(&[b"INCR", b"kept"]),
-        request(&[b"SETRANGE", b"key", b"20000000", b"x"]).repeat(20),
-        request(&[b"EXEC"]),
-        request(&[b"MGET", b"kept", b"key"]),
-    ];
-    wire.send(&transaction.concat());
-    (0..22).for_each(|_| assert!(wire.reply().starts_with(b"+")));
-    let refused = text(wire.reply());
-    assert!(refused.starts_with("-ERR the transaction writes more than 67108864 bytes"), "{refused}");
-    assert_eq!(text(wire.reply()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+    // Large enough to have entries of its own.
+    let members: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    let add = [&[&b"SADD"[..], b"set"][..], &members.iter().map(String::as_bytes).collect::<Vec<_>>()].concat();
+    wire.send(&request(&add));
+    assert_eq!(wire.reply(), b":1000\r\n");
+    let too_much = request(&[b"SETRANGE", b"key", b"20000000", b"x"]).repeat(20);
+    let flush = request(&[b"FLUSHALL"]);
+    let drop_set = request(&[b"DEL", b"set"]);
+    for (commands, queued) in [
+        (too_much.clone(), 21),
+        // What removes all keys is taken back like everything else.
+        ([flush.clone(), too_much.clone()].concat(), 22),
+        ([drop_set, flush.clone(), request(&[b"SET", b"kept", b"2"]), flush, too_much].concat(), 25),
+    ] {
+        let transaction = [
+            request(&[b"MULTI"]),
+            request(&[b"INCR", b"kept"]),
+            commands,
+            request(&[b"EXEC"]),
+            request(&[b"MGET", b"kept", b"key"]),
+            request(&[b"SISMEMBER", b"set", b"999"]),
+            request(&[b"DBSIZE"]),
+        ];
+        wire.send(&transaction.concat());
+        (0..=queued).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+        let refused = text(wire.reply());
+        assert!(refused.starts_with("-ERR the transaction writes more than 67108864 bytes"), "{refused}");
+        assert_eq!(text(wire.reply()), "*2\r\n$1\r\n1\r\n$-1\r\n");
+        assert_eq!(text(wire.reply()), ":1\r\n");
+        assert_eq!(text(wire.reply()), ":2\r\n");
+    }
     served.server.stop();
 }
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::Fixture;
 use common::served::{Served, until};
 use common::wire::{Wire, request};
+use common::{Fixture, words};
 use ecotone_engine::{
     CompactionOffload, Durability, Error as StoreError, OpenMode, RemoteJob, RemoteOutcome, Store, StoreOptions,
 };
@@ -72,10 +72,6 @@ fn is_told_nothing(wire: &Wire) -> bool {
     let looked = wire.stream.peek(&mut [0]);
     wire.stream.set_nonblocking(false).unwrap();
     matches!(looked, Err(error) if error.kind() == ErrorKind::WouldBlock)
-}
-
-fn words(request: &str) -> Vec<&[u8]> {
-    request.split(' ').map(str::as_bytes).collect()
 }
 
 fn requests(all: &[String]) -> Vec<u8> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::redis::elements;
 use common::served::Served;
 use common::wire::{Wire, request};
+use common::words;
 use ecotone_engine::{Durability, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -74,6 +75,62 @@ const QUESTIONS: [Question; 11] = [
     ("SCARD set", 1, ALL),
 ];
 
+/// Keys of each writer in [`a_transaction_sees_the_same_keys_from_its_first_look_to_its_last`].
+const KEYS: usize = 200;
+
+#[test]
+fn a_transaction_sees_the_same_keys_from_its_first_look_to_its_last() {
+    let options = StoreOptions { durability: Durability::None, ..StoreOptions::default() };
+    let served = Served::with(Limits::default(), options, 2);
+    let address = served.address();
+    let (reading, counts) = (AtomicBool::new(true), &mut BTreeSet::new());
+    std::thread::scope(|scope| {
+        let reading = &reading;
+        for writer in 0..2 {
+            scope.spawn(move || {
+                let mut wire = Wire::to(address);
+                let keys: Vec<String> = (0..KEYS).map(|number| format!("{writer}:{number}")).collect();
+                for (command, key) in ["SET", "DEL"].into_iter().cycle().flat_map(|command| {
+                    let keys = &keys;
+                    keys.iter().map(move |key| (command, key))
+                }) {
+                    if !reading.load(Ordering::Acquire) {
+                        break;
+                    }
+                    let reply = wire.ask(&if command == "SET" { format!("SET {key} 1") } else { format!("DEL {key}") });
+                    assert!(!reply.starts_with('-'), "{reply}");
+                }
+            });
+        }
+        let reader = scope.spawn(|| {
+            let mut wire = Wire::to(address);
+            for _ in 0..200 {
+                for command in ["MULTI", "DBSIZE", "KEYS *", "SCAN 0 COUNT 1000", "DBSIZE"] {
+                    wire.ask(command);
+                }
+                wire.send(&request(&[b"EXEC"]));
+                let reply = wire.reply();
+                let looks = elements(&reply).unwrap();
+                let scanned = elements(looks[2]).unwrap()[1];
+                let numbers = [
+                    texts(looks[0])[0].parse::<usize>().unwrap(),
+                    elements(looks[1]).unwrap().len(),
+                    elements(scanned).unwrap().len(),
+                    texts(looks[3])[0].parse().unwrap(),
+                ];
+                assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+                counts.insert(numbers[0]);
+            }
+        });
+        let read = reader.join();
+        reading.store(false, Ordering::Release);
+        read.unwrap();
+    });
+    // They did write meanwhile.
+    assert!(counts.len() > 5, "{counts:?}");
+    served.server.stop();
+}
+
 #[test]
 fn a_reader_never_sees_a_part_of_a_transaction() {
     let options = StoreOptions { durability: Durability::None, ..StoreOptions::default() }.with_separation(128);
@@ -100,8 +157,7 @@ fn a_reader_never_sees_a_part_of_a_transaction() {
                     // One round more, when all is written.
                     was_last = !writing.load(Ordering::Acquire);
                     for (question, count, mark) in &QUESTIONS {
-                        let words: Vec<&[u8]> = question.split(' ').map(str::as_bytes).collect();
-                        wire.send(&request(&words));
+                        wire.send(&request(&words(question)));
                         let found = texts(&wire.reply());
                         assert_eq!(found.len(), *count, "{question}");
                         let found: BTreeSet<&str> =

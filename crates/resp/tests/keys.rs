@@ -5,11 +5,9 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
-use common::redis::{elements, text};
-use common::{Fixture, TestClient};
-use ecotone_engine::Direction;
+use common::Fixture;
+use common::redis::{elements, texts};
 use ecotone_resp::keyspace::{CollectionId, Group, Type, Waiting};
 
 #[test]
@@ -44,26 +42,16 @@ fn all_keys_are_removed() {
 
 /// The elements that `key`, a large collection, has.
 fn large(fixture: &Fixture, key: &str) -> (CollectionId, Vec<String>) {
-    fixture.change(|keys| {
+    let id = fixture.change(|keys| {
         let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
-        let id = entry.collection().unwrap().unwrap();
         assert!(entry.ends_with(b"common"));
-        let mut values = Vec::new();
-        let visit = |sub_key: &[u8], value: &[u8]| {
-            assert_eq!(sub_key, value);
-            values.push(String::from_utf8_lossy(value).into_owned());
-            ControlFlow::Continue(())
-        };
-        keys.visit_all_elements(id, Direction::Forward, visit).unwrap();
-        (id, values)
-    })
-}
-
-fn reclaimed(fixture: &Fixture) -> u64 {
-    let known = fixture.service.keyspace.reclaim_known(100, || true).unwrap().collections;
-    // Nothing was forgotten, and nothing is removed that has a key.
-    assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0);
-    known
+        entry.collection().unwrap().unwrap()
+    });
+    let values = fixture.elements(id).into_iter().map(|(sub_key, value)| {
+        assert_eq!(sub_key, value);
+        String::from_utf8_lossy(&value).into_owned()
+    });
+    (id, values.collect())
 }
 
 #[test]
@@ -73,15 +61,15 @@ fn a_large_collection_that_is_removed_is_given_up() {
     for request in ["DEL a", "UNLINK b a", "EXPIRE a -1", "PEXPIREAT a 1", "RENAME b a", "COPY b a REPLACE"] {
         client.ask("SET b 1");
         fixture.plant_large("a", Type::Hash, 3);
-        assert_eq!(reclaimed(&fixture), 0);
+        assert_eq!(fixture.reclaimed(), 0);
         assert!(!client.ask(request).starts_with('-'), "{request}");
-        assert_eq!(reclaimed(&fixture), 1, "{request}");
+        assert_eq!(fixture.reclaimed(), 1, "{request}");
     }
     // All of them, at once: nothing is left to reclaim.
     fixture.plant_large("a", Type::Hash, 3);
     let id = fixture.plant_large("b", Type::List, 3);
     client.ask("FLUSHALL");
-    assert_eq!(reclaimed(&fixture), 0);
+    assert_eq!(fixture.reclaimed(), 0);
     assert!(fixture.change(|keys| keys.element(id, b"1").unwrap().is_none()));
 }
 
@@ -95,16 +83,16 @@ fn a_large_collection_moves_without_its_elements() {
     assert_eq!(client.ask("TYPE b"), "+zset\r\n");
     assert_eq!(client.ask("PEXPIRETIME b"), ":4102444800000\r\n");
     assert_eq!(large(&fixture, "b"), (id, (0..5).map(|number| number.to_string()).collect()));
-    assert_eq!(reclaimed(&fixture), 0);
+    assert_eq!(fixture.reclaimed(), 0);
     // On to another one, to where it came from, and over a large one.
     fixture.plant_large("c", Type::Hash, 2);
     for request in ["RENAMENX b a", "RENAME a c"] {
         client.ask(request);
     }
     assert_eq!(large(&fixture, "c").0, id);
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
     assert_eq!(client.ask("DEL c"), ":1\r\n");
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
 }
 
 #[test]
@@ -116,7 +104,7 @@ fn a_copy_of_a_large_collection_is_another_one() {
     fixture.plant_large("b", Type::Hash, 5);
     assert_eq!(client.ask("COPY a b"), ":0\r\n");
     assert_eq!(client.ask("COPY a b REPLACE"), ":1\r\n");
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
     assert_eq!(client.ask("PEXPIRETIME b"), ":4102444800000\r\n");
     let (copy, elements) = large(&fixture, "b");
     assert_ne!(copy, id);
@@ -127,23 +115,8 @@ fn a_copy_of_a_large_collection_is_another_one() {
     });
     assert_eq!(large(&fixture, "b").1, elements);
     client.ask("DEL a");
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
     assert_eq!(large(&fixture, "b").1, elements);
-}
-
-/// All keys that a scan returns; `between` is called after each step.
-fn scan(client: &mut TestClient<'_>, options: &str, mut between: impl FnMut(&mut TestClient<'_>)) -> Vec<Vec<u8>> {
-    let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
-    loop {
-        let reply = client.ask(format!("SCAN {cursor} {options}").trim_end()).into_bytes();
-        let answers = elements(&reply).unwrap();
-        cursor = String::from_utf8_lossy(text(answers[0])).into_owned();
-        found.extend(elements(answers[1]).unwrap().into_iter().map(|key| text(key).to_vec()));
-        if cursor == "0" {
-            return found;
-        }
-        between(client);
-    }
 }
 
 #[test]
@@ -159,16 +132,16 @@ fn a_scan_returns_each_key_that_stays_once() {
     let expected: BTreeSet<Vec<u8>> = names(0..2000).map(String::into_bytes).collect();
     for count in [1, 10, 333, 100_000] {
         let mut steps = 1;
-        let found = scan(&mut client, &format!("COUNT {count}"), |_| steps += 1);
+        let found = client.scan("SCAN", &format!("COUNT {count}"), |_| steps += 1);
         assert_eq!(found.len(), expected.len());
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected);
         // Some keys share a place.
         assert!((3900 / count..=4000 / count + 1).contains(&steps), "{steps} steps of {count}");
     }
-    assert_eq!(scan(&mut client, "MATCH {t}1?", |_| ()).len(), 10);
+    assert_eq!(client.scan("SCAN", "MATCH {t}1?", |_| ()).len(), 10);
     // Others come and go meanwhile.
     let mut number = 2000;
-    let found = scan(&mut client, "COUNT 50", |client| {
+    let found = client.scan("SCAN", "COUNT 50", |client| {
         client.ask(&format!("SET {number} 1"));
         client.ask(&format!("DEL {}", number - 3));
         client.ask(&format!("SET {{t}}{number} 1"));
@@ -197,8 +170,7 @@ fn what_a_group_has_written_is_found_before_it_is_committed() {
     }
     let reply = client.send_in(&mut group, &[b"EXEC"]);
     let answers = elements(&reply).unwrap();
-    let sorted =
-        |answer: &[u8]| elements(answer).unwrap().into_iter().map(|key| text(key).to_vec()).collect::<BTreeSet<_>>();
+    let sorted = |answer: &[u8]| texts(answer).into_iter().collect::<BTreeSet<_>>();
     let expected: BTreeSet<Vec<u8>> = ["b", "c", "d"].map(|name| name.as_bytes().to_vec()).into();
     assert_eq!(sorted(answers[3]), expected);
     assert_eq!(answers[4], b":3\r\n");
@@ -222,7 +194,7 @@ fn a_transaction_that_names_a_large_copy_is_whole() {
     assert_eq!(client.send_in(&mut group, &[b"EXEC"]), b"*4\r\n+OK\r\n:1\r\n:1\r\n+OK\r\n");
     group.commit(Waiting::Allowed).unwrap();
     assert_eq!(large(&fixture, "a").1.len(), 10);
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
 }
 
 #[test]

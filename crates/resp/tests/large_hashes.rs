@@ -6,65 +6,29 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
-use common::redis::{elements, text};
+use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_engine::Direction;
-use ecotone_resp::client::Client;
-use ecotone_resp::collections::by_hash;
-use ecotone_resp::collections::hash::MAX_FIELD_BYTES;
+use ecotone_resp::collections::by_hash::{self, MAX_NAME_BYTES};
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
-use ecotone_resp::execute::{Step, execute};
+use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
-use ecotone_resp::protocol::reply::{Reply, Version};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn words(reply: &[u8]) -> Vec<Vec<u8>> {
-    elements(reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect()
-}
-
 fn all(client: &mut TestClient<'_>, key: &str) -> Model {
-    let words = words(&client.send(&[b"HGETALL", key.as_bytes()]));
+    let words = texts(&client.send(&[b"HGETALL", key.as_bytes()]));
     let found: Model = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     assert_eq!(found.len() * 2, words.len(), "a field came twice");
     assert_eq!(client.ask(&format!("HLEN {key}")), format!(":{}\r\n", found.len()));
     found
 }
 
-/// Where the large hash under `key` lies; none: it is small.
-fn large(fixture: &Fixture, key: &str) -> Option<Large> {
-    fixture.change(|keys| {
-        let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
-        entry.tag.is_large.then(|| Large::decode(&entry).unwrap().0)
-    })
-}
-
 /// Makes `key` a large hash: `field0` to `field{n - 1}`, each with its number.
 fn make_large(fixture: &Fixture, client: &mut TestClient<'_>, key: &str, fields: usize) {
     let pairs: Vec<String> = (0..fields).map(|number| format!("field{number} {number}")).collect();
     assert_eq!(client.ask(&format!("HSET {key} {}", pairs.join(" "))), format!(":{fields}\r\n"));
-    assert!(large(fixture, key).is_some());
-}
-
-fn reclaimed(fixture: &Fixture) -> u64 {
-    let known = fixture.service.keyspace.reclaim_known(100, || true).unwrap().collections;
-    // Nothing was forgotten, and nothing is removed that has a key.
-    assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0);
-    known
-}
-
-fn elements_left(fixture: &Fixture, of: Large) -> usize {
-    let mut left = 0;
-    fixture.change(|keys| {
-        keys.visit_all_elements(of.id, Direction::Forward, |_, _| {
-            left += 1;
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    });
-    left
+    assert!(fixture.large(key).is_some());
 }
 
 #[test]
@@ -77,24 +41,24 @@ fn a_hash_grows_by_its_fields_and_stays_large_until_it_is_gone() {
         assert_eq!(client.ask(&format!("HSET a {field} {value}")), ":1\r\n");
         assert_eq!(client.ask(&format!("HSET a {field} {value}")), ":0\r\n");
         model.insert(field.into(), value.into());
-        assert_eq!(large(&fixture, "a").is_some(), model.len() > MOST_SMALL_ELEMENTS, "{number}");
+        assert_eq!(fixture.large("a").is_some(), model.len() > MOST_SMALL_ELEMENTS, "{number}");
         if number % 16 == 0 || number.abs_diff(MOST_SMALL_ELEMENTS) < 3 {
             assert_eq!(all(&mut client, "a"), model);
         }
     }
-    let before = large(&fixture, "a").unwrap();
+    let before = fixture.large("a").unwrap();
     for number in 0..2 * MOST_SMALL_ELEMENTS {
         assert_eq!(all(&mut client, "a"), model);
-        assert_eq!(large(&fixture, "a").unwrap().id, before.id);
+        assert_eq!(fixture.large("a").unwrap().id, before.id);
         let field = format!("field{number}");
         assert_eq!(client.ask(&format!("HDEL a {field} {field} x")), ":1\r\n");
         model.remove(field.as_bytes());
     }
     assert_eq!(client.ask("EXISTS a"), ":0\r\n");
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
     // A new one begins small.
     assert_eq!(client.ask("HSET a f 1"), ":1\r\n");
-    assert!(large(&fixture, "a").is_none());
+    assert!(fixture.large("a").is_none());
 }
 
 #[test]
@@ -107,11 +71,11 @@ fn a_hash_grows_by_its_bytes() {
         client.ask("HSET a f 1 g 2");
         client.ask("HDEL a g");
         assert_eq!(client.send(&[b"HSET", b"a", b"f", &value]), b":0\r\n");
-        assert_eq!(large(&fixture, "a").is_some(), grows, "{bytes}");
+        assert_eq!(fixture.large("a").is_some(), grows, "{bytes}");
         assert_eq!(all(&mut client, "a"), Model::from([(b"f".to_vec(), value)]));
         // It does not become small again.
         client.ask("HSET a f 1");
-        assert_eq!(large(&fixture, "a").is_some(), grows, "{bytes}");
+        assert_eq!(fixture.large("a").is_some(), grows, "{bytes}");
         assert_eq!(client.ask("HINCRBY a f 1"), ":2\r\n");
         client.ask("DEL a");
     }
@@ -136,8 +100,8 @@ fn many_fields_at_once_make_a_large_hash_at_once() {
 fn a_field_is_too_long_where_it_cannot_be_stored() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let (longest, longer) = (vec![b'f'; MAX_FIELD_BYTES], vec![b'f'; MAX_FIELD_BYTES + 1]);
-    let refusal = format!("-ERR the field has {} bytes, the most is {MAX_FIELD_BYTES}\r\n", longer.len());
+    let (longest, longer) = (vec![b'f'; MAX_NAME_BYTES], vec![b'f'; MAX_NAME_BYTES + 1]);
+    let refusal = format!("-ERR the field has {} bytes, the most is {MAX_NAME_BYTES}\r\n", longer.len());
     assert_eq!(client.send(&[b"HSET", b"a", b"x", b"1", &longer, b"1"]), refusal.as_bytes());
     assert_eq!(client.ask("EXISTS a"), ":0\r\n");
     assert_eq!(client.send(&[b"HSET", b"a", b"x", b"1", &longest, b"1"]), b":2\r\n");
@@ -159,11 +123,11 @@ fn a_large_hash_is_deleted_renamed_copied_and_expires() {
         client.ask("SET s 1");
         client.ask("DEL a");
         make_large(&fixture, &mut client, "a", 700);
-        let lay = large(&fixture, "a").unwrap();
+        let lay = fixture.large("a").unwrap();
         assert!(!client.ask(request).starts_with('-'), "{request}");
-        assert_eq!(elements_left(&fixture, lay), 700);
-        assert_eq!(reclaimed(&fixture), 1, "{request}");
-        assert_eq!(elements_left(&fixture, lay), 0, "{request}");
+        assert_eq!(fixture.elements(lay.id).len(), 700);
+        assert_eq!(fixture.reclaimed(), 1, "{request}");
+        assert_eq!(fixture.elements(lay.id).len(), 0, "{request}");
     }
     client.ask("DEL a");
     make_large(&fixture, &mut client, "a", 200);
@@ -171,7 +135,7 @@ fn a_large_hash_is_deleted_renamed_copied_and_expires() {
     let model = all(&mut client, "a");
     client.ask("RENAME a b");
     assert_eq!(client.ask("COPY b c"), ":1\r\n");
-    assert_ne!(large(&fixture, "b").unwrap().id, large(&fixture, "c").unwrap().id);
+    assert_ne!(fixture.large("b").unwrap().id, fixture.large("c").unwrap().id);
     // Each is changed for itself.
     for request in ["HSET b new 1", "HDEL b field1", "HINCRBY b field2 5", "HSET b field3 x", "HSETNX b more 1"] {
         client.ask(request);
@@ -181,7 +145,7 @@ fn a_large_hash_is_deleted_renamed_copied_and_expires() {
     for key in ["b", "c"] {
         assert_eq!(client.ask(&format!("PEXPIRETIME {key}")), ":4102444800000\r\n");
     }
-    assert_eq!(reclaimed(&fixture), 0);
+    assert_eq!(fixture.reclaimed(), 0);
     // What has expired is overwritten without a look, and found later.
     fixture.change(|keys| {
         let entry = keys.entry(b"c").unwrap().unwrap();
@@ -196,7 +160,7 @@ fn a_large_hash_is_deleted_renamed_copied_and_expires() {
 }
 
 fn elements_of(fixture: &Fixture, key: &str) -> usize {
-    elements_left(fixture, large(fixture, key).unwrap())
+    fixture.elements(fixture.large(key).unwrap().id).len()
 }
 
 #[test]
@@ -223,19 +187,9 @@ fn who_watches_a_hash_is_told_of_every_change() {
     }
 }
 
-/// All that a scan returns; `between` is called after each step.
-fn scan(client: &mut TestClient<'_>, options: &str, mut between: impl FnMut(&mut TestClient<'_>)) -> Vec<Vec<u8>> {
-    let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
-    loop {
-        let reply = client.ask(format!("HSCAN a {cursor} {options}").trim_end()).into_bytes();
-        let answers = elements(&reply).unwrap();
-        cursor = String::from_utf8_lossy(text(answers[0])).into_owned();
-        found.extend(words(answers[1]).into_iter().step_by(2));
-        if cursor == "0" {
-            return found;
-        }
-        between(client);
-    }
+/// The fields that a scan returns; `between` is called after each step but the last.
+fn scan(client: &mut TestClient<'_>, options: &str, between: impl FnMut(&mut TestClient<'_>)) -> Vec<Vec<u8>> {
+    client.scan("HSCAN a", options, between).into_iter().step_by(2).collect()
 }
 
 #[test]
@@ -271,19 +225,19 @@ fn all_fields_of_a_large_hash_are_drawn() {
     make_large(&fixture, &mut client, "a", 300);
     let fields: BTreeSet<Vec<u8>> = all(&mut client, "a").into_keys().collect();
     for (count, least) in [(1, 1), (10, 10), (100, 100), (101, 101), (299, 299), (300, 300), (5000, 300)] {
-        let drawn = words(&client.send(&[b"HRANDFIELD", b"a", count.to_string().as_bytes()]));
+        let drawn = texts(&client.send(&[b"HRANDFIELD", b"a", count.to_string().as_bytes()]));
         let unique: BTreeSet<Vec<u8>> = drawn.iter().cloned().collect();
         assert_eq!((drawn.len(), unique.len()), (least, least));
         assert!(unique.is_subset(&fields));
     }
-    assert_eq!(words(&client.send(&[b"HRANDFIELD", b"a", b"-1000"])).len(), 1000);
-    let drawn = words(&client.send(&[b"HRANDFIELD", b"a", b"-20", b"WITHVALUES"]));
+    assert_eq!(texts(&client.send(&[b"HRANDFIELD", b"a", b"-1000"])).len(), 1000);
+    let drawn = texts(&client.send(&[b"HRANDFIELD", b"a", b"-20", b"WITHVALUES"]));
     assert_eq!(drawn.len(), 40);
     assert!(drawn.chunks(2).all(|pair| pair[0] == [b"field", &pair[1][..]].concat()));
     // Nobody is left out for ever: the rarest waits behind a gap of about 1/300² of all hashes.
     let (mut seen, mut rounds) = (BTreeSet::new(), 0);
     while seen.len() < 290 {
-        seen.extend(words(&client.send(&[b"HRANDFIELD", b"a", b"-1000"])));
+        seen.extend(texts(&client.send(&[b"HRANDFIELD", b"a", b"-1000"])));
         rounds += 1;
         assert!(rounds < 1000, "only {} fields are drawn", seen.len());
     }
@@ -302,7 +256,7 @@ fn fields_of_one_hash_are_told_apart() {
     assert_eq!((found.len(), found.into_iter().collect::<BTreeSet<_>>().len()), (202, 202));
     let fields: Vec<String> = (0..200).map(|number| format!("field{number}")).collect();
     client.ask(&format!("HDEL a {}", fields.join(" ")));
-    let drawn: BTreeSet<Vec<u8>> = words(&client.send(&[b"HRANDFIELD", b"a", b"-100"])).into_iter().collect();
+    let drawn: BTreeSet<Vec<u8>> = texts(&client.send(&[b"HRANDFIELD", b"a", b"-100"])).into_iter().collect();
     assert_eq!(drawn, BTreeSet::from([one.into_bytes(), other.into_bytes()]));
 }
 
@@ -326,11 +280,12 @@ fn endless_draws_are_refused() {
     *fixture.service.limits.write() = limits.into();
     let mut client = fixture.client();
     client.ask("HSET a f 1");
-    let refusal = "-ERR the reply would take more than 10000 bytes (clients.max_output_bytes); ask for fewer fields\r\n";
+    let refusal =
+        "-ERR the reply would take more than 10000 bytes (clients.max_output_bytes); ask for fewer fields\r\n";
     assert_eq!(client.ask("HRANDFIELD a -9223372036854775807"), refusal);
     make_large(&fixture, &mut client, "b", 300);
     assert_eq!(client.ask("HRANDFIELD b -4611686018427387903 WITHVALUES"), refusal);
-    assert_eq!(words(&client.send(&[b"HRANDFIELD", b"b", b"-100"])).len(), 100);
+    assert_eq!(texts(&client.send(&[b"HRANDFIELD", b"b", b"-100"])).len(), 100);
 }
 
 #[test]
@@ -338,20 +293,16 @@ fn a_group_sees_what_it_has_written_and_a_failure_leaves_nothing() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     let mut group = Group::new(fixture.service.keyspace.clone());
-    let mut ask = |group: &mut Group, request: &str| {
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        String::from_utf8_lossy(&client.send_in(group, &arguments)).into_owned()
-    };
     let pairs: Vec<String> = (0..200).map(|number| format!("field{number} {number}")).collect();
-    assert_eq!(ask(&mut group, &format!("HSET a {}", pairs.join(" "))), ":200\r\n");
-    assert_eq!(ask(&mut group, "HSET a field7 x"), ":0\r\n");
-    assert_eq!(ask(&mut group, "HINCRBY a field7 1"), "-ERR hash value is not an integer\r\n");
-    assert_eq!(ask(&mut group, "HDEL a field8 field8 field9"), ":2\r\n");
-    assert_eq!(ask(&mut group, "HMGET a field7 field8"), "*2\r\n$1\r\nx\r\n$-1\r\n");
-    let long = "f".repeat(MAX_FIELD_BYTES + 1);
-    assert!(ask(&mut group, &format!("HSET a field7 y new 1 {long} 1")).starts_with("-ERR the field has"));
-    assert_eq!(ask(&mut group, "HMGET a field7 new"), "*2\r\n$1\r\nx\r\n$-1\r\n");
-    assert_eq!(ask(&mut group, "HLEN a"), ":198\r\n");
+    assert_eq!(client.ask_in(&mut group, &format!("HSET a {}", pairs.join(" "))), ":200\r\n");
+    assert_eq!(client.ask_in(&mut group, "HSET a field7 x"), ":0\r\n");
+    assert_eq!(client.ask_in(&mut group, "HINCRBY a field7 1"), "-ERR hash value is not an integer\r\n");
+    assert_eq!(client.ask_in(&mut group, "HDEL a field8 field8 field9"), ":2\r\n");
+    assert_eq!(client.ask_in(&mut group, "HMGET a field7 field8"), "*2\r\n$1\r\nx\r\n$-1\r\n");
+    let long = "f".repeat(MAX_NAME_BYTES + 1);
+    assert!(client.ask_in(&mut group, &format!("HSET a field7 y new 1 {long} 1")).starts_with("-ERR the field has"));
+    assert_eq!(client.ask_in(&mut group, "HMGET a field7 new"), "*2\r\n$1\r\nx\r\n$-1\r\n");
+    assert_eq!(client.ask_in(&mut group, "HLEN a"), ":198\r\n");
     group.commit(Waiting::Allowed).unwrap();
     drop(group);
     assert_eq!(all(&mut client, "a").len(), 198);
@@ -373,7 +324,7 @@ fn who_reads_fields_together_sees_no_half_of_a_change() {
         });
         let mut last = String::new();
         while last != CHANGES.to_string() {
-            let fields = words(&client.ask("HMGET a one other").into_bytes());
+            let fields = texts(&client.ask("HMGET a one other").into_bytes());
             assert_eq!(fields[0], fields[1]);
             let whole = all_now(&mut client);
             assert_eq!(whole[&b"one"[..]], whole[&b"other"[..]]);
@@ -383,7 +334,7 @@ fn who_reads_fields_together_sees_no_half_of_a_change() {
 }
 
 fn all_now(client: &mut TestClient<'_>) -> Model {
-    let words = words(&client.send(&[b"HGETALL", b"a"]));
+    let words = texts(&client.send(&[b"HGETALL", b"a"]));
     words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
@@ -412,19 +363,12 @@ fn what_takes_long_is_not_done_while_others_wait() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     make_large(&fixture, &mut client, "a", 3000);
-    let at_once = |request: &str| {
-        let info = fixture.service.clients.add("127.0.0.1:2".into(), "127.0.0.1:6379".into(), 100).unwrap();
-        let (mut asking, mut reply) = (Client::new(info, true), Reply::new(Version::Resp2));
-        let mut group = Group::new(fixture.service.keyspace.clone());
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        execute(&fixture.service, &mut asking, &mut group, &arguments, &mut reply, Waiting::Never)
-    };
     for request in ["HGETALL a", "HKEYS a", "HVALS a", "HSCAN a 0 COUNT 2000", "HRANDFIELD a 2000", "HRANDFIELD a -500"]
     {
-        assert_eq!(at_once(request), Step::MustWait, "{request}");
+        assert_eq!(client.step_at_once(request), Step::MustWait, "{request}");
     }
     for request in ["HLEN a", "HGET a field1", "HSET a field1 2", "HSCAN a 0", "HRANDFIELD a", "HRANDFIELD a 5"] {
-        assert!(matches!(at_once(request), Step::Done { .. }), "{request}");
+        assert!(matches!(client.step_at_once(request), Step::Done { .. }), "{request}");
     }
 }
 
@@ -433,17 +377,13 @@ fn what_takes_long_is_not_done_while_others_wait() {
 fn hashes_are_stored_as_these_bytes() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let stored = |key: &[u8]| {
-        let value = fixture.service.keyspace.store().get(key).unwrap().unwrap();
-        (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
-    };
     client.ask("HSET small f 1 field value gone x");
     client.ask("HDEL small gone");
-    assert_eq!(stored(b"k\x1C\x36\x3D\x9Csmall"), (1, b"\x01f\x011\x05field\x05value".to_vec()));
+    assert_eq!(fixture.stored(b"k\x1C\x36\x3D\x9Csmall"), (1, b"\x01f\x011\x05field\x05value".to_vec()));
     // A length from 128 on takes two bytes.
     client.send(&[b"HSET", b"small", b"f", &[b'v'; 200], b"field", b""]);
     let packed = [&b"\x01f\xC8\x01"[..], &[b'v'; 200], b"\x05field\x00"].concat();
-    assert_eq!(stored(b"k\x1C\x36\x3D\x9Csmall"), (1, packed));
+    assert_eq!(fixture.stored(b"k\x1C\x36\x3D\x9Csmall"), (1, packed));
 
     // The second large one: it has the number 2.
     client.send(&[b"HSET", b"first", b"f", &[b'v'; 5000]]);
@@ -451,11 +391,11 @@ fn hashes_are_stored_as_these_bytes() {
     client.ask("HDEL large gone");
     let collection = b"\x25\x47\0\0\0\0\0\0\0\x02";
     let key = (0x81, [&collection[..], b"\0\0\0\0\0\0\0\x02"].concat());
-    assert_eq!(stored(b"k\x25\x47\xFE\x2Clarge"), key);
+    assert_eq!(fixture.stored(b"k\x25\x47\xFE\x2Clarge"), key);
     // The upper half of XXH3-64 with seed 0, then the field.
-    let element = |sub_key: &[u8]| stored(&[b"e", &collection[..], sub_key].concat());
+    let element = |sub_key: &[u8]| fixture.stored(&[b"e", &collection[..], sub_key].concat());
     assert_eq!(element(b"\x33\xC1\x55\x90f"), (0, b"1".to_vec()));
     assert_eq!(element(b"\x20\xBE\x52\xB1field"), (0, b"value".to_vec()));
-    assert_eq!(stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
+    assert_eq!(fixture.stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
     assert_eq!(elements_of(&fixture, "large"), 2);
 }

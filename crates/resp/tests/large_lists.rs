@@ -6,58 +6,27 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 
-use common::redis::{elements, text};
+use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_engine::Direction;
-use ecotone_resp::client::Client;
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
-use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
-use ecotone_resp::protocol::reply::{Reply, Version};
+use ecotone_resp::execute::Step;
+use ecotone_resp::keyspace::{Tag, Type};
 
 type Model = VecDeque<Vec<u8>>;
 
 fn all(client: &mut TestClient<'_>, key: &str) -> Model {
     let reply = client.send(&[b"LRANGE", key.as_bytes(), b"0", b"-1"]);
-    let found: Model = elements(&reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect();
+    let found: Model = texts(&reply).into();
     assert_eq!(client.ask(&format!("LLEN {key}")), format!(":{}\r\n", found.len()));
     found
-}
-
-/// Where the large list under `key` lies; none: it is small.
-fn large(fixture: &Fixture, key: &str) -> Option<Large> {
-    fixture.change(|keys| {
-        let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
-        entry.tag.is_large.then(|| Large::decode(&entry).unwrap().0)
-    })
-}
-
-fn elements_left(fixture: &Fixture, of: Large) -> u64 {
-    let mut left = 0;
-    fixture.change(|keys| {
-        keys.visit_all_elements(of.id, Direction::Forward, |_, _| {
-            left += 1;
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    });
-    left
-}
-
-fn reclaimed(fixture: &Fixture) -> u64 {
-    let known = fixture.service.keyspace.reclaim_known(100, || true).unwrap().collections;
-    // Nothing was forgotten, and nothing is removed that has a key.
-    assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0);
-    known
 }
 
 /// Makes `key` a large list: 0 to `count` - 1.
 fn make_large(fixture: &Fixture, client: &mut TestClient<'_>, key: &str, count: usize) -> Large {
     let numbers: Vec<String> = (0..count).map(|number| number.to_string()).collect();
     assert_eq!(client.ask(&format!("RPUSH {key} {}", numbers.join(" "))), format!(":{count}\r\n"));
-    large(fixture, key).unwrap()
+    fixture.large(key).unwrap()
 }
 
 #[test]
@@ -67,19 +36,19 @@ fn a_list_grows_and_stays_large_until_it_is_gone() {
     for number in 1..=2 * MOST_SMALL_ELEMENTS {
         let end = if number % 3 == 0 { "LPUSH" } else { "RPUSH" };
         assert_eq!(client.ask(&format!("{end} a {number}")), format!(":{number}\r\n"));
-        assert_eq!(large(&fixture, "a").is_some(), number > MOST_SMALL_ELEMENTS, "{number}");
+        assert_eq!(fixture.large("a").is_some(), number > MOST_SMALL_ELEMENTS, "{number}");
     }
     while client.ask("LLEN a") != ":0\r\n" {
-        assert!(large(&fixture, "a").is_some());
+        assert!(fixture.large("a").is_some());
         client.ask("LPOP a");
         client.ask("RPOP a");
     }
     assert_eq!(client.ask("EXISTS a"), ":0\r\n");
-    assert_eq!(reclaimed(&fixture), 1);
+    assert_eq!(fixture.reclaimed(), 1);
     // One byte of length stands before the first element, two before a long one.
     for (bytes, grows) in [(MOST_SMALL_BYTES - 4, false), (MOST_SMALL_BYTES - 3, true)] {
         client.send(&[b"RPUSH", b"b", b"x", &vec![b'v'; bytes]]);
-        assert_eq!(large(&fixture, "b").is_some(), grows, "{bytes}");
+        assert_eq!(fixture.large("b").is_some(), grows, "{bytes}");
         client.ask("DEL b");
     }
 }
@@ -154,8 +123,8 @@ fn a_large_list_is_as_its_model() {
                 model.extend(more.into_iter().map(String::into_bytes));
             }
         }
-        assert_eq!(large(&fixture, "a").unwrap().id, lay.id);
-        assert_eq!(elements_left(&fixture, lay), model.len() as u64, "no entry is left behind");
+        assert_eq!(fixture.large("a").unwrap().id, lay.id);
+        assert_eq!(fixture.elements(lay.id).len(), model.len(), "no entry is left behind");
     }
 }
 
@@ -168,7 +137,7 @@ fn a_large_list_is_deleted_renamed_copied_and_expires() {
         client.ask("DEL a");
         let lay = make_large(&fixture, &mut client, "a", 700);
         assert!(!client.ask(request).starts_with('-'), "{request}");
-        assert_eq!((reclaimed(&fixture), elements_left(&fixture, lay)), (1, 0), "{request}");
+        assert_eq!((fixture.reclaimed(), fixture.elements(lay.id).len()), (1, 0), "{request}");
     }
     client.ask("DEL a");
     make_large(&fixture, &mut client, "a", 200);
@@ -183,7 +152,7 @@ fn a_large_list_is_deleted_renamed_copied_and_expires() {
     for key in ["b", "c"] {
         assert_eq!(client.ask(&format!("PEXPIRETIME {key}")), ":4102444800000\r\n");
     }
-    assert_eq!(reclaimed(&fixture), 0);
+    assert_eq!(fixture.reclaimed(), 0);
 }
 
 #[test]
@@ -191,18 +160,11 @@ fn what_takes_long_is_not_done_while_others_wait() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     make_large(&fixture, &mut client, "a", 5000);
-    let at_once = |request: &str| {
-        let info = fixture.service.clients.add("127.0.0.1:2".into(), "127.0.0.1:6379".into(), 100).unwrap();
-        let (mut asking, mut reply) = (Client::new(info, true), Reply::new(Version::Resp2));
-        let mut group = Group::new(fixture.service.keyspace.clone());
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        execute(&fixture.service, &mut asking, &mut group, &arguments, &mut reply, Waiting::Never)
-    };
     for request in ["LRANGE a 0 -1", "LTRIM a 2000 -1", "LPOP a 2000", "LREM a 0 x", "LINSERT a AFTER 2500 x"] {
-        assert_eq!(at_once(request), Step::MustWait, "{request}");
+        assert_eq!(client.step_at_once(request), Step::MustWait, "{request}");
     }
     for request in ["LLEN a", "LINDEX a 2500", "LSET a 2500 x", "LRANGE a 2000 2010", "LPOP a", "LINSERT a AFTER 5 x"] {
-        assert!(matches!(at_once(request), Step::Done { .. }), "{request}");
+        assert!(matches!(client.step_at_once(request), Step::Done { .. }), "{request}");
     }
 }
 
@@ -227,14 +189,7 @@ fn lists_are_stored_as_these_bytes() {
     Large { id: lay.id, elements: 129 }.encode(&mut payload);
     payload.extend_from_slice(b"\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x80\0\0\0\0\0\0\x80");
     assert_eq!(entry("large"), (Tag::large(Type::List), payload));
-    let mut stored = Vec::new();
-    fixture.change(|keys| {
-        keys.visit_all_elements(lay.id, Direction::Forward, |sub_key, element| {
-            stored.push((sub_key.to_vec(), element.to_vec()));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    });
+    let stored = fixture.elements(lay.id);
     assert_eq!(stored.len(), 129);
     assert_eq!(stored[0], (b"\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFF".to_vec(), b"first".to_vec()));
     assert_eq!(stored[1], (b"\x80\0\0\0\0\0\0\0".to_vec(), b"0".to_vec()));

@@ -6,18 +6,14 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::redis::{elements, text};
+use common::redis::texts;
 use common::{Fixture, TestClient};
 
 type Members = BTreeSet<Vec<u8>>;
 
-fn words(reply: &[u8]) -> Vec<Vec<u8>> {
-    elements(reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect()
-}
-
 /// The members that `request` returns, none of them twice.
 fn members(client: &mut TestClient<'_>, request: &str) -> Members {
-    let words = words(client.ask(request).as_bytes());
+    let words = texts(client.ask(request).as_bytes());
     let unique: Members = words.iter().cloned().collect();
     assert_eq!(unique.len(), words.len(), "{request}");
     unique
@@ -32,12 +28,6 @@ fn make(client: &mut TestClient<'_>, key: &str, numbers: std::ops::Range<u32>) {
     assert_eq!(client.ask(&format!("SADD {key} {}", names.join(" "))), format!(":{}\r\n", names.len()));
 }
 
-fn reclaimed(fixture: &Fixture) -> u64 {
-    let known = fixture.service.keyspace.reclaim_known(100, || true).unwrap().collections;
-    assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0);
-    known
-}
-
 #[test]
 fn a_large_set_is_renamed_copied_replaced_and_deleted() {
     let fixture = Fixture::new();
@@ -49,12 +39,12 @@ fn a_large_set_is_renamed_copied_replaced_and_deleted() {
     assert_eq!(client.ask("SADD b m2 new"), ":1\r\n");
     assert_eq!(client.ask("SCARD b"), ":299\r\n");
     assert_eq!(members(&mut client, "SMEMBERS c"), numbered(0..300));
-    assert_eq!(reclaimed(&fixture), 0);
+    assert_eq!(fixture.reclaimed(), 0);
     for request in ["SDIFFSTORE c c c", "SINTERSTORE b b b", "SPOP b 1000", "SUNIONSTORE d x", "DEL b"] {
         client.ask(request);
     }
     assert_eq!(client.ask("EXISTS b c d"), ":0\r\n");
-    assert_eq!(reclaimed(&fixture), 3);
+    assert_eq!(fixture.reclaimed(), 3);
 }
 
 #[test]
@@ -97,19 +87,12 @@ fn a_scan_returns_each_member_that_stays_once() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     make(&mut client, "a", 0..2000);
-    let (mut cursor, mut found, mut step) = ("0".to_owned(), Vec::new(), 0);
-    loop {
-        let reply = client.ask(&format!("SSCAN a {cursor} COUNT 30")).into_bytes();
-        let answers = elements(&reply).unwrap();
-        cursor = String::from_utf8_lossy(text(answers[0])).into_owned();
-        found.extend(words(answers[1]));
-        if cursor == "0" {
-            break;
-        }
+    let mut step = 0;
+    let found = client.scan("SSCAN a", "COUNT 30", |client| {
         client.ask(&format!("SREM a m{}", 1000 + step));
         client.ask(&format!("SADD a other{step}"));
         step += 1;
-    }
+    });
     let unique: Members = found.iter().cloned().collect();
     assert_eq!(unique.len(), found.len());
     assert!(unique.is_superset(&numbered(0..1000)));
@@ -120,20 +103,16 @@ fn a_scan_returns_each_member_that_stays_once() {
 fn sets_are_stored_as_these_bytes() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let stored = |key: &[u8]| {
-        let value = fixture.service.keyspace.store().get(key).unwrap().unwrap();
-        (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
-    };
     client.ask("SADD small f gone field");
     client.ask("SREM small gone");
-    assert_eq!(stored(b"k\x1C\x36\x3D\x9Csmall"), (3, b"\x01f\x05field".to_vec()));
+    assert_eq!(fixture.stored(b"k\x1C\x36\x3D\x9Csmall"), (3, b"\x01f\x05field".to_vec()));
     client.send(&[b"SADD", b"large", &[b'v'; 5000], b"f", b"field"]);
     client.send(&[b"SREM", b"large", &[b'v'; 5000]]);
     let collection = b"\x25\x47\0\0\0\0\0\0\0\x01";
     let key = (0x83, [&collection[..], b"\0\0\0\0\0\0\0\x02"].concat());
-    assert_eq!(stored(b"k\x25\x47\xFE\x2Clarge"), key);
-    let element = |sub_key: &[u8]| stored(&[b"e", &collection[..], sub_key].concat());
+    assert_eq!(fixture.stored(b"k\x25\x47\xFE\x2Clarge"), key);
+    let element = |sub_key: &[u8]| fixture.stored(&[b"e", &collection[..], sub_key].concat());
     assert_eq!(element(b"\x33\xC1\x55\x90f"), (0, Vec::new()));
     assert_eq!(element(b"\x20\xBE\x52\xB1field"), (0, Vec::new()));
-    assert_eq!(stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
+    assert_eq!(fixture.stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
 }

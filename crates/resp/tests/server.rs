@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::{Fixture, TestClient};
 use ecotone_resp::client::Then;
 use ecotone_resp::command::table;
+use ecotone_resp::keyspace::{Tag, Type};
 use ecotone_resp::service::Limits;
 
 /// Sections by name, each with its lines, in order.
@@ -35,13 +36,14 @@ fn names(sections: &[(String, BTreeMap<String, String>)]) -> String {
 fn info_shows_the_sections_that_are_asked_for_in_redis_order() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let by_default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
+    let by_default = "Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace";
+    let all = &by_default.replace("Errorstats", "Commandstats Errorstats Latencystats");
     for (request, expected) in [
         ("INFO", by_default),
         ("INFO default", by_default),
         ("INFO DEFAULT commandstats", &by_default.replace("Errorstats", "Commandstats Errorstats")),
-        ("INFO all", &by_default.replace("Errorstats", "Commandstats Errorstats")),
-        ("INFO everything server", &by_default.replace("Errorstats", "Commandstats Errorstats")),
+        ("INFO all", all),
+        ("INFO everything server", all),
         ("INFO keyspace SERVER server cPu", "Server CPU Keyspace"),
         ("INFO nothing", ""),
     ] {
@@ -73,6 +75,19 @@ fn info_tells_what_has_happened() {
     assert!(of("cmdstat_select").ends_with(",rejected_calls=0,failed_calls=1"));
     assert!(of("cmdstat_client|id").starts_with("calls=1,"));
     assert!(!sections["Commandstats"].contains_key("cmdstat_hello"));
+    assert!(sections["Modules"].is_empty());
+    let times: Vec<(&str, f64)> = sections["Latencystats"]["latency_percentiles_usec_get"]
+        .split(',')
+        .map(|time| time.split_once('=').unwrap())
+        .map(|(of, us)| (of, us.parse().unwrap()))
+        .collect();
+    assert_eq!(times.iter().map(|(of, _)| *of).collect::<Vec<_>>(), ["p50", "p99", "p99.9"]);
+    assert!(times[0].1 >= 1.0 && times.is_sorted_by(|one, other| one.1 <= other.1), "{times:?}");
+    assert!(!sections["Latencystats"].contains_key("latency_percentiles_usec_hello"));
+    for told in ["redis_git_sha1", "redis_git_dirty", "redis_build_id", "hz", "configured_hz"] {
+        assert!(sections["Server"].contains_key(told), "{told}");
+    }
+    assert!(!sections["Stats"].contains_key("expired_keys"), "nobody counts them");
     let resident: u64 = sections["Memory"]["used_memory_rss"].parse().unwrap();
     let peak: u64 = sections["Memory"]["used_memory_peak"].parse().unwrap();
     assert!(resident > 1 << 20 && peak >= resident);
@@ -82,6 +97,75 @@ fn info_tells_what_has_happened() {
     assert_eq!(sections["Stats"]["keyspace_hits"], "0");
     assert!(sections["Errorstats"].is_empty());
     assert!(!sections["Commandstats"].contains_key("cmdstat_get"));
+}
+
+#[test]
+fn info_and_config_agree_on_the_log() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for (setting, told) in [("yes", "aof_enabled:1\r\n"), ("no", "aof_enabled:0\r\n")] {
+        fixture.host.settings.lock().insert("appendonly".into(), setting.into());
+        assert!(client.ask("INFO persistence").contains(told), "{setting}");
+    }
+}
+
+/// `keys`, `expires` and `avg_ttl` of `INFO keyspace`.
+fn keyspace(client: &mut TestClient<'_>) -> [u64; 3] {
+    let sections = info(client, "INFO keyspace");
+    let Some(told) = sections[0].1.get("db0") else { return [0; 3] };
+    let numbers: Vec<u64> = told.split(',').map(|number| number.split_once('=').unwrap().1.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn info_counts_keys_and_not_what_large_collections_hold() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    assert_eq!(keyspace(&mut client), [0; 3]);
+    let set = |fixture: &Fixture, keys: std::ops::Range<u32>, expires_at_ms: Option<u64>, tag: &str| {
+        fixture.change(|of| {
+            for key in keys {
+                of.set(format!("{tag}{key}").as_bytes(), Tag::STRING, expires_at_ms, b"value").unwrap();
+            }
+        });
+    };
+    let now_ms = fixture.service.keyspace.clock().now_ms();
+    // Few are counted, whatever large collections hold.
+    fixture.plant_large("large", Type::Set, 50_000);
+    set(&fixture, 0..2000, None, "");
+    set(&fixture, 2000..3000, Some(now_ms + 1_000_000), "");
+    set(&fixture, 3000..3500, Some(1), "");
+    let [keys, expiring, average_ttl_ms] = keyspace(&mut client);
+    assert_eq!((keys, expiring), (3001, 1000));
+    assert!((900_000..=1_000_000).contains(&average_ttl_ms), "{average_ttl_ms}");
+    assert_eq!(client.ask("DBSIZE"), ":3001\r\n");
+    // Many are estimated: within what chance does to a sample of 4096.
+    set(&fixture, 3500..20_000, None, "");
+    set(&fixture, 20_000..40_000, Some(now_ms + 1_000_000), "");
+    let [keys, expiring, average_ttl_ms] = keyspace(&mut client);
+    assert!((35_000..45_000).contains(&keys), "{keys} instead of 39501");
+    assert!((18_000..24_000).contains(&expiring), "{expiring} instead of 21000");
+    assert!((900_000..=1_000_000).contains(&average_ttl_ms), "{average_ttl_ms}");
+    // The whole store is about three times that.
+    assert!(fixture.service.keyspace.store().properties().unwrap().keys_estimate > 80_000);
+}
+
+#[test]
+fn info_counts_keys_that_share_a_slot_as_well() {
+    for has_collection in [false, true] {
+        let fixture = Fixture::new();
+        let mut client = fixture.client();
+        if has_collection {
+            fixture.plant_large("large", Type::Set, 1000);
+        }
+        fixture.change(|keys| {
+            for key in 0..30_000 {
+                keys.set(format!("{{one tag}}{key}").as_bytes(), Tag::STRING, None, b"value").unwrap();
+            }
+        });
+        let [keys, ..] = keyspace(&mut client);
+        assert!((29_000..33_000).contains(&keys), "{keys} instead of 30000");
+    }
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::Fixture;
 use common::served::{Served, until};
 use common::wire::{Wire, request};
+use common::{Fixture, noise};
 use ecotone_engine::{Durability, SpaceLimits, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -146,14 +146,7 @@ fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
     let served = Served::with(Limits::default(), options, 1);
     let mut wire = Wire::to(served.address());
     assert_eq!(wire.ask("SET first 1"), "+OK\r\n");
-    // Nothing that compresses.
-    let mut state = 1_u64;
-    let value: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(256 * 1024)
-    .collect();
+    let value = noise(256 * 1024);
     let refused = (0..10_000).find_map(|number| {
         // A pipeline with reads between: each gets its own answer.
         let key = format!("key{number}");

@@ -54,10 +54,7 @@ fn no_string_is_longer_than_512_mib() {
     let mut client = fixture.client();
     // Never committed: the store need not take it.
     let mut group = Group::new(fixture.service.keyspace.clone());
-    let mut ask = |request: &str| {
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        String::from_utf8_lossy(&client.send_in(&mut group, &arguments)).into_owned()
-    };
+    let mut ask = |request: &str| client.ask_in(&mut group, request);
     let last = MAX_VALUE_BYTES - 1;
     assert_eq!(ask(&format!("SETRANGE a {last} x")), format!(":{MAX_VALUE_BYTES}\r\n"));
     assert_eq!(ask("APPEND a x"), "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n");

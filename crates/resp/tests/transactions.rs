@@ -5,6 +5,9 @@
 mod common;
 
 use common::{Fixture, TestClient};
+use ecotone_resp::execute::Step;
+use ecotone_resp::keyspace::{Group, Slot, Waiting};
+use ecotone_resp::service::Limits;
 
 #[test]
 fn a_transaction_is_carried_out_whole_or_not_at_all() {
@@ -38,6 +41,34 @@ fn a_transaction_is_carried_out_whole_or_not_at_all() {
 }
 
 #[test]
+fn exec_that_is_refused_ends_the_transaction_and_what_was_watched() {
+    let wrong_number = "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
+    let fixture = Fixture::new();
+    let mut one = fixture.client();
+    one.ask("MULTI");
+    one.ask("SET a 1");
+    assert_eq!(one.ask("EXEC x"), wrong_number);
+    assert_eq!(one.ask("GET a"), "$-1\r\n");
+    assert_eq!(one.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
+    // The same where there is none.
+    assert_eq!(one.ask("WATCH watched"), "+OK\r\n");
+    assert_eq!(one.ask("EXEC x y"), wrong_number);
+    one.ask("SET watched 1");
+    one.ask("MULTI");
+    assert_eq!(one.ask("EXEC"), "*0\r\n");
+    // Other commands with a wrong number of arguments leave it to EXEC.
+    one.ask("MULTI");
+    assert_eq!(one.ask("DISCARD x"), "-ERR wrong number of arguments for 'discard' command\r\n");
+    assert_eq!(one.ask("EXEC"), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    let limits = Limits { password: Some("secret".into()), ..Limits::default() };
+    fixture.service.set_limits(limits);
+    let unauthenticated = "-EXECABORT Transaction discarded because of: NOAUTH Authentication required.\r\n";
+    assert_eq!(fixture.client().ask("EXEC"), unauthenticated);
+    let counted = fixture.service.statistics.errors_by_word.lock().get("EXECABORT").copied();
+    assert_eq!(counted, Some(4));
+}
+
+#[test]
 fn a_watched_key_that_was_written_ends_the_transaction() {
     let fixture = Fixture::new();
     let (mut one, mut other) = (fixture.client(), fixture.client());
@@ -55,9 +86,70 @@ fn a_watched_key_that_was_written_ends_the_transaction() {
     other.ask("SET watched 2");
     one.ask("MULTI");
     assert_eq!(one.ask("EXEC"), "*0\r\n");
+    // UNWATCH is queued like another command, and comes too late for its own transaction.
+    one.ask("WATCH watched");
+    other.ask("SET watched 2");
+    one.ask("MULTI");
+    assert_eq!(one.ask("UNWATCH"), "+QUEUED\r\n");
+    assert_eq!(one.ask("EXEC"), "*-1\r\n");
+    one.ask("WATCH watched");
+    one.ask("MULTI");
+    one.ask("UNWATCH");
+    one.ask("SET watched 3");
+    assert_eq!(one.ask("EXEC"), "*2\r\n+OK\r\n+OK\r\n");
     // A client's own write counts as well.
     one.ask("WATCH watched");
     one.ask("SET watched 3");
+    one.ask("MULTI");
+    assert_eq!(one.ask("EXEC"), "*-1\r\n");
+}
+
+#[test]
+fn a_transaction_that_looks_at_all_keys_waits_for_whoever_writes_one() {
+    let fixture = Fixture::new();
+    let mut one = fixture.client();
+    for command in ["KEYS *", "SCAN 0", "DBSIZE", "RANDOMKEY"] {
+        let mut writer = Group::new(fixture.service.keyspace.clone());
+        assert!(writer.hold(&[Slot::of(b"written")], Waiting::Never));
+        one.ask("MULTI");
+        one.ask(command);
+        // In a group that has a latch already: it does not wait, and says so.
+        let mut group = Group::new(fixture.service.keyspace.clone());
+        assert!(group.hold(&[Slot::of(b"other")], Waiting::Never));
+        assert_eq!(one.try_in(&mut group, &[b"EXEC"]), Err(Step::Latched), "{command}");
+        drop(writer);
+        assert!(one.try_in(&mut group, &[b"EXEC"]).is_ok_and(|reply| reply.starts_with(b"*1\r\n")), "{command}");
+    }
+}
+
+#[test]
+fn to_remove_all_keys_concerns_who_watches_one_that_is_there() {
+    let fixture = Fixture::new();
+    let (mut one, mut other) = (fixture.client(), fixture.client());
+    // Before, between and after: what is done, and whether the transaction of who watches is carried out.
+    for flush in ["FLUSHALL", "FLUSHDB"] {
+        for (before, then, expected) in [
+            ("PING", "PING", "*1\r\n+PONG\r\n"),
+            ("SET more 1", "PING", "*1\r\n+PONG\r\n"),
+            ("SET watched 1", "PING", "*-1\r\n"),
+            ("SET watched 1", "SET watched 1", "*-1\r\n"),
+            ("PING", "SET watched 1", "*-1\r\n"),
+            ("HSET watched a 1", "HSET watched a 1", "*-1\r\n"),
+        ] {
+            other.ask("FLUSHALL");
+            other.ask(before);
+            one.ask("WATCH nothing watched");
+            other.ask(flush);
+            other.ask(then);
+            one.ask("MULTI");
+            one.ask("PING");
+            assert_eq!(one.ask("EXEC"), expected, "{before}, {flush}, {then}");
+        }
+    }
+    // Its own counts like another's.
+    one.ask("SET watched 1");
+    one.ask("WATCH watched");
+    one.ask("FLUSHALL");
     one.ask("MULTI");
     assert_eq!(one.ask("EXEC"), "*-1\r\n");
 }

@@ -71,6 +71,9 @@ IOStatus NewRemoteSequentialFile(const std::shared_ptr<FileHooks>& hooks, const 
                                  uint64_t len, std::unique_ptr<FSSequentialFile>* result);
 std::unique_ptr<FSDirectory> NewRemoteDirectory();
 
+// A local file that is read by calls; see local_file.cc.
+IOStatus NewLocalRandomAccessFile(const std::string& path, std::unique_ptr<FSRandomAccessFile>* result);
+
 // Local files whose changes the tap sees. `len` is where writing goes on; a file that is `reused` holds more behind that.
 std::unique_ptr<FSWritableFile> NewTappedFile(const std::shared_ptr<FileHooks>& hooks, const std::string& path,
                                               std::unique_ptr<FSWritableFile>&& file, uint64_t len, bool reused);

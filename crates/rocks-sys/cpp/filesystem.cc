@@ -1,7 +1,7 @@
 // The file system under RocksDB: the operating system's, with a tap on writes, moved names, and files that are elsewhere.
 //
 // Every operation goes the same way: is it elsewhere? where does the name lead? do it; tell the tap. Where a hook is absent
-// its step is gone, and without a tap the files RocksDB gets are the operating system's own.
+// its step is gone, and without a tap the files RocksDB writes are the operating system's own.
 
 #include "file_hooks.h"
 #include "mapped_log.h"
@@ -43,7 +43,11 @@ class HookedFileSystem : public FileSystemWrapper {
       if (remote) {
         return NewRemoteRandomAccessFile(hooks_, path, file, len, result);
       }
-      return AtLocal(path, [&](auto& local) { return target_->NewRandomAccessFile(local, options, result, dbg); });
+      return AtLocal(path, [&](auto& local) {
+        return options.use_direct_reads || options.use_mmap_reads
+                   ? target_->NewRandomAccessFile(local, options, result, dbg)
+                   : NewLocalRandomAccessFile(local, result);
+      });
     });
   }
 

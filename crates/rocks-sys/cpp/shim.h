@@ -99,6 +99,10 @@ typedef struct {
 // Takes `hooks` (and drops its state when it fails). `env` gets a rocksdb_env_t.
 ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecotone_buffer* out);
 
+// Whether this thread gets of local files (local_file.cc) what the kernel has in memory, and Busy of the rest. The answer is what was so
+// before.
+bool ecotone_waits_never(bool waits_never);
+
 // ---- mapped files ----
 
 // A file that is appended to through a window in memory (mapped_file.h). One caller at a time.

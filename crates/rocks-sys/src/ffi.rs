@@ -140,6 +140,7 @@ unsafe extern "C" {
     pub fn ecotone_buffer_free(buffer: Buffer);
     pub fn ecotone_reply_append(reply: *mut Reply, data: *const u8, len: usize) -> bool;
     pub fn ecotone_env_new(hooks: *const FileHooks, env: *mut *mut c_void, out: *mut Buffer) -> Code;
+    pub fn ecotone_waits_never(waits_never: bool) -> bool;
     pub fn ecotone_mapped_file_new(fd: i32, len: u64, limit: u64, touches_ahead: bool) -> *mut MappedFile;
     pub fn ecotone_mapped_file_append(file: *mut MappedFile, parts: *const Bytes, count: usize) -> i32;
     pub fn ecotone_mapped_file_take_back(file: *mut MappedFile, len: u64);

@@ -3,6 +3,7 @@
 //! Each module pairs one idea of the C++ shim in `cpp/` with a safe Rust face:
 //!
 //! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
+//! - [`local_file`]: reads of its local files that do not wait for the device.
 //! - [`mapped_file`]: a file that is appended to through a window of it in memory. [`mapped_reads`]: one that is read so.
 //! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
 //! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
@@ -20,7 +21,7 @@
 //! - No panic of a hook reaches C++ and no C++ exception reaches Rust or RocksDB. Both end as an error of the one
 //!   operation they happened in, and are counted ([`contained_failures`]).
 //! - RocksDB's private structs that the shim mirrors belong to one exact version; [`version::self_test`] refuses others.
-//! - A hook that is absent costs nothing: without a tap, files are RocksDB's own.
+//! - A hook that is absent costs nothing: without a tap, files that are written are RocksDB's own.
 //!
 //! # Under the sanitizers
 //!
@@ -40,6 +41,8 @@ mod error;
 #[allow(unsafe_code)] // declares the shim's C functions
 mod ffi;
 pub mod filesystem;
+#[allow(unsafe_code)] // sets a variable of the shim's
+pub mod local_file;
 #[allow(unsafe_code)] // hands a file and borrowed bytes to C++
 pub mod mapped_file;
 #[allow(unsafe_code)] // hands a descriptor and memory to C++

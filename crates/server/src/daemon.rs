@@ -13,8 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{
-    CompactionFinished, Counters, LocalSlots, MemoryLimit, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
-    StoreOptions,
+    CompactionFinished, Counters, LocalSlots, OpenMode, StallChanged, StallCondition, Store, StoreEvents,
 };
 use ecotone_offload::{Federation, FederationStatistics, Limits, Options};
 use ecotone_policy::duty::DutyObserver;
@@ -35,6 +34,7 @@ use crate::host_memory::host_memory_bytes;
 use crate::http::HttpServer;
 use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
+use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
 use crate::options::ServeOptions;
 use crate::requests::Requests;
@@ -164,7 +164,7 @@ impl Daemon {
         options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
         if options.clients.is_some() {
-            suit_clients(&mut options.store);
+            suit_clients(&mut options.store, options.fits_memtables, host_memory_bytes());
         }
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
@@ -296,7 +296,7 @@ impl Daemon {
     pub fn begin_requests(&self) -> Option<Requests> {
         let service = Arc::clone(self.service()?);
         let before = Requests::of(&service);
-        self.begin_workload(move || Requests::of(&service).progress());
+        self.begin_workload(move || Requests::of(&service).since(&before).progress());
         Some(before)
     }
 
@@ -361,25 +361,6 @@ impl Daemon {
             // Somebody still reads; the last one closes it.
             Some(Err(_)) | None => Ok(()),
         }
-    }
-}
-
-/// The share of the memory that block cache and memtables of a server with clients take unless told otherwise: the kernel's cache, the
-/// clients and others on the machine need the rest.
-const MEMORY_SHARE: u64 = 8;
-
-/// What they take at least then.
-const LEAST_MEMORY_BYTES: u64 = 64 << 20;
-
-/// What is different in a store that clients use: keys expire, and lookups must not wait for the device more often than memory demands.
-fn suit_clients(store: &mut StoreOptions) {
-    store.reclaim_expired = true;
-    if store.memory.is_none()
-        && let Some(memory_bytes) = host_memory_bytes()
-    {
-        // Memtables must fit, with a cache beside them.
-        let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
-        store.memory = Some(MemoryLimit::new((memory_bytes / MEMORY_SHARE).max(least)));
     }
 }
 

@@ -12,9 +12,10 @@ use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
 
 use crate::host_load::HostLoad;
+use crate::open_files::OpenFiles;
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
-use crate::seen::{Seen, never_less};
+use crate::seen::Seen;
 
 /// Takes records as they come. Called from several threads; must not block for long.
 pub type RecordSink = Arc<dyn Fn(Record) + Send + Sync>;
@@ -168,6 +169,11 @@ impl Watch {
         self.began.lock().map(|began| began.elapsed().as_secs_f64())
     }
 
+    /// Whether the workload had begun by then.
+    fn had_begun(&self, by: Instant) -> bool {
+        self.began.lock().is_some_and(|began| began <= by)
+    }
+
     fn emit(&self, record: impl FnOnce(f64) -> Record) {
         if let (Some(sink), Some(at_s)) = (&self.sink, self.seconds()) {
             sink(record(at_s));
@@ -225,6 +231,7 @@ pub(crate) struct Monitor {
     pub(crate) cores: f64,
     pub(crate) is_emulated: bool,
     host: HostLoad,
+    open_files: OpenFiles,
     last: Option<Last>,
 }
 
@@ -234,7 +241,7 @@ struct Last {
     input_bytes: u64,
     user_bytes: u64,
     progress: Progress,
-    commands: u64,
+    operations: u64,
 }
 
 /// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate: of what has left the memtables.
@@ -273,6 +280,7 @@ impl Monitor {
             cores: f64::from(options.cores),
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
+            open_files: OpenFiles::default(),
             last: None,
         }
     }
@@ -293,7 +301,8 @@ impl Monitor {
         };
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
-        let commands = self.watch.commands.get().map_or(0, |source| source());
+        // Clients' requests are among their commands: where they are the workload, its progress counts them a second time.
+        let operations_so_far = self.watch.commands.get().map_or(progress.ops, |source| source());
         let idle_host_cores = self.host.idle_cores();
         let models = self.federation.models();
         let predicted_before = (models.rate.samples > 0).then_some(models.rate.predicted.0);
@@ -306,7 +315,7 @@ impl Monitor {
         let room = self.store.room_at_once();
         let user_bytes = counters.user_bytes();
         // Clients may have been quicker than the first look.
-        let (mut operations, mut written) = (progress.ops + commands, user_bytes);
+        let (mut operations, mut written) = (operations_so_far, user_bytes);
         if let Some(last) = &self.last {
             seconds = at.duration_since(last.at).as_secs_f64().max(1e-3);
             busy_cores = (reading.busy_core_seconds - last.reading.busy_core_seconds).max(0.0) / seconds;
@@ -319,7 +328,7 @@ impl Monitor {
                 writes: progress.writes.saturating_sub(last.progress.writes),
             };
             written = user_bytes.saturating_sub(last.user_bytes);
-            operations = done.ops + commands.saturating_sub(last.commands);
+            operations = operations_so_far.saturating_sub(last.operations);
         }
         let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
         {
@@ -363,7 +372,9 @@ impl Monitor {
             load.joules_total = reading.total_joules;
         }
         self.federation.load_measured();
-        self.watch.emit(|at_s| {
+        // A second that began before the workload holds what came before it, such as the load of its keys.
+        let is_of_workload = self.last.as_ref().is_some_and(|last| self.watch.had_begun(last.at));
+        let sample = |at_s| {
             Record::Sample(Sample {
                 at_s,
                 ops: done.ops,
@@ -381,7 +392,14 @@ impl Monitor {
                 running_worker_jobs: self.federation.statistics().running_worker_jobs as u64,
                 pending_compaction_bytes: properties.pending_compaction_bytes,
             })
-        });
+        };
+        let told = if is_of_workload {
+            self.watch.emit(sample);
+            progress
+        } else {
+            // What the workload did in it belongs to its first whole second.
+            Progress::default()
+        };
         self.watch.note_l0(properties.l0_tables);
         let input_bytes = counters.bytes_written;
         let seen = Seen {
@@ -389,15 +407,16 @@ impl Monitor {
             values,
             room,
             write_failure: self.store.write_failure(),
-            reading: never_less(reading.clone(), before.map(|before| &before.reading)),
+            reading: reading.clone(),
             watts: self.watch.watts(),
             free_cores,
+            open_files: self.open_files.count(at),
             federation: self.federation.statistics(),
             models,
             properties,
             counters,
         };
         *self.watch.seen.lock() = Some(Arc::new(seen));
-        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress, commands });
+        self.last = Some(Last { at, reading, input_bytes, user_bytes, progress: told, operations: operations_so_far });
     }
 }

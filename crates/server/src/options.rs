@@ -71,6 +71,8 @@ pub struct ServeOptions {
     pub max_subcompactions: Option<u32>,
     /// The store; its `max_subcompactions` is replaced by the one above or the policy's.
     pub store: StoreOptions,
+    /// Whether nobody has said how large its memtables and its first level are: a store that clients use has them by its memory then.
+    pub fits_memtables: bool,
     /// Clients; `None`: the store is used by this process alone.
     pub clients: Option<ClientOptions>,
     /// Metrics and health checks by HTTP; `None`: none.

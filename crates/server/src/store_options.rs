@@ -95,7 +95,26 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         },
         get: |options| options.memory.as_ref().map_or_else(|| "auto".into(), |memory| memory.limit_bytes().to_string()),
     },
-    whole!(memtable_bytes, "bytes", 64 * KIB, 16 * GIB, "Size of a memtable before it is flushed."),
+    StoreOption {
+        name: "row_cache_bytes",
+        about: "Short values, and places of long ones, that are kept in memory by their keys; 0 is none. `auto`: where clients are served a quarter \
+                of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 0, most: PIB, word: Some("auto") },
+        set: |options, value| {
+            options.row_cache_bytes = number_or(value, "auto")?;
+            Ok(())
+        },
+        get: |options| options.row_cache_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
+    },
+    whole!(
+        memtable_bytes,
+        "bytes",
+        64 * KIB,
+        16 * GIB,
+        "Size of a memtable before it is flushed. Where clients are served, and neither this nor `level_base_bytes` is given, a sixteenth of the \
+         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` four times as much."
+    ),
     whole!(
         memtable_count,
         "memtables",

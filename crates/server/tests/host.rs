@@ -119,6 +119,8 @@ fn what_was_changed_is_written_into_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), Some("# Ours.\n[clients]\nmax_clients = 5 # few\n"));
     server.set(&[("maxclients", "6")]).unwrap();
+    let file = folder.path().join("ecotone.toml").display().to_string();
+    assert_eq!(server.host().info("server")[0].lines, [("config_file".to_owned(), file)]);
     server.host().rewrite().unwrap();
     let text = std::fs::read_to_string(folder.path().join("ecotone.toml")).unwrap();
     assert_eq!(text, "# Ours.\n[clients]\nmax_clients = 6 # few\n");
@@ -137,9 +139,10 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
     store.flush(true).unwrap();
     let sections = server.host().info("everything");
     let names: Vec<&str> = sections.iter().map(|section| section.name).collect();
-    assert_eq!(names, ["Store", "Federation", "Energy"]);
+    assert_eq!(names, ["Server", "Store", "Federation", "Energy"]);
     let lines: BTreeMap<String, String> = sections.into_iter().flat_map(|section| section.lines).collect();
     let number = |name: &str| lines[name].parse::<f64>().unwrap_or_else(|_| panic!("{name}: {}", lines[name]));
+    assert_eq!(lines["config_file"], "", "there is none");
     assert_eq!(lines["level0"].split(',').next(), Some("tables=1"));
     assert_eq!((lines["writers"].as_str(), number("flushes_total")), ("run", 1.0));
     assert!(number("space_free_bytes") > 0.0);

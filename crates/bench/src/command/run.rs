@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::cores::CoreLimit;
@@ -62,7 +63,7 @@ pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress
     let samples = samples.finish(&outcome, &written);
     progress(&BenchProgress::SettlingAfter);
     let settling = Instant::now();
-    let settled = target.settle(Duration::from_secs_f64(options.settle_seconds))?;
+    let settled = target.settle(Duration::from_secs_f64(options.settle_seconds), &AtomicBool::new(false))?;
     let end = End {
         usage: ProcessUsage::now(),
         relocation: target.relocation()?,

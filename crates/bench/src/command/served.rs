@@ -5,6 +5,7 @@
 //! figure that it does not tell is null, with the reason.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::run::{PROGRESS_INTERVAL, Reasons, war};
@@ -32,7 +33,7 @@ pub(super) fn run_served(
             ));
         }
         // Apart from the measured part, so that the server can be asked in between.
-        Driver::fill(Arc::clone(&target) as Arc<dyn Target>, options.workload.clone(), None)?;
+        Driver::fill(Arc::clone(&target) as Arc<dyn Target>, options.workload.clone(), None, Arc::default())?;
     }
     let workload =
         WorkloadOptions { preload: Preload::Existing, updates_before_percent: None, ..options.workload.clone() };
@@ -52,7 +53,7 @@ pub(super) fn run_served(
     let at_end = target.info()?;
     progress(&BenchProgress::SettlingAfter);
     let settling = Instant::now();
-    let settled = target.settle(Duration::from_secs_f64(options.settle_seconds))?;
+    let settled = target.settle(Duration::from_secs_f64(options.settle_seconds), &AtomicBool::new(false))?;
     let end = End { before, at_end, after: target.info()?, settled, settling: settling.elapsed(), summary };
     Ok(report(options, server, &outcome, end))
 }

@@ -33,7 +33,7 @@ pub(super) struct Conductor {
     options: WorkloadOptions,
     observer: Option<Arc<dyn DutyObserver>>,
     counters: Vec<ThreadCounters>,
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     phase: AtomicU8,
     loaded: AtomicU64,
     begin: OnceLock<Instant>,
@@ -53,13 +53,14 @@ impl Conductor {
         target: Arc<dyn Target>,
         options: WorkloadOptions,
         observer: Option<Arc<dyn DutyObserver>>,
+        stop: Arc<AtomicBool>,
     ) -> Self {
         let threads = options.workload.driver_threads(options.threads);
         Self {
             target,
             observer,
             counters: (0..threads).map(|_| ThreadCounters::default()).collect(),
-            stop: AtomicBool::new(false),
+            stop,
             phase: AtomicU8::new(0),
             loaded: AtomicU64::new(0),
             begin: OnceLock::new(),
@@ -136,8 +137,8 @@ impl Conductor {
             self.before(values, Self::update_share)?;
         }
         self.enter(Phase::Settling);
-        let settled = self.stopped() || self.target.settle(SETTLE_LIMIT)?;
-        if !settled {
+        let settled = !self.stopped() && self.target.settle(SETTLE_LIMIT, &self.stop)?;
+        if !settled && !self.stopped() {
             tracing::warn!(
                 "the store still compacts its load after {} s; the numbers include some of that work",
                 SETTLE_LIMIT.as_secs()

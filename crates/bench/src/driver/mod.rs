@@ -25,6 +25,7 @@ pub use counters::OperationCounts;
 pub use outcome::{LatencySummary, LiveData, Outcome};
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -87,7 +88,7 @@ impl Driver {
         observer: Option<Arc<dyn DutyObserver>>,
     ) -> Result<Running> {
         options.validate()?;
-        let conductor = Arc::new(Conductor::new(target, options, observer));
+        let conductor = Arc::new(Conductor::new(target, options, observer, Arc::default()));
         // Never sends: that it is dropped, also by a panic, says that the run has ended.
         let (alive, ended) = channel();
         let thread = std::thread::Builder::new()
@@ -105,7 +106,8 @@ impl Driver {
 
     /// Fills the store with the keys and values that the workload expects, lets it settle, and returns when that is done: a
     /// later run with [`Preload::Existing`](crate::workload::Preload::Existing) then finds every key. Returns whether the
-    /// store settled within the driver's limit. Of a workload that starts from an empty store nothing is loaded.
+    /// store settled within the driver's limit. Of a workload that starts from an empty store nothing is loaded. Once `stop` is set it
+    /// returns soon, with whatever was loaded by then.
     ///
     /// # Errors
     ///
@@ -114,12 +116,13 @@ impl Driver {
         target: Arc<dyn Target>,
         options: WorkloadOptions,
         observer: Option<Arc<dyn DutyObserver>>,
+        stop: Arc<AtomicBool>,
     ) -> Result<bool> {
         options.validate()?;
         if !options.preloads() {
             return Ok(true);
         }
-        Conductor::new(target, options, observer).fill()
+        Conductor::new(target, options, observer, stop).fill()
     }
 }
 

@@ -68,7 +68,7 @@ impl Target for Memory {
         Ok(())
     }
 
-    fn settle(&self, _limit: Duration) -> Result<bool> {
+    fn settle(&self, _limit: Duration, _stop: &AtomicBool) -> Result<bool> {
         self.settles.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
@@ -157,6 +157,24 @@ fn updates_before_the_measured_part_are_made_and_not_measured() {
         assert_eq!(outcome.live.unwrap().keys, 500, "{workload}");
         assert_eq!(target.settles.load(Ordering::Relaxed), 1);
     }
+}
+
+#[test]
+fn a_load_that_is_told_to_stop_ends_soon_and_nothing_settles() {
+    let target = Arc::new(Memory::default());
+    let endless = WorkloadOptions { keys: u64::from(u32::MAX), ..options(Workload::ReadRandom) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let filling = std::thread::spawn({
+        let (target, stop) = (Arc::clone(&target), Arc::clone(&stop));
+        move || Driver::fill(target, endless, None, stop)
+    });
+    while target.puts.load(Ordering::Relaxed) == 0 {
+        assert!(!filling.is_finished(), "it does not load");
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(!filling.join().unwrap().unwrap());
+    assert_eq!(target.settles.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -319,7 +337,7 @@ impl Target for Slow<'_> {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-    fn settle(&self, _: Duration) -> Result<bool> {
+    fn settle(&self, _: Duration, _: &AtomicBool) -> Result<bool> {
         Ok(true)
     }
     fn stall_time(&self) -> Result<Duration> {
@@ -439,7 +457,7 @@ impl Target for Nothing {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
-    fn settle(&self, _: Duration) -> Result<bool> {
+    fn settle(&self, _: Duration, _: &AtomicBool) -> Result<bool> {
         Ok(true)
     }
     fn stall_time(&self) -> Result<Duration> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::driver::{Driver, Outcome, Running};
-use crate::record::{Final, Latency};
+use crate::record::{Final, Latency, Sample};
 use crate::target::Target;
 use crate::target::resp::{RespTarget, ServerAddress, ServerOptions};
 use crate::workload::{OperationKind, Preload, WorkloadOptions};
@@ -23,6 +23,23 @@ pub(super) struct Clients {
     filling: Option<JoinHandle<Result<bool>>>,
     running: Option<Running>,
     outcome: Option<Outcome>,
+    twice: Twice,
+}
+
+/// Operations that a server counts twice: a read-modify-write is two requests, of which it cannot know that they are one operation.
+#[derive(Debug, Default)]
+struct Twice {
+    taken_off: u64,
+}
+
+impl Twice {
+    /// Leaves in `requests` of a second the operations they belong to, where there were `so_far` read-modify-writes since the begin. Those
+    /// that the server has not counted yet are left to its next seconds.
+    fn operations(&mut self, requests: u64, so_far: u64) -> u64 {
+        let twice = so_far.saturating_sub(self.taken_off).min(requests);
+        self.taken_off += twice;
+        requests - twice
+    }
 }
 
 impl Clients {
@@ -30,7 +47,7 @@ impl Clients {
     pub(super) fn connect(address: &str, pipeline: u32, workload: WorkloadOptions) -> Result<Self> {
         let server = ServerOptions { pipeline, ..ServerOptions::new(ServerAddress::Tcp(address.to_owned())) };
         let target = Arc::new(RespTarget::open(&server)?);
-        Ok(Self { target, workload, filling: None, running: None, outcome: None })
+        Ok(Self { target, workload, filling: None, running: None, outcome: None, twice: Twice::default() })
     }
 
     /// Begins to load the store, where the workload needs it.
@@ -39,7 +56,7 @@ impl Clients {
         // Ends with its server, should the lab end before it.
         let thread = std::thread::Builder::new()
             .name("lab-load".into())
-            .spawn(move || Driver::fill(target, workload, None))
+            .spawn(move || Driver::fill(target, workload, None, Arc::default()))
             .map_err(|error| Error::options(format!("cannot start a thread: {error}")))?;
         self.filling = Some(thread);
         Ok(())
@@ -75,6 +92,16 @@ impl Clients {
         }
     }
 
+    /// A second of the server, with operations of its clients for the requests it counted.
+    pub(super) fn complete_second(&mut self, sample: Sample) -> Sample {
+        let counts = match (&self.running, &self.outcome) {
+            (Some(running), _) => running.snapshot().counts,
+            (None, Some(outcome)) => outcome.counts,
+            (None, None) => return sample,
+        };
+        Sample { ops: self.twice.operations(sample.ops, counts.of(OperationKind::ReadModifyWrite)), ..sample }
+    }
+
     /// The sums of the server with what only its clients know. Also a warning, should their counts disagree.
     pub(super) fn complete(&self, sums: Final) -> (Final, Option<String>) {
         let Some(outcome) = &self.outcome else {
@@ -103,5 +130,21 @@ impl Clients {
             ..sums
         };
         (sums, warning)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_count_operations_as_the_sums_do() {
+        let mut twice = Twice::default();
+        // 10 reads and 10 read-modify-writes, of which the server has counted 25 requests of 30.
+        assert_eq!(twice.operations(25, 10), 15);
+        assert_eq!(twice.operations(5, 10), 5);
+        // The clients are ahead of the server's count by more than it has: what is left over is taken off the next second.
+        assert_eq!((twice.operations(4, 20), twice.operations(16, 20)), (0, 10));
+        assert_eq!(twice.operations(7, 20), 7);
     }
 }

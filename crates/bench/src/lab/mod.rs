@@ -86,7 +86,7 @@ pub fn run_lab_on(
     let mut emulated = options.profile.scaled_to(host.cores * share, demand)?;
     emulated.host_share *= share;
     let interruption = Interruption::listen();
-    let place = Place::make(options, host.cores)?;
+    let place = Place::make(options, host.cores * emulated.host_share)?;
 
     let mut lab = Lab { options, emulation, emulated, interruption, place, progress, warnings: Vec::new(), index: 0 };
     let measured_first = matches!(options.rate, Some(OfferedRate::ShareOfLocal(_)));

@@ -23,7 +23,7 @@ const REPORT_FILE: &str = "lab.json";
 const MEMORY: &str = "/dev/shm";
 /// On a disk, by custom.
 const DISK: &str = "/var/tmp";
-/// What all stores of a run take at most, for each second and each host core: twice what saturated servers were seen to.
+/// What all stores of a run take at most, for each second and each host core that is busy with them: twice what saturated servers were seen to.
 const STORE_BYTES_PER_CORE_SECOND: f64 = 45e6;
 /// What must be free beyond that: for the servers' own memory and the rest of the machine.
 const SPARE_BYTES: u64 = 2 << 30;
@@ -39,11 +39,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes the directories. `host_cores` is how many cores the stores are written with.
-    pub(super) fn make(options: &LabOptions, host_cores: f64) -> Result<Place, LabError> {
+    /// Makes the directories. `busy_cores` is how many of the host's cores the servers can keep busy.
+    pub(super) fn make(options: &LabOptions, busy_cores: f64) -> Result<Place, LabError> {
         let beneath = match &options.stores {
             Some(directory) => directory.clone(),
-            None => default_stores(options.seconds, host_cores),
+            None => default_stores(options.seconds, busy_cores),
         };
         let stores =
             OwnDirectory::make_in(&beneath).map_err(LabError::io("cannot make a directory for stores in", &beneath))?;
@@ -117,9 +117,8 @@ fn recorded(directory: &Path) -> Result<PathBuf, LabError> {
 }
 
 /// Memory if there is enough of it, else the disk.
-fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
-    let written = (seconds as f64 * host_cores * STORE_BYTES_PER_CORE_SECOND) as u64;
-    let needed = written.saturating_add(SPARE_BYTES);
+fn default_stores(seconds: u64, busy_cores: f64) -> PathBuf {
+    let needed = stores_bytes(seconds, busy_cores).saturating_add(SPARE_BYTES);
     let fits = free_bytes(Path::new(MEMORY)).is_ok_and(|free| free >= needed)
         && fs::read_to_string("/proc/meminfo").is_ok_and(|text| available_bytes(&text) >= needed);
     if fits {
@@ -127,6 +126,11 @@ fn default_stores(seconds: u64, host_cores: f64) -> PathBuf {
     }
     let disk = PathBuf::from(DISK);
     if disk.is_dir() { disk } else { std::env::temp_dir() }
+}
+
+/// What the stores take at most.
+fn stores_bytes(seconds: u64, busy_cores: f64) -> u64 {
+    (seconds as f64 * busy_cores * STORE_BYTES_PER_CORE_SECOND) as u64
 }
 
 /// `MemAvailable` of `/proc/meminfo`; 0 where it is not told.
@@ -140,13 +144,30 @@ fn available_bytes(meminfo: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
     use super::*;
+    use crate::lab::{Demand, Profile};
 
     #[test]
     fn memory_that_is_available_is_read_from_the_kernel() {
         assert_eq!(available_bytes("MemTotal: 10 kB\nMemAvailable:    2048 kB\nBuffers: 1 kB\n"), 2 << 20);
         assert_eq!(available_bytes("MemTotal: 10 kB\n"), 0);
         assert_eq!(available_bytes("MemAvailable: much\n"), 0);
+    }
+
+    #[test]
+    fn a_demo_takes_of_each_core_what_the_readme_says_and_of_a_large_host_what_its_servers_can_use() {
+        let bytes = |host_cores: f64| {
+            let demand = Demand { foreground_threads: 1, colocated_threads: 0, seconds: 45 };
+            let emulated = Profile::load("three-tier").unwrap().scaled_to(host_cores, demand).unwrap();
+            stores_bytes(45, host_cores * emulated.host_share)
+        };
+        for cores in [2.0, 4.0, 8.0] {
+            assert!((1.9e9..=2.03e9).contains(&(bytes(cores) as f64 / cores)), "{cores} cores: {}", bytes(cores));
+        }
+        assert!(bytes(64.0) < 25_000_000_000, "{}", bytes(64.0));
+        assert_eq!(bytes(64.0), bytes(128.0), "cores that no server uses write nothing");
     }
 
     #[test]

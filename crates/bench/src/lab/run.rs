@@ -246,6 +246,8 @@ impl<'a> Federation<'a> {
         put("--dir", self.plan.stores.join(&server.name).into());
         let is_inside = options.through == Through::Inside;
         put("--clients", if is_inside { "off" } else { "127.0.0.1:0" }.into());
+        // Nobody watches them, and the first of them would take the address of a server beside the lab.
+        put("--http", "off".into());
         put("--listen", "127.0.0.1:0".into());
         put("--name", server.name.as_str().into());
         if let Some(address) = coordinator {
@@ -451,6 +453,9 @@ impl<'a> Federation<'a> {
                     self.warnings
                         .extend(warning.map(|warning| format!("server {name} under policy {policy}: {warning}")));
                     server.recording.add(Record::Final(sums));
+                }
+                Record::Sample(sample) if index < self.clients.len() => {
+                    server.recording.add(Record::Sample(self.clients[index].complete_second(sample)));
                 }
                 record => server.recording.add(record),
             },

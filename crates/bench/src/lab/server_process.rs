@@ -8,6 +8,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     sync::mpsc::SyncSender,
@@ -26,6 +27,8 @@ const LOG_TAIL_BYTES: u64 = 4096;
 const LOG_TAIL_LINES: usize = 25;
 /// How long the process may take to end once its output is closed.
 const END_AFTER_CLOSE: Duration = Duration::from_secs(2);
+/// What begins the names of variables that are settings of a server, or name a file of them.
+const SETTINGS_PREFIX: &[u8] = b"ECOTONE_";
 /// How often a process is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -59,6 +62,11 @@ impl ServerProcess {
     ) -> Result<ServerProcess, LabError> {
         let log_file = File::create(&log).map_err(LabError::io("cannot make log", &log))?;
         let mut command = Command::new(program);
+        // What a user has set for a server of theirs would make this one another than the report says: a limit, a password, an address.
+        let settings = std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(SETTINGS_PREFIX));
+        for (name, _) in settings {
+            command.env_remove(name);
+        }
         command
             .args(arguments)
             .envs(variables.iter().map(|(name, value)| (*name, value)))

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ecotone_engine::{Direction, OpenMode, Store};
@@ -101,10 +102,10 @@ impl Target for EngineTarget {
         self.store.flush(true).map_err(failed("flush"))
     }
 
-    fn settle(&self, limit: Duration) -> Result<bool> {
+    fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         self.flush()?;
         let quiet = if self.store.value_log().is_some() { QUIET } else { Duration::ZERO };
-        until_idle(limit, quiet, || {
+        until_idle(limit, stop, quiet, || {
             let now = self.store.properties().map_err(failed("read properties"))?;
             let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
             Ok(now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0 || relocates)

@@ -19,6 +19,7 @@ pub use settings::{StoreSettings, TargetKind};
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::Result;
@@ -54,8 +55,8 @@ pub trait Target: Send + Sync {
     fn flush(&self) -> Result<()>;
 
     /// Flushes, and waits until no compaction is due and nothing is being relocated, so that what follows starts with no debt (or
-    /// what went before has paid its own). Gives up after `limit` and then returns `false`.
-    fn settle(&self, limit: Duration) -> Result<bool>;
+    /// what went before has paid its own). Gives up after `limit`, or when `stop` is set, and then returns `false`.
+    fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool>;
 
     /// How long writers were slowed or stopped since the target was opened, by the clock (RocksDB's stall conditions; not the
     /// sum of the writers' waits). The bare target samples the condition when it is asked, so ask at least every

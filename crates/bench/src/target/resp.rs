@@ -8,17 +8,20 @@
 //! whether it was done.
 
 mod address;
+mod client;
 mod connection;
 mod info;
 mod reply;
 
 pub use address::{Credentials, ServerAddress};
+pub use client::{Broken, Client, Limits};
 pub use connection::Connection;
 pub use info::ServerInfo;
-pub use reply::Reply;
+pub use reply::{Bounds, Reply};
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -194,10 +197,10 @@ impl Target for RespTarget {
         Ok(())
     }
 
-    fn settle(&self, limit: Duration) -> Result<bool> {
+    fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         // Who tells nothing of its background work cannot be waited for.
         let quiet = if self.info()?.is_ecotone() { QUIET } else { Duration::ZERO };
-        until_idle(limit, quiet, || Ok(self.info()?.is_busy()))
+        until_idle(limit, stop, quiet, || Ok(self.info()?.is_busy()))
     }
 
     /// Always zero: the driver asks a hundred times a second, which a server is not to be asked. What a server tells of its stalls stands

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -139,9 +140,9 @@ impl Target for RocksdbTarget {
         self.db.flush_cf_opt(&self.family, &FlushOptions::default()).map_err(self.failed("flush"))
     }
 
-    fn settle(&self, limit: Duration) -> Result<bool> {
+    fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         self.flush()?;
-        until_idle(limit, Duration::ZERO, || {
+        until_idle(limit, stop, Duration::ZERO, || {
             Ok(self.property(properties::COMPACTION_PENDING.as_ref())? != 0
                 || self.property(properties::NUM_RUNNING_COMPACTIONS.as_ref())? != 0
                 || self.property(properties::NUM_RUNNING_FLUSHES.as_ref())? != 0)

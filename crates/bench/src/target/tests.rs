@@ -1,6 +1,7 @@
 //! All targets, asked the same things.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::*;
@@ -92,7 +93,7 @@ fn a_settled_store_has_its_data_in_tables_and_no_debt() {
             let scattered = number.wrapping_mul(2_654_435_761);
             target.put(&key(scattered), values.value(u64::from(number) * 1000, 1000)).unwrap();
         }
-        assert!(target.settle(Duration::from_secs(60)).unwrap());
+        assert!(target.settle(Duration::from_secs(60), &AtomicBool::new(false)).unwrap());
         let tables: u64 = std::fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap())

@@ -24,6 +24,33 @@ fn labs() {
     std::process::exit(7);
 }
 
+/// Runs of this program as a user's shell find it set to the place of a lab that runs to its end.
+const SHELL: &str = "ECOTONE_LAB_TEST_SHELL";
+
+/// Not a test but a lab under the variables of a user, when this program was started as one.
+#[test]
+fn labs_with_variables() {
+    let Ok(place) = std::env::var(SHELL) else { return };
+    let bench = Bench::at(PathBuf::from(place));
+    let report = bench.run(&bench.options("calm", &["eco"]), &mut Quiet).unwrap();
+    assert_eq!(report.warnings, [""; 0]);
+}
+
+#[test]
+fn what_a_user_has_set_for_another_server_reaches_none_of_the_lab() {
+    let bench = Bench::new();
+    let lab = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "interruption::labs_with_variables"])
+        .env(SHELL, &bench.place)
+        .env("ECOTONE_CONFIG", "/etc/ecotone/ecotone.toml")
+        .env("ECOTONE_CLIENTS_PASSWORD", "secret")
+        .env("ECOTONE_STORE_MEMORY_LIMIT_BYTES", "64M")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&lab.stdout).into_owned() + &String::from_utf8_lossy(&lab.stderr);
+    assert!(lab.status.success(), "{said}");
+}
+
 /// Starts a lab as a process of its own, ends it with `signal` once one of its servers hangs, and returns what it said
 /// and how it ended. Its servers are gone by then.
 fn ended_by(signal: &str, bench: &Bench) -> (String, Option<i32>) {

@@ -16,6 +16,9 @@ pub const SERVE: &str = "ECOTONE_LAB_TEST_SERVER";
 /// What a server finds set to what it is to do.
 pub const CONDUCT: &str = "ECOTONE_LAB_TEST_CONDUCT";
 
+/// All of the like that a server finds; the last one is said by a lab with clients.
+const KNOWN: [&str; 3] = [SERVE, CONDUCT, "ECOTONE_CLIENTS_LANES"];
+
 /// Not a test but the server, when this program was started as one.
 #[test]
 fn serves() {
@@ -94,6 +97,9 @@ impl Server {
             "babbles" => (0..500).for_each(|number| self.print(&format!("line {number}"))),
             _ => {}
         }
+        assert_eq!(self.value("--http"), "off");
+        let settings = std::env::vars().filter(|(name, _)| name.starts_with("ECOTONE_") && !KNOWN.contains(&&**name));
+        assert_eq!(settings.collect::<Vec<_>>(), [], "settings of somebody else's server");
         let first = self.name == "high-1";
         assert_eq!(self.value("--join"), if first { "" } else { "127.0.0.1:4000" });
         let server = if self.fault == "misnamed" { "someone-else".to_owned() } else { self.name.clone() };

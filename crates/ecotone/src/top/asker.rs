@@ -4,15 +4,30 @@ use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
+
 use super::model::info::{Info, clean};
 use super::model::snapshot::Snapshot;
-use super::resp::{Broken, Connection, Reply};
+
+/// The port of Redis, where none is said.
+const DEFAULT_PORT: u16 = 6379;
+
+/// A server that is busy answers late, one that is gone never. INFO of the largest federation is a tenth of the longest reply, and a text.
+const LIMITS: Limits = Limits {
+    connect_timeout: Duration::from_secs(2),
+    silence_timeout: Duration::from_secs(5),
+    reply_timeout: Some(Duration::from_secs(5)),
+    reply_bounds: Bounds { bytes: 4 << 20, elements: 0 },
+};
 
 /// The longest wait between two tries to reach a server that is away.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Answers that wait for the screen; it looks ten times a second.
 const ANSWERS_WAITING: usize = 4;
+
+/// The first byte of what a server says by TLS to one who does not speak it: an alert (RFC 8446, section 5.1).
+const TLS_ALERT: char = '\u{15}';
 
 /// Lines of a foreign server's INFO that say what it is.
 const TELLING: [&str; 8] = [
@@ -32,6 +47,7 @@ pub(super) enum Trouble {
     NoServer { address: String, why: String },
     Lost { address: String, why: String },
     NotRedis { address: String, why: String },
+    SpeaksTls { address: String },
     NeedsPassword { address: String, said: String },
     WrongPassword { address: String, said: String },
     Refused { address: String, said: String },
@@ -46,6 +62,7 @@ impl Trouble {
             Trouble::NeedsPassword { said, .. }
             | Trouble::WrongPassword { said, .. }
             | Trouble::Refused { said, .. } => said.clone(),
+            Trouble::SpeaksTls { .. } => "it speaks TLS now".into(),
             Trouble::NotEcotone { .. } => "another server, not Ecotone, is there now".into(),
         }
     }
@@ -55,6 +72,7 @@ impl Trouble {
         match broken {
             Broken::NoServer(_) => Trouble::NoServer { address, why },
             Broken::Lost(_) => Trouble::Lost { address, why },
+            Broken::NotRedis(said) if said.starts_with(TLS_ALERT) => Trouble::SpeaksTls { address },
             Broken::NotRedis(_) => Trouble::NotRedis { address, why },
         }
     }
@@ -75,6 +93,11 @@ impl fmt::Display for Trouble {
                 f,
                 "what listens at {address} is no server for clients: {why}\n  give the address after `clients are served` in the log of `ecotone serve` \
                  (the one of --listen is for other servers)"
+            ),
+            Trouble::SpeaksTls { address } => write!(
+                f,
+                "the server at {address} speaks TLS, which top does not\n  give an address without it: `clients.listen` of its configuration, on \
+                 its own machine or through a tunnel such as ssh"
             ),
             Trouble::NeedsPassword { address, said } => write!(
                 f,
@@ -103,28 +126,42 @@ impl fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
+/// `HOST:PORT`, also where only one of the two was said.
+pub(super) fn with_port(address: &str) -> String {
+    let is_port = !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_digit());
+    if is_port {
+        format!("127.0.0.1:{address}")
+    } else if address.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']')) {
+        address.to_owned()
+    } else if address.contains(':') && !address.starts_with('[') {
+        format!("[{address}]:{DEFAULT_PORT}")
+    } else {
+        format!("{address}:{DEFAULT_PORT}")
+    }
+}
+
 /// Asks one server. Connects when it must.
 pub(super) struct Asker {
     address: String,
     password: Option<String>,
-    connection: Option<Connection>,
+    client: Option<Client>,
     since: Instant,
 }
 
 impl Asker {
     /// Snapshots are timed from `since` on.
     pub(super) fn new(address: String, password: Option<String>, since: Instant) -> Self {
-        Self { address, password, connection: None, since }
+        Self { address, password, client: None, since }
     }
 
     /// Asks once. After any trouble the next call connects anew.
     pub(super) fn ask(&mut self) -> Result<Snapshot, Trouble> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
+        let mut client = match self.client.take() {
+            Some(client) => client,
             None => self.connected()?,
         };
         let said = |said: &str| (self.address.clone(), clean(said));
-        match connection.ask(&["INFO", "everything"]).map_err(|broken| Trouble::of(&broken, &self.address))? {
+        match client.ask(&[b"INFO", b"everything"]).map_err(|broken| Trouble::of(&broken, &self.address))? {
             Reply::Error(error) if error.starts_with("NOAUTH") => {
                 let (address, said) = said(&error);
                 Err(Trouble::NeedsPassword { address, said })
@@ -133,32 +170,34 @@ impl Asker {
                 let (address, said) = said(&error);
                 Err(Trouble::Refused { address, said })
             }
-            Reply::Text(text) => {
-                let info = Info::parse(&text);
+            reply => {
+                let text = if let Reply::Bulk(Some(text)) = reply { text } else { Vec::new() };
+                let info = Info::parse(&String::from_utf8_lossy(&text));
                 let at_s = self.since.elapsed().as_secs_f64();
                 let snapshot = Snapshot::of(&info, at_s).ok_or_else(|| Trouble::NotEcotone {
                     address: self.address.clone(),
                     found: TELLING.iter().filter_map(|name| Some(format!("{name}: {}", info.text(name)?))).collect(),
                 })?;
-                self.connection = Some(connection);
+                self.client = Some(client);
                 Ok(snapshot)
             }
         }
     }
 
-    fn connected(&self) -> Result<Connection, Trouble> {
+    fn connected(&self) -> Result<Client, Trouble> {
         let broken = |broken: Broken| Trouble::of(&broken, &self.address);
-        let mut connection = Connection::open(&self.address).map_err(broken)?;
+        let address = ServerAddress::Tcp(self.address.clone());
+        let mut client = Client::open(&address, LIMITS).map_err(broken)?;
         if let Some(password) = &self.password {
-            match connection.ask(&["AUTH", password]).map_err(broken)? {
+            match client.ask(&[b"AUTH", password.as_bytes()]).map_err(broken)? {
                 Reply::Error(error) if error.starts_with("WRONGPASS") => {
                     return Err(Trouble::WrongPassword { address: self.address.clone(), said: clean(&error) });
                 }
                 // It asks for none; whether it answers is seen next.
-                Reply::Error(_) | Reply::Text(_) => {}
+                _ => {}
             }
         }
-        Ok(connection)
+        Ok(client)
     }
 }
 

@@ -11,14 +11,12 @@ mod asker;
 mod draw;
 mod json;
 mod model;
-mod resp;
 mod terminal;
 #[cfg(test)]
 mod tests;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -46,7 +44,7 @@ const ONCE_SIZE: (u16, u16) = (80, 24);
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Ask the coordinator to see every server; a member knows itself and its coordinator.\n\nKeys: q quit, arrows select, s sort, \
+    after_help = "Ask the coordinator to see every server; a member knows itself and its coordinator. It is asked without TLS.\n\nKeys: q quit, arrows select, s sort, \
                         p pause, h help. Colours are left out where NO_COLOR is set.\n\nExamples:\n  ecotone top\n  ecotone top 10.0.0.5:6379 \
                         --password-file /etc/ecotone/password\n  ecotone top --once --json"
 )]
@@ -94,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("the screen needs a terminal; give --once for one text, or --json for lines of JSON");
     }
     let since = Instant::now();
-    let address = resp::with_port(&arguments.address);
+    let address = asker::with_port(&arguments.address);
     let mut board = Board::new(&address, arguments.interval_s);
     let mut asker = Asker::new(address, arguments.password()?, since);
     // A server that is not there at the beginning is a mistake of the user; later it is news.
@@ -160,7 +158,7 @@ fn show(mut board: Board, asker: Asker, interval: Duration, since: Instant) -> R
     let theme = Theme::of_environment();
     let mut drawn: Option<Instant> = None;
     let mut has_news = true;
-    while !screen.must_end.load(Ordering::Acquire) {
+    while !screen.must_end()? {
         if has_news || drawn.is_none_or(|drawn| drawn.elapsed() >= REDRAW) {
             screen.terminal.draw(|frame| draw::draw(frame, &board, since.elapsed().as_secs_f64(), theme))?;
             (drawn, has_news) = (Some(Instant::now()), false);
@@ -179,7 +177,10 @@ fn show(mut board: Board, asker: Asker, interval: Duration, since: Instant) -> R
                 Ok(Answer::Snapshot(snapshot)) => board.take(*snapshot),
                 Ok(Answer::Trouble { trouble, next_try_s }) => board.lose(Trouble { why: trouble.short(), next_try_s }),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => bail!("the thread that asks has ended"),
+                Err(TryRecvError::Disconnected) => {
+                    screen.must_end()?;
+                    bail!("the thread that asks has ended")
+                }
             }
             has_news = true;
         }

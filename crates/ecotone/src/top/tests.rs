@@ -11,12 +11,11 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 
-use super::asker::{Asker, Trouble as Away, retry_after};
+use super::asker::{Asker, Trouble as Away, retry_after, with_port};
 use super::draw::{Theme, draw, plain};
 use super::model::board::{Board, Trouble, Wish};
 use super::model::info::Info;
 use super::model::snapshot::Snapshot;
-use super::resp::with_port;
 
 const THEME: Theme = Theme { has_colours: true };
 
@@ -147,6 +146,18 @@ fn the_server_that_is_asked_is_gone() {
 }
 
 #[test]
+fn a_history_shows_when_nobody_looked_and_how_far_its_figures_are_apart() {
+    let mut board = Board::new("10.0.0.1:6379", 0.2);
+    for second in [1, 2, 3, 4, 20, 21, 22] {
+        board.take(snapshot(&text(&["edge"], second, &[]), second as f64));
+    }
+    let screen = shown(&board, 80, 24);
+    assert!(screen.contains("edge, one figure every 1 s"), "the server looks once a second: {screen}");
+    let watts = screen.lines().find(|line| line.starts_with(" watts")).unwrap();
+    assert!(watts.ends_with(&format!(" ████{}███", "·".repeat(15))), "{watts}");
+}
+
+#[test]
 fn every_size_of_a_terminal_is_drawn_on() {
     let names: Vec<String> = (0..200).map(|number| format!("server-{number:03}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -252,6 +263,8 @@ fn what_is_no_ecotone_server_is_told_with_what_to_do() {
     assert!(matches!(away, Away::NeedsPassword { .. }) && text.contains("--password-file"), "{text}");
     let (away, text) = refusal(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert!(matches!(away, Away::NotRedis { .. }) && text.contains("HTTP/1.1 400"), "{text}");
+    let (away, text) = refusal(b"\x15\x03\x03\x00\x02\x02\x32");
+    assert!(matches!(away, Away::SpeaksTls { .. }) && text.contains("clients.listen"), "{text}");
     for broken in [&b"$99999999999\r\n"[..], b"$-5\r\n", b"$3\r\nabcdef", b"\0\0\x12\x04", b"*1\r\n"] {
         let (away, text) = refusal(broken);
         assert!(matches!(away, Away::NotRedis { .. }), "{broken:?}: {text}");

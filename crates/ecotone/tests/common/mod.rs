@@ -22,6 +22,8 @@ pub struct Server {
     pub listening: String,
     /// And where by TLS.
     pub tls: Option<String>,
+    /// To whom it listens there, as its log says.
+    pub serves: String,
     /// What it said before that, line by line.
     pub said: String,
     /// Where it answers metrics and health checks.
@@ -69,7 +71,7 @@ impl Server {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let (mut seen, mut http) = (String::new(), String::new());
-        let (listening, tls) = loop {
+        let (listening, tls, serves) = loop {
             let mut line = String::new();
             if log.read_line(&mut line).unwrap() == 0 {
                 panic!("it ended: {}; {seen}", child.wait().unwrap());
@@ -80,11 +82,12 @@ impl Server {
                 http = address.to_owned();
             }
             if let Some(listening) = record["listening"].as_str() {
-                break (listening.to_owned(), record["tls"].as_str().map(str::to_owned));
+                let serves = record["message"].as_str().unwrap_or_default().to_owned();
+                break (listening.to_owned(), record["tls"].as_str().map(str::to_owned), serves);
             }
             seen.push_str(&line);
         };
-        Server { child, log, listening, tls, said: seen, http }
+        Server { child, log, listening, tls, serves, said: seen, http }
     }
 
     pub fn with(file: &Path) -> Server {

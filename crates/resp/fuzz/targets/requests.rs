@@ -12,7 +12,7 @@ const LIMITS: [Limits; 2] =
 const MOST_CUTS: u8 = 16;
 
 /// Requests, each with its arguments; the error; and how many bytes were left.
-type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
+pub type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
 
 /// The input is which limits hold, the number of cuts, each of them, and the stream.
 pub fn run(input: &[u8]) {
@@ -34,8 +34,8 @@ pub fn run(input: &[u8]) {
     assert_eq!(parse(&plain, &[], &loose), (requests, None, 0));
 }
 
-/// As a connection does it.
-fn parse(stream: &[u8], cuts: &[usize], limits: &Limits) -> Parsed {
+/// Takes `stream` in pieces that end at `cuts`, as a connection does.
+pub fn parse(stream: &[u8], cuts: &[usize], limits: &Limits) -> Parsed {
     let (mut parser, mut arguments, mut found) = (Parser::new(), Vec::new(), Vec::new());
     let (mut buffer, mut taken) = (Vec::new(), 0);
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).chain([stream.len()]).collect();
@@ -47,6 +47,7 @@ fn parse(stream: &[u8], cuts: &[usize], limits: &Limits) -> Parsed {
             match parser.parse(&buffer, limits, &mut arguments) {
                 Ok(Some(consumed)) => {
                     assert!((1..=buffer.len()).contains(&consumed));
+                    assert!(arguments.len() <= limits.arguments.max(limits.inline_bytes));
                     let source = parser.source(&buffer);
                     found.push(arguments.iter().map(|range| source[range.clone()].to_vec()).collect());
                     buffer.drain(..consumed);
@@ -65,7 +66,8 @@ fn parse(stream: &[u8], cuts: &[usize], limits: &Limits) -> Parsed {
     (found, None, buffer.len())
 }
 
-fn encoded(request: &[Vec<u8>]) -> Vec<u8> {
+/// The plain form of a request.
+pub fn encoded(request: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = if request.is_empty() { Vec::new() } else { format!("*{}\r\n", request.len()).into_bytes() };
     for argument in request {
         bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());

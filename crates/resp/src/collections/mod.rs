@@ -7,6 +7,7 @@
 pub mod by_hash;
 pub mod hash;
 pub mod list;
+pub mod named;
 pub mod packed;
 pub mod page;
 pub mod set;

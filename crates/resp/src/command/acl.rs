@@ -4,6 +4,7 @@ use super::categories::{ALL, categories};
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, table};
 use crate::error::{Failure, Outcome};
+use crate::execute::shown;
 
 const ALWAYS: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE;
 
@@ -38,7 +39,7 @@ fn cat(call: &mut Call<'_>) -> Outcome {
             let lower = asked.to_ascii_lowercase();
             let is_asked = |category: &str| category.as_bytes() == lower;
             if !ALL.into_iter().any(is_asked) {
-                return Err(Failure::with(format!("ERR Unknown category '{}'", String::from_utf8_lossy(asked))));
+                return Err(Failure::repeating("ERR Unknown category '", shown(asked), "'"));
             }
             let commands = table::all_with_subcommands();
             commands.filter(|command| categories(command).any(is_asked)).map(|command| command.name).collect()

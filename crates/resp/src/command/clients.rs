@@ -117,7 +117,7 @@ fn is_type(of: &[u8]) -> Outcome<bool> {
     if OTHERS.iter().any(|other| other.eq_ignore_ascii_case(of)) {
         return Ok(false);
     }
-    Err(Failure::with(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(of))))
+    Err(Failure::repeating("ERR Unknown client type '", of, "'"))
 }
 
 /// As Redis 7.2 has it. What is not known of a client, or not there in this server, is 0.
@@ -206,7 +206,7 @@ fn setinfo(call: &mut Call<'_>) -> Outcome {
     } else if option.eq_ignore_ascii_case(b"lib-ver") {
         &call.client.info.library_version
     } else {
-        return Err(Failure::with(format!("ERR Unrecognized option '{}'", String::from_utf8_lossy(option))));
+        return Err(Failure::repeating("ERR Unrecognized option '", option, "'"));
     };
     check(value, &String::from_utf8_lossy(option))?;
     *place.lock() = value.to_vec();
@@ -262,9 +262,7 @@ fn killed<'a>(options: &[&'a [u8]]) -> Outcome<Killed<'a>> {
             b"ADDR" => killed.address = Some(value),
             b"LADDR" => killed.local_address = Some(value),
             b"USER" if value == b"default" => {}
-            b"USER" => {
-                return Err(Failure::with(format!("ERR No such user '{}'", String::from_utf8_lossy(value))));
-            }
+            b"USER" => return Err(Failure::repeating("ERR No such user '", value, "'")),
             b"SKIPME" if value.eq_ignore_ascii_case(b"yes") => killed.spares_itself = true,
             b"SKIPME" if value.eq_ignore_ascii_case(b"no") => killed.spares_itself = false,
             _ => return Err(texts::SYNTAX),

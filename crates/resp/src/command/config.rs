@@ -60,6 +60,9 @@ const SUBCOMMANDS: &[Command] = &[
     ),
 ];
 
+/// What Redis says of a setting that it does not have, before its name.
+const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET - '";
+
 fn get(call: &mut Call<'_>) -> Outcome {
     let patterns: Vec<Vec<u8>> = call.arguments[2..].iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
     let matches = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
@@ -86,14 +89,23 @@ fn set(call: &mut Call<'_>) -> Outcome {
     };
     let (mut settings, mut names) = (Vec::with_capacity(pairs.len()), BTreeSet::new());
     for [name, value] in pairs {
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        if !names.insert(name.clone()) {
-            return Err(failed(&name, "duplicate parameter"));
+        // No setting has another name than one in UTF-8, and none has a NUL, before which it would end where it is repeated.
+        let name = match std::str::from_utf8(name) {
+            Ok(text) if !text.contains('\0') => text,
+            _ => return Err(Failure::repeating(UNKNOWN, name, "'")),
+        };
+        let lower = name.to_ascii_lowercase();
+        if names.contains(&lower) {
+            return Err(failed(&lower, "duplicate parameter"));
         }
         let Ok(value) = String::from_utf8(value.to_vec()) else {
-            return Err(failed(&name, "the value is not UTF-8"));
+            if call.service.host.settings(&|known| known == lower).is_empty() {
+                return Err(Failure::repeating(UNKNOWN, name.as_bytes(), "'"));
+            }
+            return Err(failed(&lower, "the value is not UTF-8"));
         };
-        settings.push((name, value));
+        names.insert(lower);
+        settings.push((name.to_owned(), value));
     }
     call.service.host.change(&settings).map_err(|why| Failure::with(format!("ERR {why}")))?;
     call.reply.simple("OK");

@@ -59,10 +59,7 @@ fn hello(call: &mut Call<'_>) -> Outcome {
                 name = Some(*asked);
                 behind
             }
-            _ => {
-                let option = String::from_utf8_lossy(option);
-                return Err(Failure::with(format!("ERR Syntax error in HELLO option '{option}'")));
-            }
+            _ => return Err(Failure::repeating("ERR Syntax error in HELLO option '", option, "'")),
         };
     }
     if let Some((user, password)) = credentials {

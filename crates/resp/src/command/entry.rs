@@ -2,6 +2,7 @@
 
 use super::{Call, Command, KeyPositions, Run};
 use crate::error::{Failure, Outcome};
+use crate::execute::shown;
 
 /// A command without keys and subcommands that takes constant time.
 pub(super) const fn plain(
@@ -57,8 +58,6 @@ pub(super) fn help(call: &mut Call<'_>, lines: &[&str]) {
 
 /// What Redis says where a subcommand takes a number of arguments that its arity does not tell.
 pub(super) fn unknown_or_wrong_number(container: &str, subcommand: &[u8]) -> Failure {
-    let subcommand = String::from_utf8_lossy(subcommand);
-    Failure::with(format!(
-        "ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {container} HELP."
-    ))
+    let behind = format!("'. Try {container} HELP.");
+    Failure::repeating("ERR unknown subcommand or wrong number of arguments for '", shown(subcommand), &behind)
 }

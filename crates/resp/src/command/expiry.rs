@@ -103,10 +103,7 @@ impl Conditions {
                 b"XX" => parsed.has_one = true,
                 b"GT" => parsed.is_later = true,
                 b"LT" => parsed.is_earlier = true,
-                _ => {
-                    let option = String::from_utf8_lossy(option);
-                    return Err(Failure::with(format!("ERR Unsupported option {option}")));
-                }
+                _ => return Err(Failure::repeating("ERR Unsupported option ", option, "")),
             }
         }
         if parsed.has_none && (parsed.has_one || parsed.is_later || parsed.is_earlier) {

@@ -100,20 +100,20 @@ fn set(call: &mut Call<'_>, tell: fn(&mut Reply, u64)) -> Outcome {
         return Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", call.command.name)));
     }
     let hash = Hash::read(&mut call.keys, call.arguments[1])?;
-    let created = Hash::set(&mut call.keys, call.arguments[1], hash.as_ref(), pairs)?;
+    let created = Hash::put(&mut call.keys, call.arguments[1], hash.as_ref(), pairs.iter().copied())?;
     tell(call.reply, created);
     Ok(())
 }
 
 fn set_new(call: &mut Call<'_>) -> Outcome {
-    let [_, key, field, value] = call.arguments else { return Err(texts::SYNTAX) };
+    let [_, key, field, value] = *call.arguments else { return Err(texts::SYNTAX) };
     let hash = Hash::read(&mut call.keys, key)?;
     let sets = match &hash {
         Some(hash) => !hash.has(&mut call.keys, field)?,
         None => true,
     };
     if sets {
-        Hash::set(&mut call.keys, key, hash.as_ref(), &[[field, value]])?;
+        Hash::put(&mut call.keys, key, hash.as_ref(), [[field, value]])?;
     }
     call.reply.integer(sets.into());
     Ok(())
@@ -223,7 +223,7 @@ fn change<T: ToString>(
         Some(hash) => hash.value(&mut call.keys, field, add)?,
         None => add(None),
     }?;
-    Hash::set(&mut call.keys, key, hash.as_ref(), &[[field, sum.to_string().as_bytes()]])?;
+    Hash::put(&mut call.keys, key, hash.as_ref(), [[field, sum.to_string().as_bytes()]])?;
     tell(call.reply, sum);
     Ok(())
 }

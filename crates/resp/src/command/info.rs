@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::entry::plain;
 use super::{Call, Command, flag};
 use crate::error::Outcome;
+use crate::keyspace::{Census, UPKEEP_HZ};
 use crate::service::{COMPATIBLE_VERSION, InfoSection};
 
 mod process;
@@ -22,14 +23,17 @@ pub const COMMANDS: &[Command] = &[plain(
     info,
 )];
 
+/// Of `Latencystats`, those that Redis tells unless it is told otherwise.
+const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
+
 /// Lines of one section.
 type Lines = Vec<(String, String)>;
 
 /// A section: its name, whether it is shown where none is asked for, and its lines.
-type Section = (&'static str, bool, fn(&Call<'_>, &mut Lines) -> Outcome);
+type Section = (&'static str, bool, fn(&mut Call<'_>, &mut Lines) -> Outcome);
 
 /// In Redis' order.
-const SECTIONS: [Section; 11] = [
+const SECTIONS: [Section; 13] = [
     ("Server", true, server),
     ("Clients", true, clients),
     ("Memory", true, memory),
@@ -37,8 +41,10 @@ const SECTIONS: [Section; 11] = [
     ("Stats", true, stats),
     ("Replication", true, replication),
     ("CPU", true, cpu),
+    ("Modules", true, modules),
     ("Commandstats", false, commandstats),
     ("Errorstats", true, errorstats),
+    ("Latencystats", false, latencystats),
     ("Cluster", true, cluster),
     ("Keyspace", true, keyspace),
 ];
@@ -118,10 +124,19 @@ fn human(bytes: u64) -> String {
     format!("{value:.2}{}", UNITS[unit])
 }
 
-fn server(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+/// What `CONFIG GET` tells of a setting: the two must not contradict one another.
+fn setting(call: &Call<'_>, name: &str) -> Option<String> {
+    call.service.host.settings(&|known| known == name).remove(name)
+}
+
+fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let up_s = call.service.since.elapsed().as_secs();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     add(lines, "redis_version", COMPATIBLE_VERSION);
+    // As of a Redis that was built outside of its repository.
+    add(lines, "redis_git_sha1", "00000000");
+    add(lines, "redis_git_dirty", 0);
+    add(lines, "redis_build_id", "0");
     add(lines, "redis_mode", "standalone");
     add(lines, "ecotone_version", env!("CARGO_PKG_VERSION"));
     add(lines, "os", process::system());
@@ -129,20 +144,22 @@ fn server(call: &Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "multiplexing_api", "epoll");
     add(lines, "process_id", std::process::id());
     add(lines, "run_id", &call.service.run_id);
-    let settings = call.service.host.settings(&|name| name == "port");
-    if let Some(port) = settings.get("port") {
+    if let Some(port) = setting(call, "port") {
         add(lines, "tcp_port", port);
     }
     add(lines, "server_time_usec", now.as_micros());
     add(lines, "uptime_in_seconds", up_s);
     add(lines, "uptime_in_days", up_s / (24 * 60 * 60));
+    // How often a second the upkeep of keys looks around.
+    add(lines, "hz", UPKEEP_HZ);
+    add(lines, "configured_hz", UPKEEP_HZ);
     if let Ok(executable) = std::env::current_exe() {
         add(lines, "executable", executable.display());
     }
     Ok(())
 }
 
-fn clients(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let all = call.service.clients.all();
     let query = all.iter().map(|client| client.query_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
     let output = all.iter().map(|client| client.output_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
@@ -154,11 +171,12 @@ fn clients(call: &Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "blocked_clients", 0);
     add(lines, "waiting_clients", call.service.statistics.waiting.load(Ordering::Relaxed));
     add(lines, "tracking_clients", 0);
+    add(lines, "clients_in_timeout_table", 0);
     Ok(())
 }
 
 /// What Redis counts in its allocator is here what the process has in memory: caches and memtables are not Rust's.
-fn memory(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn memory(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let memory = process::memory();
     add_bytes(lines, "used_memory", memory.resident_bytes);
     add_bytes(lines, "used_memory_rss", memory.resident_bytes);
@@ -166,12 +184,14 @@ fn memory(_: &Call<'_>, lines: &mut Lines) -> Outcome {
     let share = memory.resident_bytes as f64 / memory.peak_bytes.max(1) as f64;
     add(lines, "used_memory_peak_perc", format!("{:.2}%", share * 100.0));
     add_bytes(lines, "total_system_memory", memory.system_bytes);
+    // There is no limit after which keys are evicted.
+    add_bytes(lines, "maxmemory", 0);
     add(lines, "maxmemory_policy", "noeviction");
     add(lines, "mem_fragmentation_ratio", "1.00");
     Ok(())
 }
 
-fn persistence(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let (saved, store) = (call.service.saves.last(), call.service.keyspace.store());
     let seconds = |took: Option<std::time::Duration>| took.map_or(-1, |took| took.as_secs() as i64);
     let running = saved.background_since.map(|since| since.elapsed());
@@ -185,13 +205,16 @@ fn persistence(call: &Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "rdb_last_bgsave_time_sec", seconds(saved.background_took));
     add(lines, "rdb_current_bgsave_time_sec", seconds(running));
     add(lines, "rdb_saves", saved.number);
-    add(lines, "aof_enabled", 0);
+    let appends = setting(call, "appendonly").is_some_and(|appends| appends == "yes");
+    add(lines, "aof_enabled", u8::from(appends));
     add(lines, "aof_rewrite_in_progress", 0);
     add(lines, "aof_rewrite_scheduled", 0);
     Ok(())
 }
 
-fn stats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+/// Without `expired_keys`: keys whose time is over go with compactions, which see older versions of a key as well and may run on another
+/// server, so nobody knows how many there were.
+fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let statistics = &call.service.statistics;
     let [commands, bytes_in, bytes_out] =
         [&statistics.commands, &statistics.bytes_in, &statistics.bytes_out].map(|count| count.load(Ordering::Relaxed));
@@ -204,23 +227,33 @@ fn stats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "instantaneous_input_kbps", format!("{:.2}", in_rate / 1024.0));
     add(lines, "instantaneous_output_kbps", format!("{:.2}", out_rate / 1024.0));
     add(lines, "rejected_connections", statistics.refused.load(Ordering::Relaxed));
-    add(lines, "evicted_keys", 0);
+    for none in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys", "evicted_clients"] {
+        add(lines, none, 0);
+    }
     add(lines, "keyspace_hits", statistics.hits.load(Ordering::Relaxed));
     add(lines, "keyspace_misses", statistics.misses.load(Ordering::Relaxed));
+    for none in ["pubsub_channels", "pubsub_patterns", "latest_fork_usec"] {
+        add(lines, none, 0);
+    }
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
     Ok(())
 }
 
-fn replication(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn replication(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "role", "master");
     add(lines, "connected_slaves", 0);
     add(lines, "master_failover_state", "no-failover");
     add(lines, "master_replid", &call.service.run_id);
+    add(lines, "master_replid2", "0".repeat(call.service.run_id.len()));
     add(lines, "master_repl_offset", 0);
+    add(lines, "second_repl_offset", -1);
+    for none in ["active", "size", "first_byte_offset", "histlen"] {
+        add(lines, &format!("repl_backlog_{none}"), 0);
+    }
     Ok(())
 }
 
-fn cpu(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn cpu(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     if let Some((user_s, system_s)) = process::cpu_s() {
         add(lines, "used_cpu_sys", format!("{system_s:.6}"));
         add(lines, "used_cpu_user", format!("{user_s:.6}"));
@@ -228,7 +261,12 @@ fn cpu(_: &Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-fn commandstats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+/// There are none, and no way to load any.
+fn modules(_: &mut Call<'_>, _: &mut Lines) -> Outcome {
+    Ok(())
+}
+
+fn commandstats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     for counts in call.service.statistics.usage.used() {
         let [calls, took_ns, refused, failed] = [&counts.calls, &counts.took_ns, &counts.refused, &counts.failed]
             .map(|count| count.load(Ordering::Relaxed));
@@ -242,23 +280,38 @@ fn commandstats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-fn errorstats(call: &Call<'_>, lines: &mut Lines) -> Outcome {
+fn errorstats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     for (word, count) in call.service.statistics.errors_by_word.lock().iter() {
         add(lines, &format!("errorstat_{word}"), format!("count={count}"));
     }
     Ok(())
 }
 
-fn cluster(_: &Call<'_>, lines: &mut Lines) -> Outcome {
+/// Times are counted in classes: what stands here is the longest of the class that the time at this percentile is in.
+fn latencystats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
+    for counts in call.service.statistics.usage.used() {
+        let times = PERCENTILES.map(|percentile| (percentile, counts.times.percentile_s(percentile)));
+        let told: Vec<String> = times
+            .into_iter()
+            .filter_map(|(percentile, time_s)| Some(format!("p{percentile}={:.3}", time_s? * 1e6)))
+            .collect();
+        if !told.is_empty() {
+            add(lines, &format!("latency_percentiles_usec_{}", counts.command.name), told.join(","));
+        }
+    }
+    Ok(())
+}
+
+fn cluster(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "cluster_enabled", 0);
     Ok(())
 }
 
-/// The store's estimate, which counts elements of large collections as well.
-fn keyspace(call: &Call<'_>, lines: &mut Lines) -> Outcome {
-    let keys = call.service.keyspace.store().properties()?.keys_estimate;
+/// Exact where there are few keys, else about.
+fn keyspace(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
+    let Census { keys, expiring, average_ttl_ms } = call.keys.census()?;
     if keys > 0 {
-        add(lines, "db0", format!("keys={keys},expires=0,avg_ttl=0"));
+        add(lines, "db0", format!("keys={keys},expires={expiring},avg_ttl={average_ttl_ms}"));
     }
     Ok(())
 }

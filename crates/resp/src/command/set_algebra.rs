@@ -154,7 +154,7 @@ fn combine<'c>(
         let mut cursor = 0;
         loop {
             let mut page = Page::new(keys.room(), PAGE, PAGE_BYTES);
-            set.scan(keys, cursor, &mut page, |page, place, member| {
+            set.scan(keys, cursor, &mut page, |page, place, [member, _]| {
                 page.offer(place, Some(member.len()), || member.to_vec())
             })?;
             let (members, next_cursor) = page.found()?;

@@ -134,7 +134,7 @@ fn all(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, mut members) = (reply.begin(), 0);
     if let Some(set) = set {
-        set.visit(&mut call.keys, |member| {
+        set.visit(&mut call.keys, |[member, _]| {
             reply.bulk(member);
             members += 1;
             go_on(reply)
@@ -172,11 +172,11 @@ fn pop(call: &mut Call<'_>) -> Outcome {
     };
     if wanted >= all {
         // Nothing is kept in memory: all go with their key.
-        set.visit(keys, tell)?;
+        set.visit(keys, |[member, _]| tell(member))?;
         keys.delete(key)?;
     } else {
         let mut drawn = Collected::new(keys.room());
-        set.draw_different(keys, key, wanted, |member| drawn.add(member.len(), || member.to_vec()))?;
+        set.draw_different(keys, key, wanted, false, |[member, _]| drawn.add(member.len(), || member.to_vec()))?;
         let drawn = drawn.whole()?;
         let mut members = Collected::new(keys.room());
         let _ = drawn.iter().try_for_each(|member| members.add(0, || member.as_slice()));
@@ -208,7 +208,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
     match set {
-        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), |member| {
+        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), false, |[member, _]| {
             reply.bulk(member);
             told += 1;
             if reply.is_over() || reply.len() - begin > most_bytes {
@@ -218,7 +218,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
             }
         })?,
         Some(set) if count > 0 => {
-            set.draw_different(&mut call.keys, key, count.unsigned_abs(), |member| {
+            set.draw_different(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
                 reply.bulk(member);
                 told += 1;
                 go_on(reply)
@@ -239,7 +239,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
-        set.draw(&mut call.keys, 1, |member| {
+        set.draw(&mut call.keys, 1, false, |[member, _]| {
             drawn = Some(member.to_vec());
             ControlFlow::Break(())
         })?;
@@ -259,7 +259,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
         page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
-        set.scan(&mut call.keys, cursor, &mut page, |page, place, member| {
+        set.scan(&mut call.keys, cursor, &mut page, |page, place, [member, _]| {
             page.offer(place, options.matches(member).then_some(member.len()), || member.to_vec())
         })?;
     }

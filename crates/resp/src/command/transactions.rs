@@ -49,7 +49,12 @@ pub const COMMANDS: &[Command] = &[
             watch,
         )
     },
-    Command { since: "2.2.0", ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch) },
+    Command {
+        since: "2.2.0",
+        // Queued like any other: what is watched is looked at before it is carried out.
+        flags: (BASE | FAST) & !flag::NOT_QUEUED,
+        ..command("unwatch", 1, FAST, "Forgets about watched keys of a transaction.", unwatch)
+    },
 ];
 
 fn multi(call: &mut Call<'_>) -> Outcome {
@@ -123,6 +128,13 @@ pub(crate) fn end(client: &mut Client, service: &Service) {
     client.unwatch(&service.keyspace);
 }
 
+/// What `EXEC` replies where `failure` keeps it from being carried out.
+pub(crate) fn aborted_by(failure: &Failure) -> Failure {
+    let text = failure.reply();
+    let why = text.strip_prefix(b"ERR ").unwrap_or(&text);
+    Failure::with([b"EXECABORT Transaction discarded because of: ", why].concat())
+}
+
 /// Carries out the transaction of `client`, which has one.
 pub(crate) fn exec(
     service: &Service,
@@ -163,6 +175,7 @@ fn exec_queued(
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
     let mut commands = Vec::with_capacity(queued.len());
+    let mut needs_all = false;
     let mut slots: Vec<Slot> = client.watched.iter().map(|watched| Slot::of(&watched.key)).collect();
     for arguments in &queued {
         // It was resolved when it was queued.
@@ -172,8 +185,15 @@ fn exec_queued(
         if (command.has(flag::WAITS) || !is_undone) && waiting != Waiting::Allowed {
             return Step::MustWait;
         }
-        slots.extend(execute::slots(command, arguments));
+        // KEYS, SCAN and their like name no key and see all: nobody else may write any before the end.
+        needs_all |= command.has(flag::ALL_SLOTS) || command.has(flag::READONLY | flag::WAITS);
+        if !needs_all {
+            slots.extend(execute::slots(command, arguments));
+        }
         commands.push((command, arguments));
+    }
+    if needs_all {
+        slots = Slot::all().collect();
     }
     slots.sort_unstable();
     slots.dedup();
@@ -193,7 +213,7 @@ fn exec_queued(
         }
         Err(Failure::MustWait) => return Step::MustWait,
         Err(failure) => {
-            reply.error(&failure.reply());
+            reply.error(failure.reply());
             return Step::Done { depends: false };
         }
     }
@@ -219,7 +239,7 @@ fn exec_queued(
         if group.written_since(mark) > most_bytes || group.is_refused_memory() {
             group.undo_to(mark);
             reply.truncate(replied);
-            reply.error(&format!(
+            reply.error(format!(
                 "ERR the transaction writes more than {most_bytes} bytes, or than all clients together have left of them \
                  (clients.max_memory_bytes); nothing of it was done"
             ));

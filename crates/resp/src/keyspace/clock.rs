@@ -10,7 +10,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time between two notes of the latest time: by so much a clock may be set back over a restart and bring keys back.
+/// Time between two notes of the latest time: a key that a client has found gone for longer than that, and a second or so, does not come back
+/// when the clock is set back and the process was killed. After an orderly end none does, unless the store held up its writers then.
 pub const NOTED_EVERY: Duration = Duration::from_secs(10);
 
 /// Milliseconds since 1970 UTC, as far as the system and the last life of the store know them.

@@ -58,8 +58,8 @@ pub(super) struct State {
     pub(super) held: Held,
     /// By the store's keys; `None` is removed.
     pub(super) pending: BTreeMap<Vec<u8>, Option<Pending>>,
-    /// What stood in `pending` before the command that is being carried out, last first.
-    pub(super) undo: Vec<(Vec<u8>, Option<Option<Pending>>)>,
+    /// What it takes to be as before the command that is being carried out, the last step first.
+    pub(super) undo: Vec<Undo>,
     /// All that was in the store before is to be removed.
     pub(super) cleared: bool,
     pub(super) bytes: usize,
@@ -72,6 +72,15 @@ pub(super) struct State {
     pub(super) orphans: Vec<CollectionId>,
     /// Memory for a key of the store's.
     pub(super) stored_key: Vec<u8>,
+}
+
+/// How one step of a command is taken back.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// Something was written under `key`, where `before` stood in `pending`.
+    Written { key: Vec<u8>, before: Option<Option<Pending>> },
+    /// All keys were removed: this is what the group was until then.
+    Cleared { pending: BTreeMap<Vec<u8>, Option<Pending>>, orphans: Vec<CollectionId>, cleared: bool },
 }
 
 /// The memory of what is written.
@@ -230,12 +239,17 @@ impl Group {
         self.state.taken.unasked_bytes = mark.unasked_bytes;
         self.give_back_to(mark.charged_bytes);
         while self.state.undo.len() > mark.undo
-            && let Some((key, before)) = self.state.undo.pop()
+            && let Some(undo) = self.state.undo.pop()
         {
-            match before {
-                Some(before) => self.state.pending.insert(key, before),
-                None => self.state.pending.remove(&key),
-            };
+            match undo {
+                Undo::Written { key, before: Some(before) } => _ = self.state.pending.insert(key, before),
+                Undo::Written { key, before: None } => _ = self.state.pending.remove(&key),
+                Undo::Cleared { pending, orphans, cleared } => {
+                    self.state.pending = pending;
+                    self.state.orphans = orphans;
+                    self.state.cleared = cleared;
+                }
+            }
         }
     }
 
@@ -337,7 +351,7 @@ impl Group {
         let durability = needs_sync.then_some(Durability::None);
         let no_wait = waiting == Waiting::Never;
         store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
-        self.keyspace.is_written.store(true, Ordering::Relaxed);
+        self.keyspace.is_to_note.store(true, Ordering::Relaxed);
         Ok(Committed { needs_sync })
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ecotone_engine::{Attributes, Direction, MAX_BATCH_BYTES, Store, Value};
 
 use super::Keyspace;
-use super::group::{Pending, State, Waiting};
+use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, Tag, Type};
 use super::slot::Slot;
@@ -155,7 +155,7 @@ impl<'c> Keys<'c> {
     pub fn entry(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
         check_key(key)?;
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
-        let entry = self.read()?.filter(|entry| entry.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        let entry = self.read()?.filter(|entry| self.keyspace.is_there(entry.expires_at_ms, self.now_ms));
         self.seen.note(entry.is_some());
         Ok(entry)
     }
@@ -211,7 +211,7 @@ impl<'c> Keys<'c> {
                 None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
             },
         };
-        let found = attributes.filter(|attributes| attributes.expires_at_ms.is_none_or(|at| at > self.now_ms));
+        let found = attributes.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
         self.seen.note(found.is_some());
         found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
     }
@@ -247,14 +247,15 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    /// Removes all keys. All slots are held.
+    /// Removes all keys. All slots are held. Nobody who watches is told: a key that was there when it was watched is missed when it is looked
+    /// for again, and to one that was not there nothing happens.
     pub fn clear(&mut self) {
-        self.keyspace.watches.touch_all();
-        // Nothing of it comes back: a command that clears does not fail after this.
-        self.state.undo.clear();
-        self.state.pending.clear();
-        self.state.orphans.clear();
-        self.state.cleared = true;
+        // Kept until the end: a transaction may be taken back after it.
+        self.state.undo.push(Undo::Cleared {
+            pending: std::mem::take(&mut self.state.pending),
+            orphans: std::mem::take(&mut self.state.orphans),
+            cleared: std::mem::replace(&mut self.state.cleared, true),
+        });
     }
 
     /// A new large collection that will be under `key`. Its elements may be set from now on.
@@ -358,11 +359,11 @@ impl<'c> Keys<'c> {
         from_place: u32,
         mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
     ) -> Outcome {
-        let now_ms = self.now_ms;
+        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
         let range = layout::from_place(from_place)..layout::all_keys().end;
         self.visit(range, Direction::Forward, false, |stored, attributes, _| {
             match (layout::place_of(stored), Tag::of(attributes)) {
-                (Some(place), Some(tag)) if attributes.expires_at_ms.is_none_or(|at| at > now_ms) => {
+                (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
                     visit(place, layout::user_key(stored), tag)
                 }
                 _ => ControlFlow::Continue(()),
@@ -372,7 +373,7 @@ impl<'c> Keys<'c> {
 
     /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
     /// it does not read values.
-    fn visit(
+    pub(super) fn visit(
         &mut self,
         range: Range<Vec<u8>>,
         direction: Direction,
@@ -444,10 +445,10 @@ impl<'c> Keys<'c> {
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
                 let before = place.insert(pending);
-                self.state.undo.push((place.key().clone(), Some(before)));
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: Some(before) });
             }
             Place::Vacant(place) => {
-                self.state.undo.push((place.key().clone(), None));
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: None });
                 place.insert(pending);
             }
         }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows a command or a client.
 
+mod census;
 mod clock;
 mod group;
 mod keys;
@@ -16,10 +17,11 @@ mod watch;
 mod whole;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ecotone_engine::{Direction, Durability, Error as StoreError, Store};
+use ecotone_engine::{Direction, Durability, Error as StoreError, Store, WriteOptions};
 
+pub use census::Census;
 pub use clock::{Clock, NOTED_EVERY};
 pub use group::{Committed, Group, Mark, Waiting};
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
@@ -28,7 +30,7 @@ pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
-pub use upkeep::Upkeep;
+pub use upkeep::{UPKEEP_HZ, Upkeep};
 pub use watch::{Touched, Watches};
 
 use numbers::Numbers;
@@ -49,8 +51,10 @@ pub struct Keyspace {
     orphans: Orphans,
     memory: Arc<Memory>,
     syncs_each_write: bool,
-    /// Whether a group was committed since the time was noted.
-    is_written: AtomicBool,
+    /// Whether the time is to be noted: a group was committed since it was, or a key was found gone whose time was over later.
+    is_to_note: AtomicBool,
+    /// The time that was noted last.
+    noted_ms: AtomicU64,
 }
 
 impl Keyspace {
@@ -61,7 +65,7 @@ impl Keyspace {
     /// Those of a read; [`StoreError::WrongFormat`] where the store holds what no server wrote.
     pub fn open(store: Arc<Store>, durability: Durability) -> Result<Arc<Self>, StoreError> {
         refuse_foreign_keys(&store)?;
-        let clock = Clock::from(read_number(&store, "clock")?.unwrap_or(0));
+        let noted_ms = read_number(&store, "clock")?.unwrap_or(0);
         Ok(Arc::new(Self {
             latches: Latches::default(),
             watches: Watches::default(),
@@ -69,8 +73,9 @@ impl Keyspace {
             orphans: Orphans::default(),
             memory: Arc::default(),
             syncs_each_write: durability == Durability::Always,
-            is_written: AtomicBool::new(false),
-            clock,
+            is_to_note: AtomicBool::new(false),
+            noted_ms: AtomicU64::new(noted_ms),
+            clock: Clock::from(noted_ms),
             store,
         }))
     }
@@ -105,17 +110,32 @@ impl Keyspace {
         &self.watches
     }
 
-    /// Writes down what time it is, if clients have written since the last time: so that it is not earlier in the next life of the store.
-    /// An idle store is left alone. Call it every [`NOTED_EVERY`].
+    /// Writes down what time it is, if clients have written since the last time or have found a key gone whose time was not over then: so that it is
+    /// not earlier in the next life of the store. An idle store is left alone. Call it every [`NOTED_EVERY`].
     ///
     /// # Errors
     ///
-    /// Those of a write; nothing is lost by one.
-    pub fn note_time(&self) -> Result<(), StoreError> {
-        if self.is_written.swap(false, Ordering::Relaxed) {
-            self.store.put(&layout::own("clock"), &self.clock.now_ms().to_be_bytes())?;
+    /// Those of a write, [`StoreError::WouldWait`] among them where it may not wait; it is tried again by the next call.
+    pub fn note_time(&self, waiting: Waiting) -> Result<(), StoreError> {
+        if self.is_to_note.swap(false, Ordering::Relaxed) {
+            let now_ms = self.clock.now_ms();
+            let options = WriteOptions { no_wait: waiting == Waiting::Never, ..WriteOptions::default() };
+            let noted = self.store.put_opt(&layout::own("clock"), &now_ms.to_be_bytes(), options);
+            noted.inspect_err(|_| self.is_to_note.store(true, Ordering::Relaxed))?;
+            self.noted_ms.store(now_ms, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether a key with this time is there at `now_ms`, for a client to be told.
+    #[inline]
+    fn is_there(&self, expires_at_ms: Option<u64>, now_ms: u64) -> bool {
+        let Some(at_ms) = expires_at_ms else { return true };
+        let is_there = at_ms > now_ms;
+        if !is_there && at_ms > self.noted_ms.load(Ordering::Relaxed) {
+            self.is_to_note.store(true, Ordering::Relaxed);
+        }
+        is_there
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Failure: what could not be done is tried again the next time; the first of a row of failures is logged.
 //!
+//! At the end the time is written down once more, unless that would have to wait.
+//!
 //! Threads: one of its own, from the start to the drop; longer only where it waits for the store then.
 
 use std::sync::Arc;
@@ -11,10 +13,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Keyspace, NOTED_EVERY};
+use super::{Keyspace, NOTED_EVERY, Waiting};
 
 /// Time between two looks.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// The same as looks in a second.
+pub const UPKEEP_HZ: u64 = 1000 / LOOKS_EVERY.as_millis() as u64;
 
 /// Orphans that are reclaimed in one look.
 const MOST_IN_A_LOOK: usize = 1000;
@@ -74,7 +79,7 @@ impl Upkeep {
                 }
                 if outcome.is_ok() && noted.elapsed() >= NOTED_EVERY {
                     noted = Instant::now();
-                    outcome = keyspace.note_time();
+                    outcome = keyspace.note_time(Waiting::Allowed);
                 }
                 match outcome {
                     Ok(()) => has_failed = false,
@@ -83,6 +88,10 @@ impl Upkeep {
                     }
                     Err(_) => {}
                 }
+            }
+            // A device without a battery for its clock that is restarted in good order is not to bring back what was gone.
+            if let Err(error) = keyspace.note_time(Waiting::Never) {
+                tracing::warn!(%error, "the time is not noted; keys whose time was over may come back if the system's clock is set back before the next start");
             }
         };
         let (ends, ended) = std::sync::mpsc::channel();

@@ -1,4 +1,5 @@
-//! Who watches which key (`WATCH`), and is told when it is written.
+//! Who watches which key (`WATCH`), and is told when it is written. That a key has gone with all others, or because its time is over, is seen
+//! by who looks whether it is still there.
 //!
 //! Bounds: a client watches what it has named and no more; what it sent is bounded by the limits of requests.
 //!
@@ -66,11 +67,6 @@ impl Watches {
         }
     }
 
-    /// All keys are being removed, under all latches.
-    pub fn touch_all(&self) {
-        self.keys.lock().values().flatten().for_each(|touched| touched.0.store(true, Ordering::Release));
-    }
-
     #[cold]
     fn touch_watched(&self, key: &[u8]) {
         for touched in self.keys.lock().get(key).into_iter().flatten() {
@@ -100,7 +96,6 @@ mod tests {
         watches.remove(b"b", &other);
         watches.remove(b"b", &other);
         watches.touch(Slot::of(b"b"), b"b");
-        watches.touch_all();
         assert!(!other.is_set());
         watches.remove(b"a", &one);
         assert!(watches.keys.lock().is_empty());

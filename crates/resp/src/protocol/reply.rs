@@ -167,13 +167,20 @@ impl Reply {
     /// A status such as `OK`. CR and LF in `text` become spaces.
     pub fn simple(&mut self, text: &str) {
         self.out.push(b'+');
-        self.one_line(text);
+        self.one_line(text.as_bytes());
     }
 
     /// An error. `text` begins with its code word, as in `ERR syntax error`. CR and LF at its ends are dropped, others become spaces.
-    pub fn error(&mut self, text: &str) {
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        let (mut text, is_end) = (text.as_ref(), |byte: &u8| matches!(byte, b'\r' | b'\n'));
+        while text.first().is_some_and(is_end) {
+            text = &text[1..];
+        }
+        while text.last().is_some_and(is_end) {
+            text = &text[..text.len() - 1];
+        }
         self.out.push(b'-');
-        self.one_line(text.trim_matches(['\r', '\n']));
+        self.one_line(text);
     }
 
     /// An integer.
@@ -333,8 +340,8 @@ impl Reply {
         }
     }
 
-    fn one_line(&mut self, text: &str) {
-        self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+    fn one_line(&mut self, text: &[u8]) {
+        self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
         self.end_line();
     }
 

@@ -73,8 +73,7 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes are no request. [`Display`](fmt::Display) gives Redis' text, without the code word `ERR`. Tell the client, then close the
-/// connection.
+/// Why bytes are no request. [`reply`](Self::reply) gives Redis' text. Tell the client, then close the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolError {
     /// The count of arguments is no integer, or over the limit.
@@ -95,6 +94,16 @@ pub enum ProtocolError {
     UnauthenticatedArguments,
     /// A longer argument than a client may send before it gave a password.
     UnauthenticatedBulk,
+}
+
+impl ProtocolError {
+    /// What the client is told, with the code word `ERR`: with the byte that it sent as it is.
+    pub fn reply(&self) -> Vec<u8> {
+        match self {
+            Self::ExpectedBulk(got) => [&b"ERR Protocol error: expected '$', got '"[..], &[*got], b"'"].concat(),
+            error => format!("ERR {error}").into_bytes(),
+        }
+    }
 }
 
 impl fmt::Display for ProtocolError {

@@ -168,18 +168,18 @@ impl Connection {
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if bytes.len() > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
-                    self.reply.error(&format!(
+                    self.reply.error(format!(
                         "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
                     ));
                     return Ended::Closes;
                 }
                 Ok(None) if self.charge.is_refused(service, bytes.len() + self.parser.memory_bytes()) => {
-                    self.reply.error(&texts::SHORT_OF_MEMORY.reply());
+                    self.reply.error(texts::SHORT_OF_MEMORY.reply());
                     return Ended::Closes;
                 }
                 Ok(None) => return Ended::Empty,
                 Err(error) => {
-                    self.reply.error(&format!("ERR {error}"));
+                    self.reply.error(error.reply());
                     return Ended::Closes;
                 }
             };
@@ -289,7 +289,7 @@ impl Connection {
         for dependent in dependents {
             told.extend_from_slice(&replied[from..dependent.start]);
             let mut instead = Reply::new(version);
-            instead.error(&failure.reply());
+            instead.error(failure.reply());
             told.extend_from_slice(instead.bytes());
             from = dependent.end;
         }

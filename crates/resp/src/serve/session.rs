@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncWriteExt, ReadBuf};
@@ -247,23 +247,18 @@ async fn send<S: ClientStream>(
     mut limit: Duration,
 ) -> Result<(), Lost> {
     let mut written = 0;
+    // Most clients take everything at once: nothing else is made ready before that was tried.
+    let at_once = std::future::poll_fn(|context| Poll::Ready(poll_send(stream, bytes, &mut written, context))).await;
+    if let Poll::Ready(sent) = at_once {
+        return sent;
+    }
     let mut took_nothing_for = Duration::ZERO;
     loop {
         let look_after = (limit / LOOKS_WHILE_SENDING).min(LOOKS_EVERY);
         let taken_before = stream.progress().taken_bytes;
-        let writing = std::future::poll_fn(|context| {
-            while written < bytes.len() {
-                match ready!(Pin::new(&mut *stream).poll_write(context, &bytes[written..])) {
-                    Ok(0) | Err(_) => return Poll::Ready(Err(Lost)),
-                    Ok(more) => written += more,
-                }
-            }
-            // TLS keeps back what the socket did not take.
-            Pin::new(&mut *stream).poll_flush(context).map_err(|_| Lost)
-        });
         tokio::select! {
             biased;
-            sent = writing => return sent,
+            sent = std::future::poll_fn(|context| poll_send(stream, bytes, &mut written, context)) => return sent,
             () = info.killed.notified() => return Err(Lost),
             () = sleep(look_after) => {}
         }
@@ -282,4 +277,21 @@ async fn send<S: ClientStream>(
         }
         stream.progress().look_closely();
     }
+}
+
+/// Sends what is left of `bytes` behind the first `written`.
+fn poll_send<S: ClientStream>(
+    stream: &mut S,
+    bytes: &[u8],
+    written: &mut usize,
+    context: &mut Context<'_>,
+) -> Poll<Result<(), Lost>> {
+    while *written < bytes.len() {
+        match ready!(Pin::new(&mut *stream).poll_write(context, &bytes[*written..])) {
+            Ok(0) | Err(_) => return Poll::Ready(Err(Lost)),
+            Ok(more) => *written += more,
+        }
+    }
+    // TLS keeps back what the socket did not take.
+    Pin::new(stream).poll_flush(context).map_err(|_| Lost)
 }

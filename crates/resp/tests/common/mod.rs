@@ -7,17 +7,34 @@ pub mod served;
 pub mod wire;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ecotone_engine::{Durability, OpenMode, Store, StoreOptions};
+use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions};
 use ecotone_resp::client::Client;
+use ecotone_resp::collections::Large;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
 use ecotone_resp::service::{Host, InfoSection, Limits, Service};
 use parking_lot::Mutex;
+
+/// The words of a request, which has no quotes.
+pub fn words(request: &str) -> Vec<&[u8]> {
+    request.split(' ').map(str::as_bytes).collect()
+}
+
+/// So many bytes, always the same, that do not compress.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let byte = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(byte).take(bytes).collect()
+}
 
 /// A host with settings that are kept and nothing behind them.
 #[derive(Default)]
@@ -39,11 +56,11 @@ impl Host for TestHost {
     fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
         let mut known = self.settings.lock();
         for (name, _) in settings {
-            if !known.contains_key(name) {
+            if !known.contains_key(&name.to_lowercase()) {
                 return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
             }
         }
-        known.extend(settings.iter().cloned());
+        known.extend(settings.iter().map(|(name, value)| (name.to_lowercase(), value.clone())));
         Ok(())
     }
 
@@ -105,6 +122,41 @@ impl Fixture {
         })
     }
 
+    /// Where the large collection under `key` lies; none: it is small.
+    pub fn large(&self, key: &str) -> Option<Large> {
+        self.change(|keys| {
+            let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
+            entry.tag.is_large.then(|| Large::decode(&entry).unwrap().0)
+        })
+    }
+
+    /// Sub-keys and values of all elements of a collection, also of one without a key.
+    pub fn elements(&self, id: CollectionId) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.change(|keys| {
+            let mut elements = Vec::new();
+            keys.visit_all_elements(id, Direction::Forward, |sub_key, value| {
+                elements.push((sub_key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            elements
+        })
+    }
+
+    /// How many collections without a key were left to be removed.
+    pub fn reclaimed(&self) -> u64 {
+        let known = self.service.keyspace.reclaim_known(100, || true).unwrap().collections;
+        // Nothing was forgotten, and nothing is removed that has a key.
+        assert_eq!(self.service.keyspace.reclaim_all(|| true).unwrap().collections, 0);
+        known
+    }
+
+    /// The type tag and the bytes under a key of the store.
+    pub fn stored(&self, key: &[u8]) -> (u8, Vec<u8>) {
+        let value = self.service.keyspace.store().get(key).unwrap().unwrap();
+        (value.attributes().type_tag.map_or(0, |tag| tag.get()), value.to_vec())
+    }
+
     /// Asks a new client's requests and compares the replies. Keys that a command makes which is not there yet are planted.
     pub fn check(requests: &[(&str, &str)]) {
         let fixture = Self::new();
@@ -161,6 +213,11 @@ impl TestClient<'_> {
         self.run(group, arguments, Waiting::Allowed).unwrap()
     }
 
+    /// The same, once: or why it was not carried out.
+    pub fn try_in(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Result<Vec<u8>, Step> {
+        self.run(group, arguments, Waiting::Allowed)
+    }
+
     fn run(&mut self, group: &mut Group, arguments: &[&[u8]], waiting: Waiting) -> Result<Vec<u8>, Step> {
         match execute(self.service, &mut self.client, group, arguments, &mut self.reply, waiting) {
             Step::Done { .. } => Ok(self.reply.take()),
@@ -168,9 +225,48 @@ impl TestClient<'_> {
         }
     }
 
-    /// The same of a request in words, without quotes, with the reply as text.
+    /// The reply to one request in words, without quotes, as text.
     pub fn ask(&mut self, request: &str) -> String {
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        String::from_utf8_lossy(&self.send(&arguments)).into_owned()
+        String::from_utf8_lossy(&self.send(&words(request))).into_owned()
+    }
+
+    /// The same as [`TestClient::send_in`] does it.
+    pub fn ask_in(&mut self, group: &mut Group, request: &str) -> String {
+        String::from_utf8_lossy(&self.send_in(group, &words(request))).into_owned()
+    }
+
+    /// All that a scan returns; `between` is called after each step but the last.
+    pub fn scan(&mut self, command: &str, options: &str, mut between: impl FnMut(&mut Self)) -> Vec<Vec<u8>> {
+        let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
+        loop {
+            let reply = self.send(&words(format!("{command} {cursor} {options}").trim_end()));
+            let answers = redis::elements(&reply).unwrap();
+            cursor = String::from_utf8(redis::text(answers[0]).to_vec()).unwrap();
+            found.extend(redis::texts(answers[1]));
+            if cursor == "0" {
+                return found;
+            }
+            between(self);
+        }
+    }
+
+    /// The reply of a lane, which waits for nothing and commits what it did.
+    pub fn at_once(&mut self, request: &str) -> String {
+        let mut group = Group::new(self.service.keyspace.clone());
+        let done = self.run(&mut group, &words(request), Waiting::Never);
+        let reply = done.unwrap_or_else(|step| panic!("{request}: {step:?}"));
+        group.commit(Waiting::Allowed).unwrap();
+        String::from_utf8(reply).unwrap()
+    }
+
+    /// How far a lane comes, which waits for nothing. What it did is not committed.
+    pub fn step_at_once(&mut self, request: &str) -> Step {
+        self.step_in(&mut Group::new(self.service.keyspace.clone()), request)
+    }
+
+    /// The same in a group that may hold more already.
+    pub fn step_in(&mut self, group: &mut Group, request: &str) -> Step {
+        self.reply.clear();
+        execute(self.service, &mut self.client, group, &words(request), &mut self.reply, Waiting::Never)
     }
 }

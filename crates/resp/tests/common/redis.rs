@@ -148,6 +148,11 @@ pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
     Some(answers.collect())
 }
 
+/// The texts of the answers in an array, a set or a map.
+pub fn texts(reply: &[u8]) -> Vec<Vec<u8>> {
+    elements(reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect()
+}
+
 /// The text of a bulk string, a status or an integer.
 pub fn text(answer: &[u8]) -> &[u8] {
     let line = answer.iter().position(|byte| *byte == b'\n').unwrap() + 1;

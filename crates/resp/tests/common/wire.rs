@@ -60,8 +60,7 @@ impl Wire {
 
     /// The reply to a request in words, as text.
     pub fn ask(&mut self, words: &str) -> String {
-        let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        self.send(&request(&arguments));
+        self.send(&request(&super::words(words)));
         String::from_utf8_lossy(&self.reply()).into_owned()
     }
 }

@@ -44,18 +44,20 @@ pub struct Family {
 pub struct Request {
     pub arguments: Vec<Vec<u8>>,
     pub compare: Compare,
+    /// Which of two clients sends it.
+    pub client: usize,
 }
 
 impl Request {
     pub fn new(words: &[&[u8]], compare: Compare) -> Self {
-        Self { arguments: words.iter().map(|word| word.to_vec()).collect(), compare }
+        Self { arguments: words.iter().map(|word| word.to_vec()).collect(), compare, client: 0 }
     }
 }
 
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.arguments.iter().map(|argument| shown(argument)).collect();
-        f.write_str(&words.join(" "))
+        write!(f, "{}: {}", self.client, words.join(" "))
     }
 }
 
@@ -70,8 +72,22 @@ pub fn shown(bytes: &[u8]) -> String {
 const KEYS: &[&str] = &["a", "b", "c", "{t}d", "{t}e"];
 
 /// What stands in the place of another argument now and then. None is a time that is over soon.
-const JUNK: &[&str] =
-    &["", "x", "0", "-1", "1.5", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "NX", "XX"];
+const JUNK: &[&[u8]] = &[
+    b"",
+    b"x",
+    b"0",
+    b"-1",
+    b"1.5",
+    b"9223372036854775807",
+    b"-9223372036854775808",
+    b"9223372036854775808",
+    b"NX",
+    b"XX",
+    b"\xff\xfe",
+    b"a\xc3",
+    b"a\0b",
+    b"\r\na\r\nb\r\n",
+];
 
 /// splitmix64.
 pub struct Random(u64);
@@ -127,7 +143,7 @@ impl Random {
                 compare = Compare::Kind;
             }
         }
-        Request { arguments, compare }
+        Request { arguments, compare, client: 0 }
     }
 
     fn fill(&mut self, words: &[&str], arguments: &mut Vec<Vec<u8>>) {
@@ -268,6 +284,7 @@ impl Random {
                 self.pick(&["*", "?", "a*", "[a-c]", "[^a]", "{t}*", "*e", "\\a", "", "x", "{t}[de]"]).into()
             }
             "<type>" => self.pick(&["string", "hash", "LIST", "zset", "set", "none", "stream"]).into(),
+            "<junk>" => JUNK[self.below(JUNK.len() as u64) as usize].into(),
             "<planted>" => self.pick(&["hash", "list", "set", "zset"]).into(),
             word if word.starts_with('<') => panic!("no kind of argument is called {word}"),
             word => match self.below(4) {
@@ -297,7 +314,7 @@ impl Random {
 
     fn spoil(&mut self, arguments: &mut Vec<Vec<u8>>) {
         let place = 1 + self.below(arguments.len() as u64) as usize;
-        let junk = Vec::from(self.pick(JUNK));
+        let junk = self.argument("<junk>");
         match self.below(3) {
             0 if place < arguments.len() => drop(arguments.remove(place)),
             1 if place < arguments.len() => arguments[place] = junk,
@@ -308,7 +325,8 @@ impl Random {
 
 /// Requests that show all that is left.
 pub fn closing_requests() -> Vec<Request> {
-    let mut requests = vec![Request::new(&[b"KEYS", b"*"], Compare::AnyOrder)];
+    let mut requests =
+        vec![Request::new(&[b"DISCARD"], Compare::Exact), Request::new(&[b"KEYS", b"*"], Compare::AnyOrder)];
     for key in KEYS.iter().map(|key| key.as_bytes()) {
         requests.push(Request::new(&[b"TYPE", key], Compare::Exact));
         requests.push(Request::new(&[b"GET", key], Compare::Exact));

@@ -10,6 +10,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod errors;
 mod generate;
 mod hashes;
 mod keys;
@@ -19,6 +20,7 @@ mod sides;
 mod sorted_sets;
 mod strings;
 mod table;
+mod transactions;
 
 use common::Fixture;
 use common::redis::RealRedis;
@@ -28,7 +30,7 @@ use generate::{Family, Random, Request};
 use sides::{Here, Side, There, first_difference};
 
 const FAMILIES: &[Family] =
-    &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, lists::FAMILY, sets::FAMILY, sorted_sets::FAMILY];
+    &[strings::FAMILY, keys::FAMILY, hashes::FAMILY, lists::FAMILY, sets::FAMILY, sorted_sets::FAMILY, errors::FAMILY];
 
 /// Collections by themselves: among all commands few live long enough to become large.
 const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[lists::FAMILY], &[sets::FAMILY], &[sorted_sets::FAMILY]];
@@ -36,15 +38,30 @@ const COLLECTIONS: &[&[Family]] = &[&[hashes::FAMILY], &[lists::FAMILY], &[sets:
 /// Commands for each seed.
 const COMMANDS: usize = 3000;
 
-fn requests(families: &[Family], seed: u64) -> Vec<Request> {
-    let mut random = Random::new(seed);
-    (0..COMMANDS).map(|_| random.request(families)).chain(generate::closing_requests()).collect()
+/// How often commands come in a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transactions {
+    Never,
+    Often,
+}
+
+fn requests(families: &[Family], transactions: Transactions, seed: u64) -> Vec<Request> {
+    let (mut random, mut requests) = (Random::new(seed), Vec::new());
+    while requests.len() < COMMANDS {
+        // About half of all commands are in one or around one.
+        if transactions == Transactions::Often && random.below(7) == 0 {
+            requests.extend(transactions::requests(&mut random, families));
+        } else {
+            requests.push(random.request(families));
+        }
+    }
+    requests.extend(generate::closing_requests());
+    requests
 }
 
 /// Compares, and where that fails looks for few requests that do.
-fn compare(families: &[Family], seed: u64, ours: &mut dyn Side, other: &mut dyn Side) {
-    let requests = requests(families, seed);
-    let Some(failed) = first_difference(&requests, ours, other) else { return };
+fn compare(requests: &[Request], seed: u64, ours: &mut dyn Side, other: &mut dyn Side) {
+    let Some(failed) = first_difference(requests, ours, other) else { return };
     let mut kept: Vec<Request> = requests[..=failed.at].to_vec();
     let mut part = kept.len() / 2;
     while part > 0 {
@@ -65,45 +82,58 @@ fn compare(families: &[Family], seed: u64, ours: &mut dyn Side, other: &mut dyn 
     panic!("seed {seed}\n{}{shown}", list.concat());
 }
 
-fn compare_with_redis(families: &[Family], seeds: std::ops::Range<u64>, version: Version) {
+fn compare_with_redis(families: &[Family], transactions: Transactions, seeds: std::ops::Range<u64>, version: Version) {
     let redis = RealRedis::start();
     for seed in seeds {
         let fixture = Fixture::new();
         let number = if version == Version::Resp2 { 2 } else { 3 };
-        let mut there = There::new(redis.client(number));
-        compare(families, seed, &mut Here::new(&fixture, version, seed, 1), &mut there);
+        let mut there = There::new(std::array::from_fn(|_| redis.client(number)));
+        let requests = requests(families, transactions, seed);
+        compare(&requests, seed, &mut Here::new(&fixture, version, seed, 1), &mut there);
     }
 }
 
 #[test]
 fn replies_are_those_of_redis_in_resp2() {
-    compare_with_redis(FAMILIES, 0..4, Version::Resp2);
+    compare_with_redis(FAMILIES, Transactions::Never, 0..4, Version::Resp2);
 }
 
 #[test]
 fn replies_are_those_of_redis_in_resp3() {
-    compare_with_redis(FAMILIES, 4..8, Version::Resp3);
+    compare_with_redis(FAMILIES, Transactions::Never, 4..8, Version::Resp3);
+}
+
+#[test]
+fn transactions_are_those_of_redis() {
+    compare_with_redis(FAMILIES, Transactions::Often, 40..44, Version::Resp2);
+    compare_with_redis(FAMILIES, Transactions::Often, 44..48, Version::Resp3);
+    for families in COLLECTIONS {
+        compare_with_redis(families, Transactions::Often, 48..50, Version::Resp2);
+    }
 }
 
 #[test]
 fn large_collections_are_those_of_redis() {
     for families in COLLECTIONS {
-        compare_with_redis(families, 20..23, Version::Resp2);
-        compare_with_redis(families, 23..25, Version::Resp3);
+        compare_with_redis(families, Transactions::Never, 20..23, Version::Resp2);
+        compare_with_redis(families, Transactions::Never, 23..25, Version::Resp3);
     }
 }
 
 #[test]
 fn groups_and_flushes_change_no_reply() {
     for seed in 100..106 {
-        compare_groups(FAMILIES, seed);
+        compare_groups(FAMILIES, Transactions::Never, seed);
+    }
+    for seed in 109..113 {
+        compare_groups(FAMILIES, Transactions::Often, seed);
     }
     for families in COLLECTIONS {
-        (106..109).for_each(|seed| compare_groups(families, seed));
+        (106..109).for_each(|seed| compare_groups(families, Transactions::Never, seed));
     }
 }
 
-fn compare_groups(families: &[Family], seed: u64) {
+fn compare_groups(families: &[Family], transactions: Transactions, seed: u64) {
     let mut random = Random::new(seed);
     let options = StoreOptions {
         memtable_bytes: (64 << 10) << random.below(3),
@@ -113,5 +143,6 @@ fn compare_groups(families: &[Family], seed: u64) {
     let (plain, small) = (Fixture::new(), Fixture::with(options.with_separation(1 << random.below(10))));
     let most = 2 + random.below(15);
     let mut one_by_one = Here::new(&plain, Version::Resp2, seed, 1);
-    compare(families, seed, &mut Here::new(&small, Version::Resp2, seed, most), &mut one_by_one);
+    let requests = requests(families, transactions, seed);
+    compare(&requests, seed, &mut Here::new(&small, Version::Resp2, seed, most), &mut one_by_one);
 }

@@ -24,16 +24,22 @@ pub trait Side {
     /// Removes all keys. What follows goes as it did after the last time.
     fn restart(&mut self);
 
-    /// The bytes of the reply to one request.
-    fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8>;
+    /// The bytes of the reply to one request of one of the clients.
+    fn send(&mut self, client: usize, arguments: &[&[u8]]) -> Vec<u8>;
 
     /// Puts a small collection under `key`, which holds nothing.
     fn plant(&mut self, of: Type, key: &[u8], command: &[&[u8]]);
 }
 
+/// Clients of each side.
+pub const CLIENTS: usize = 2;
+
+/// What each client sends before it begins anew.
+const BEGINS: [&[u8]; 2] = [b"DISCARD", b"UNWATCH"];
+
 /// This server, commands committed in groups of up to `most`.
 pub struct Here<'f> {
-    client: TestClient<'f>,
+    clients: [TestClient<'f>; CLIENTS],
     group: Group,
     seed: u64,
     random: Random,
@@ -42,9 +48,12 @@ pub struct Here<'f> {
 
 impl<'f> Here<'f> {
     pub fn new(fixture: &'f Fixture, version: Version, seed: u64, most: u64) -> Self {
-        let mut client = fixture.client();
-        client.speak(version);
-        Self { client, group: Group::new(fixture.service.keyspace.clone()), seed, random: Random::new(seed), most }
+        let clients = std::array::from_fn(|_| {
+            let mut client = fixture.client();
+            client.speak(version);
+            client
+        });
+        Self { clients, group: Group::new(fixture.service.keyspace.clone()), seed, random: Random::new(seed), most }
     }
 
     fn commit_now_and_then(&mut self) {
@@ -56,20 +65,23 @@ impl<'f> Here<'f> {
 
 impl Side for Here<'_> {
     fn restart(&mut self) {
-        self.client.send_in(&mut self.group, &[b"FLUSHALL"]);
+        for client in &mut self.clients {
+            BEGINS.iter().for_each(|command| _ = client.send_in(&mut self.group, &[command]));
+        }
+        self.clients[0].send_in(&mut self.group, &[b"FLUSHALL"]);
         self.group.commit(Waiting::Allowed).unwrap();
         self.random = Random::new(self.seed);
     }
 
-    fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
-        let reply = self.client.send_in(&mut self.group, arguments);
+    fn send(&mut self, client: usize, arguments: &[&[u8]]) -> Vec<u8> {
+        let reply = self.clients[client].send_in(&mut self.group, arguments);
         self.commit_now_and_then();
         reply
     }
 
     fn plant(&mut self, of: Type, key: &[u8], command: &[&[u8]]) {
         if table::find(command[0]).is_some() {
-            self.send(command);
+            self.send(0, command);
             return;
         }
         // No command does it yet.
@@ -81,25 +93,28 @@ impl Side for Here<'_> {
 }
 
 /// A Redis server.
-pub struct There(RedisClient);
+pub struct There([RedisClient; CLIENTS]);
 
 impl There {
-    pub fn new(client: RedisClient) -> Self {
-        Self(client)
+    pub fn new(clients: [RedisClient; CLIENTS]) -> Self {
+        Self(clients)
     }
 }
 
 impl Side for There {
     fn restart(&mut self) {
-        self.send(&[b"FLUSHALL"]);
+        for client in &mut self.0 {
+            BEGINS.iter().for_each(|command| _ = client.send(&[command]));
+        }
+        self.send(0, &[b"FLUSHALL"]);
     }
 
-    fn send(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
-        self.0.send(arguments)
+    fn send(&mut self, client: usize, arguments: &[&[u8]]) -> Vec<u8> {
+        self.0[client].send(arguments)
     }
 
     fn plant(&mut self, _: Type, _: &[u8], command: &[&[u8]]) {
-        self.send(command);
+        self.send(0, command);
     }
 }
 
@@ -120,23 +135,24 @@ impl fmt::Display for Difference {
 pub fn first_difference(requests: &[Request], ours: &mut dyn Side, other: &mut dyn Side) -> Option<Difference> {
     ours.restart();
     other.restart();
+    let mut queued = Queued::default();
     requests.iter().enumerate().find_map(|(at, request)| {
         let arguments: Vec<&[u8]> = request.arguments.iter().map(Vec::as_slice).collect();
         let (ours, others) = match request.compare {
+            // It is several commands, and those would be queued.
+            Compare::Plant if queued.0.iter().any(Option::is_some) => return None,
             Compare::Plant => {
                 plant(&arguments, ours);
                 plant(&arguments, other);
                 return None;
             }
-            Compare::WholeScan { cursor } => {
-                (whole_scan(&arguments, cursor, 1, ours), whole_scan(&arguments, cursor, 1, other))
-            }
+            Compare::WholeScan { cursor } => both(ours, other, |side| whole_scan(request, &arguments, cursor, 1, side)),
             Compare::WholeScanOfPairs { cursor } => {
-                (whole_scan(&arguments, cursor, 2, ours), whole_scan(&arguments, cursor, 2, other))
+                both(ours, other, |side| whole_scan(request, &arguments, cursor, 2, side))
             }
-            _ => (ours.send(&arguments), other.send(&arguments)),
+            _ => both(ours, other, |side| side.send(request.client, &arguments)),
         };
-        let differs = !is_same(request.compare, &ours, &others);
+        let differs = !queued.is_same(request, &ours, &others);
         differs.then(|| Difference { at, ours: shown(&ours), others: shown(&others) })
     })
 }
@@ -144,7 +160,7 @@ pub fn first_difference(requests: &[Request], ours: &mut dyn Side, other: &mut d
 fn plant(arguments: &[&[u8]], side: &mut dyn Side) {
     let [_, name, key] = arguments else { panic!("PLANT type key") };
     let (_, of, command, rest) = PLANTS.iter().find(|(known, ..)| known.as_bytes() == *name).unwrap();
-    side.send(&[b"DEL", key]);
+    side.send(0, &[b"DEL", key]);
     let mut words: Vec<&[u8]> = vec![command.as_bytes(), key];
     words.extend(rest.iter().map(|word| word.as_bytes()));
     side.plant(*of, key, &words);
@@ -152,13 +168,13 @@ fn plant(arguments: &[&[u8]], side: &mut dyn Side) {
 
 /// All that a scan returns by `together` elements, sorted and each once, as if it were one reply; or the first reply that is no step of a
 /// scan.
-fn whole_scan(arguments: &[&[u8]], cursor: usize, together: usize, side: &mut dyn Side) -> Vec<u8> {
+fn whole_scan(request: &Request, arguments: &[&[u8]], cursor: usize, together: usize, side: &mut dyn Side) -> Vec<u8> {
     let mut found = BTreeSet::new();
     let mut at = b"0".to_vec();
     loop {
         let mut step = arguments.to_vec();
         step[cursor] = &at;
-        let reply = side.send(&step);
+        let reply = side.send(request.client, &step);
         let Some([next, names]) = elements(&reply).and_then(|answers| <[&[u8]; 2]>::try_from(answers).ok()) else {
             return reply;
         };
@@ -168,6 +184,48 @@ fn whole_scan(arguments: &[&[u8]], cursor: usize, together: usize, side: &mut dy
             return found.into_iter().collect::<Vec<_>>().concat();
         }
         at = next;
+    }
+}
+
+fn both<T>(ours: &mut dyn Side, other: &mut dyn Side, mut ask: impl FnMut(&mut dyn Side) -> T) -> (T, T) {
+    (ask(ours), ask(other))
+}
+
+/// How the replies to what each client has queued since `MULTI` are compared.
+#[derive(Default)]
+struct Queued([Option<Vec<Compare>>; CLIENTS]);
+
+impl Queued {
+    /// Whether the replies to `request` are the same; what it does to the transaction is noted.
+    fn is_same(&mut self, request: &Request, ours: &[u8], others: &[u8]) -> bool {
+        let queued = &mut self.0[request.client];
+        let name = request.arguments[0].to_ascii_uppercase();
+        match (name.as_slice(), queued.take()) {
+            (b"EXEC", Some(compares)) => match (elements(ours), elements(others)) {
+                (Some(ours), Some(others)) if ours.len() == others.len() && ours.len() == compares.len() => {
+                    let mut pairs = ours.into_iter().zip(others).zip(compares);
+                    pairs.all(|((ours, others), compare)| is_same(compare, ours, others))
+                }
+                _ => ours == others,
+            },
+            (b"MULTI", None) if ours == b"+OK\r\n" => {
+                *queued = Some(Vec::new());
+                ours == others
+            }
+            (b"DISCARD", Some(_)) if ours == b"+OK\r\n" => ours == others,
+            (_, Some(mut compares)) => {
+                if ours == b"+QUEUED\r\n" {
+                    compares.push(match request.compare {
+                        // One step, whose cursor is each server's own.
+                        Compare::WholeScan { .. } | Compare::WholeScanOfPairs { .. } => Compare::Kind,
+                        compare => compare,
+                    });
+                }
+                *queued = Some(compares);
+                ours == others
+            }
+            (_, None) => is_same(request.compare, ours, others),
+        }
     }
 }
 

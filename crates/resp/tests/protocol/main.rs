@@ -7,6 +7,8 @@ mod number;
 mod reply;
 mod request;
 mod request_streams;
+#[path = "../../fuzz/targets/mod.rs"]
+mod targets;
 
 /// A small deterministic source of chance (splitmix64), so that a failure comes back with its seed.
 struct Chance(u64);

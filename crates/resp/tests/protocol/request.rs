@@ -144,6 +144,8 @@ fn arguments_are_bulk_strings() {
         Parser::new().parse(b"*1\r\n\xff\r\n", &Limits::default(), &mut Vec::new()),
         Err(ProtocolError::ExpectedBulk(0xff))
     );
+    assert_eq!(ProtocolError::ExpectedBulk(0xff).reply(), b"ERR Protocol error: expected '$', got '\xff'");
+    assert_eq!(ProtocolError::InvalidBulk.reply(), b"ERR Protocol error: invalid bulk length");
 }
 
 #[test]

@@ -1,54 +1,16 @@
 //! Streams of requests in pieces, and streams that were damaged.
 
-use super::Chance;
-use ecotone_resp::protocol::request::{Limits, Parser, ProtocolError, RESERVE_AHEAD_BYTES};
+use ecotone_resp::protocol::request::{Limits, Parser};
 use proptest::prelude::*;
 
-type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
+use super::Chance;
+use super::targets::requests::{Parsed, encoded, parse};
 
 /// Small, so that short streams meet every limit.
 const LIMITS: Limits = Limits { arguments: 6, bulk_bytes: 20, inline_bytes: 40 };
 
-/// Feeds `bytes` in pieces that end at `cuts`, as a connection does. Gives the requests, the error, and the bytes left.
-fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Requests {
-    let (mut parser, mut arguments, mut found) = (Parser::new(), Vec::new(), Vec::new());
-    let (mut buffer, mut taken) = (Vec::new(), 0);
-    let mut ends: Vec<_> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([bytes.len()]).collect();
-    ends.sort_unstable();
-    for end in ends {
-        buffer.extend_from_slice(&bytes[taken..end]);
-        taken = end;
-        loop {
-            match parser.parse(&buffer, &LIMITS, &mut arguments) {
-                Ok(Some(consumed)) => {
-                    assert!((1..=buffer.len()).contains(&consumed));
-                    assert!(arguments.len() <= LIMITS.arguments.max(LIMITS.inline_bytes));
-                    let source = parser.source(&buffer);
-                    found.push(arguments.iter().map(|range| source[range.clone()].to_vec()).collect());
-                    buffer.drain(..consumed);
-                }
-                Ok(None) => {
-                    assert!(arguments.is_empty());
-                    if let Some(needs) = parser.needs() {
-                        assert!((buffer.len() + 1..=buffer.len() + RESERVE_AHEAD_BYTES).contains(&needs));
-                    }
-                    break;
-                }
-                Err(error) => return (found, Some(error), 0),
-            }
-        }
-    }
-    (found, None, buffer.len())
-}
-
-fn encode(request: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", request.len()).into_bytes();
-    for argument in request {
-        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        bytes.extend_from_slice(argument);
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
+fn in_pieces(bytes: &[u8], cuts: &[usize]) -> Parsed {
+    parse(bytes, cuts, &LIMITS)
 }
 
 fn request() -> impl Strategy<Value = Vec<Vec<u8>>> {
@@ -64,7 +26,7 @@ fn telling_bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn requests_come_out_as_they_went_in(requests in prop::collection::vec(request(), 0..6), cuts in prop::collection::vec(any::<usize>(), 0..12)) {
-        let bytes: Vec<u8> = requests.iter().flat_map(|request| encode(request)).collect();
+        let bytes: Vec<u8> = requests.iter().flat_map(|request| encoded(request)).collect();
         prop_assert_eq!(in_pieces(&bytes, &cuts), (requests, None, 0));
     }
 
@@ -87,7 +49,7 @@ fn damaged_streams_mean_the_same_byte_by_byte_and_whole() {
                 bytes.extend_from_slice(&request.join(&b' '));
                 bytes.push(b'\n');
             } else {
-                bytes.extend_from_slice(&encode(&request));
+                bytes.extend_from_slice(&encoded(&request));
             }
         }
         for _ in 0..chance.below(4) {
@@ -107,7 +69,7 @@ fn damaged_streams_mean_the_same_byte_by_byte_and_whole() {
 #[test]
 fn what_was_parsed_is_not_parsed_again() {
     let (mut parser, mut arguments) = (Parser::new(), Vec::new());
-    let mut bytes = encode(&[b"MSET".to_vec(), b"key".to_vec(), b"value".to_vec()]);
+    let mut bytes = encoded(&[b"MSET".to_vec(), b"key".to_vec(), b"value".to_vec()]);
     assert_eq!(parser.parse(&bytes[..25], &LIMITS, &mut arguments), Ok(None));
     bytes[..23].fill(b'!');
     assert_eq!(parser.parse(&bytes, &LIMITS, &mut arguments), Ok(Some(bytes.len())));

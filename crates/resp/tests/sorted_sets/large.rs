@@ -1,15 +1,12 @@
 //! Large sets as keys, and scans of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
-use ecotone_engine::Direction;
-use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{CollectionId, Group, Waiting};
-use ecotone_resp::protocol::reply::{Reply, Version};
+use ecotone_resp::execute::Step;
+use ecotone_resp::keyspace::Group;
 
-use crate::common::redis::{elements, text};
-use crate::common::{Fixture, TestClient};
+use crate::common::redis::texts;
+use crate::common::{Fixture, TestClient, words};
 
 const MEMBERS: u32 = 1000;
 
@@ -18,22 +15,6 @@ fn fill(client: &mut TestClient<'_>, key: &str) {
         let pairs: Vec<String> = (0..100).map(|n| format!("{} m{}", hundred * 100 + n, hundred * 100 + n)).collect();
         assert_eq!(client.ask(&format!("ZADD {key} {}", pairs.join(" "))), ":100\r\n");
     }
-}
-
-fn id(fixture: &Fixture, key: &str) -> CollectionId {
-    fixture.change(|keys| keys.entry(key.as_bytes()).unwrap().unwrap().collection().unwrap().unwrap())
-}
-
-fn entries(fixture: &Fixture, id: CollectionId) -> usize {
-    let mut entries = 0;
-    fixture.change(|keys| {
-        keys.visit_all_elements(id, Direction::Forward, |_, _| {
-            entries += 1;
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-    });
-    entries
 }
 
 #[test]
@@ -55,14 +36,14 @@ fn a_large_set_that_is_gone_leaves_nothing() {
         let mut client = fixture.client();
         client.ask("SET other 1");
         fill(&mut client, "z");
-        let id = id(&fixture, "z");
-        assert_eq!(entries(&fixture, id), 2 * MEMBERS as usize);
+        let id = fixture.large("z").unwrap().id;
+        assert_eq!(fixture.elements(id).len(), 2 * MEMBERS as usize);
         let reply = client.ask(&request);
         assert!(!reply.starts_with('-'), "{request}: {reply}");
         let is_gone = !request.starts_with("GETSET");
         let reclaimed = fixture.service.keyspace.reclaim_known(9, || true).unwrap().collections;
         assert_eq!(reclaimed, u64::from(is_gone), "{request}");
-        assert_eq!(entries(&fixture, id), if is_gone { 0 } else { 2 * MEMBERS as usize }, "{request}");
+        assert_eq!(fixture.elements(id).len(), if is_gone { 0 } else { 2 * MEMBERS as usize }, "{request}");
         assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0, "{request}");
     }
 }
@@ -93,13 +74,13 @@ fn a_command_that_fails_leaves_a_large_set_as_it_was() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     fill(&mut client, "z");
-    let id = id(&fixture, "z");
+    let id = fixture.large("z").unwrap().id;
     let longer = "x".repeat(70_000);
     let reply = client.ask(&format!("ZADD z 1 new 2 m7 3 {longer}"));
     assert!(reply.starts_with("-ERR the member has"), "{reply}");
     assert_eq!(client.ask("ZSCORE z m7"), "$1\r\n7\r\n");
     assert_eq!(client.ask("ZSCORE z new"), "$-1\r\n");
-    assert_eq!((client.ask("ZCARD z").as_str(), entries(&fixture, id)), (":1000\r\n", 2 * MEMBERS as usize));
+    assert_eq!((client.ask("ZCARD z").as_str(), fixture.elements(id).len()), (":1000\r\n", 2 * MEMBERS as usize));
 }
 
 #[test]
@@ -111,13 +92,6 @@ fn a_range_goes_no_further_than_its_limit() {
         client.ask(&format!("ZADD z {}", pairs.join(" ")));
     }
     let mut group = Group::new(fixture.service.keyspace.clone());
-    let mut reply = Reply::new(Version::Resp2);
-    // Who never waits gives up after a thousand entries or so.
-    let mut at_once = |request: &str| {
-        let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-        let step = execute(client.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Never);
-        matches!(step, Step::Done { .. })
-    };
     for request in [
         "ZRANGEBYSCORE z 1 +inf LIMIT 0 100",
         "ZREVRANGEBYSCORE z 900 -inf LIMIT 10 100",
@@ -131,34 +105,22 @@ fn a_range_goes_no_further_than_its_limit() {
         "ZRANDMEMBER z 10",
         "ZREMRANGEBYSCORE z 10 12",
     ] {
-        assert!(at_once(request), "{request}");
+        let step = client.step_in(&mut group, request);
+        assert!(matches!(step, Step::Done { .. }), "{request}: {step:?}");
     }
+    // Who never waits gives up after a thousand entries or so.
     for request in ["ZRANGE z 0 -1", "ZCOUNT z -inf +inf", "ZREMRANGEBYRANK z 0 4000", "ZRANGE z 2000 2001"] {
-        assert!(!at_once(request), "{request}");
+        assert_eq!(client.step_in(&mut group, request), Step::MustWait, "{request}");
     }
 }
 
-/// Goes through `z`, with `between` after each step. How often each member was returned.
-fn scan(
-    client: &mut TestClient<'_>,
-    options: &str,
-    mut between: impl FnMut(&mut TestClient<'_>),
-) -> BTreeMap<String, u32> {
+/// Goes through `z`, with `between` after each step but the last. How often each member was returned.
+fn scan(client: &mut TestClient<'_>, options: &str, between: impl FnMut(&mut TestClient<'_>)) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
-    let mut cursor = "0".to_owned();
-    loop {
-        let request = format!("ZSCAN z {cursor}{options}");
-        let reply = client.send(&request.split(' ').map(str::as_bytes).collect::<Vec<_>>());
-        let answers = elements(&reply).unwrap();
-        for pair in elements(answers[1]).unwrap().chunks(2) {
-            *found.entry(String::from_utf8(text(pair[0]).to_vec()).unwrap()).or_default() += 1;
-        }
-        cursor = String::from_utf8(text(answers[0]).to_vec()).unwrap();
-        if cursor == "0" {
-            return found;
-        }
-        between(client);
+    for member in client.scan("ZSCAN z", options, between).into_iter().step_by(2) {
+        *found.entry(String::from_utf8(member).unwrap()).or_default() += 1;
     }
+    found
 }
 
 #[test]
@@ -166,7 +128,7 @@ fn a_scan_returns_what_is_there_all_the_time_exactly_once() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     fill(&mut client, "z");
-    for options in ["", " COUNT 1", " COUNT 77", " COUNT 100000"] {
+    for options in ["", "COUNT 1", "COUNT 77", "COUNT 100000"] {
         let mut step = 0;
         let found = scan(&mut client, options, |client| {
             // Members come, go and change their scores.
@@ -178,7 +140,7 @@ fn a_scan_returns_what_is_there_all_the_time_exactly_once() {
         assert!(stayed.clone().all(|(_, times)| *times == 1), "{options}");
         assert_eq!(stayed.count(), MEMBERS as usize, "{options}");
     }
-    let found = scan(&mut client, " MATCH m99? COUNT 10", |_| ());
+    let found = scan(&mut client, "MATCH m99? COUNT 10", |_| ());
     assert_eq!(found.len(), 10);
     assert_eq!(client.ask("ZSCAN z 18446744073709551615"), "*2\r\n$1\r\n0\r\n*0\r\n");
     assert_eq!(client.ask("ZSCAN z 4294967296"), "*2\r\n$1\r\n0\r\n*0\r\n");
@@ -189,10 +151,7 @@ fn members_are_drawn_from_a_large_set() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     fill(&mut client, "z");
-    let mut drawn = |request: &str| -> Vec<Vec<u8>> {
-        let reply = client.send(&request.split(' ').map(str::as_bytes).collect::<Vec<_>>());
-        elements(&reply).unwrap().into_iter().map(|answer| text(answer).to_vec()).collect()
-    };
+    let mut drawn = |request: &str| texts(&client.send(&words(request)));
     let all: BTreeSet<Vec<u8>> = (0..MEMBERS).map(|number| format!("m{number}").into_bytes()).collect();
     for count in [1, 10, 300, 600, 999, 1000, 2000] {
         let members = drawn(&format!("ZRANDMEMBER z {count}"));

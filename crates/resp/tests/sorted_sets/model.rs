@@ -6,7 +6,7 @@ use ecotone_engine::{Durability, StoreOptions};
 use ecotone_resp::keyspace::{Group, Waiting};
 use ecotone_resp::protocol::number::format_double;
 
-use crate::common::{Fixture, TestClient};
+use crate::common::Fixture;
 
 /// The members with their scores, in their order.
 #[derive(Default)]
@@ -139,11 +139,6 @@ fn step(random: &mut Random, model: &mut Model) -> (String, String) {
     }
 }
 
-fn send(client: &mut TestClient<'_>, group: &mut Group, request: &str) -> String {
-    let arguments: Vec<&[u8]> = request.split(' ').map(str::as_bytes).collect();
-    String::from_utf8_lossy(&client.send_in(group, &arguments)).into_owned()
-}
-
 /// Sends commands in groups of up to `most` and compares all replies.
 fn compare(fixture: &Fixture, most: u64, seed: u64) {
     let (mut client, mut group) = (fixture.client(), Group::new(fixture.service.keyspace.clone()));
@@ -154,17 +149,17 @@ fn compare(fixture: &Fixture, most: u64, seed: u64) {
         many.push_str(&format!(" {score} {name}"));
         model.0.insert(name, score);
     }
-    assert_eq!(send(&mut client, &mut group, &many), ":300\r\n");
+    assert_eq!(client.ask_in(&mut group, &many), ":300\r\n");
     for at in 0..3000 {
         let (request, reply) = step(&mut random, &mut model);
-        assert_eq!(send(&mut client, &mut group, &request), reply, "seed {seed}, {at}: {request}");
-        let count = send(&mut client, &mut group, "ZCARD z");
+        assert_eq!(client.ask_in(&mut group, &request), reply, "seed {seed}, {at}: {request}");
+        let count = client.ask_in(&mut group, "ZCARD z");
         assert_eq!(count, format!(":{}\r\n", model.0.len()), "seed {seed}, {at}: {request}");
         if random.below(most) == 0 {
             group.commit(Waiting::Allowed).unwrap();
         }
     }
-    let all = send(&mut client, &mut group, "ZRANGE z 0 -1 WITHSCORES");
+    let all = client.ask_in(&mut group, "ZRANGE z 0 -1 WITHSCORES");
     assert_eq!(all, with_scores(model.sorted().iter()));
     group.commit(Waiting::Allowed).unwrap();
 }

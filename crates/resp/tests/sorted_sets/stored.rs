@@ -1,15 +1,10 @@
 //! What stands in the store, and when a set changes its form.
 
-use std::ops::ControlFlow;
-
-use ecotone_engine::Direction;
 use ecotone_resp::collections::sorted_set::score;
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
-use ecotone_resp::execute::{Step, execute};
-use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
-use ecotone_resp::protocol::reply::{Reply, Version};
+use ecotone_resp::keyspace::{Tag, Type};
 
-use crate::common::{Fixture, TestClient};
+use crate::common::Fixture;
 
 fn tag(fixture: &Fixture, key: &str) -> Tag {
     fixture.change(|keys| keys.peek(key.as_bytes()).unwrap().unwrap().0)
@@ -20,19 +15,6 @@ fn large(fixture: &Fixture, key: &str) -> Large {
         let entry = keys.entry(key.as_bytes()).unwrap().unwrap();
         assert_eq!(entry.tag, Tag::large(Type::SortedSet));
         Large::decode(&entry).unwrap().0
-    })
-}
-
-/// Sub-keys and values of all elements.
-fn elements(fixture: &Fixture, large: Large) -> Vec<(Vec<u8>, Vec<u8>)> {
-    fixture.change(|keys| {
-        let mut elements = Vec::new();
-        keys.visit_all_elements(large.id, Direction::Forward, |sub_key, value| {
-            elements.push((sub_key.to_vec(), value.to_vec()));
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        elements
     })
 }
 
@@ -57,16 +39,6 @@ fn a_small_set_is_these_bytes() {
     assert_eq!(hex(&payload), expected.concat());
 }
 
-/// The reply of a lane, which gives up where it would step over a few thousand removed entries.
-fn at_once(client: &mut TestClient<'_>, words: &str) -> String {
-    let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-    let (mut group, mut reply) = (Group::new(client.service.keyspace.clone()), Reply::new(Version::Resp2));
-    let step = execute(client.service, &mut client.client, &mut group, &arguments, &mut reply, Waiting::Never);
-    assert!(matches!(step, Step::Done { .. }), "{words}: {step:?}");
-    group.commit(Waiting::Allowed).unwrap();
-    String::from_utf8(reply.take()).unwrap()
-}
-
 fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
@@ -89,21 +61,21 @@ fn a_queue_is_popped_from_without_stepping_over_what_was_popped() {
     let popped =
         |index: i32| format!("*2\r\n{}{}", bulk(&format!("member{index:05}")), bulk(&(index / 100).to_string()));
     for index in 0..2900 {
-        assert_eq!(at_once(&mut client, "ZPOPMIN queue"), popped(index));
-        assert_eq!(at_once(&mut client, "ZPOPMAX queue"), popped(5999 - index));
+        assert_eq!(client.at_once("ZPOPMIN queue"), popped(index));
+        assert_eq!(client.at_once("ZPOPMAX queue"), popped(5999 - index));
     }
-    assert_eq!(at_once(&mut client, "ZRANGE queue 0 0"), "*1\r\n$11\r\nmember02900\r\n");
-    assert_eq!(at_once(&mut client, "ZREVRANGEBYSCORE queue +inf -inf LIMIT 0 1"), "*1\r\n$11\r\nmember03099\r\n");
+    assert_eq!(client.at_once("ZRANGE queue 0 0"), "*1\r\n$11\r\nmember02900\r\n");
+    assert_eq!(client.at_once("ZREVRANGEBYSCORE queue +inf -inf LIMIT 0 1"), "*1\r\n$11\r\nmember03099\r\n");
     let end = |place: &[u8]| [&[place.len() as u8], place].concat();
     let (first, behind) = (score::place(28.0, b"member02899\0"), score::place(31.0, b"member03100"));
     assert_eq!(rest(), [end(&first), end(&behind)].concat());
     // What comes back to the ends is found.
     client.ask("ZADD queue -5 first 99 last");
-    assert_eq!(at_once(&mut client, "ZRANGE queue 0 0"), "*1\r\n$5\r\nfirst\r\n");
-    assert_eq!(at_once(&mut client, "ZRANGE queue -1 -1"), "*1\r\n$4\r\nlast\r\n");
+    assert_eq!(client.at_once("ZRANGE queue 0 0"), "*1\r\n$5\r\nfirst\r\n");
+    assert_eq!(client.at_once("ZRANGE queue -1 -1"), "*1\r\n$4\r\nlast\r\n");
     assert_eq!(client.ask("ZREMRANGEBYRANK queue 0 100"), client.ask("ZCOUNT queue (29 +inf"));
     assert_eq!(client.ask("ZREMRANGEBYSCORE queue (30 +inf"), client.ask("ZCARD none").replace('0', "1"));
-    assert_eq!(at_once(&mut client, "ZRANGE queue -1 -1"), "*1\r\n$11\r\nmember03099\r\n");
+    assert_eq!(client.at_once("ZRANGE queue -1 -1"), "*1\r\n$11\r\nmember03099\r\n");
 }
 
 #[test]
@@ -116,7 +88,7 @@ fn a_large_set_has_two_entries_for_each_member() {
     let large = large(&fixture, "z");
     assert_eq!(large.elements, 2);
     let elements: Vec<(String, String)> =
-        elements(&fixture, large).iter().map(|(sub_key, value)| (hex(sub_key), hex(value))).collect();
+        fixture.elements(large.id).iter().map(|(sub_key, value)| (hex(sub_key), hex(value))).collect();
     // XXH3 of "a" is e6c632b61e964e1f, of "neg" it begins with a2a2d856.
     let expected = [
         ("6da2a2d8566e6567", "4007ffffffffffff"),
@@ -142,7 +114,7 @@ fn a_set_becomes_large_beyond_the_limits_and_stays_so() {
     assert_eq!(client.ask("ZRANGE z 5 7"), "*3\r\n$1\r\n5\r\n$4\r\nmore\r\n$1\r\n6\r\n");
     client.ask("ZREMRANGEBYRANK z 1 -1");
     let left = large(&fixture, "z");
-    assert_eq!((left.elements, elements(&fixture, left).len()), (1, 2));
+    assert_eq!((left.elements, fixture.elements(left.id).len()), (1, 2));
     // Small again once it was deleted.
     assert_eq!(client.ask("ZREM z 0"), ":1\r\n");
     assert_eq!(client.ask("ZADD z 1 a"), ":1\r\n");

@@ -75,8 +75,7 @@ impl TlsWire {
     }
 
     pub fn try_ask(&mut self, words: &str) -> io::Result<String> {
-        let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
-        self.0.get_mut().write_all(&request(&arguments))?;
+        self.0.get_mut().write_all(&request(&crate::common::words(words)))?;
         Ok(String::from_utf8_lossy(&self.try_reply()?).into_owned())
     }
 

@@ -255,8 +255,9 @@ fn clients() -> Vec<Key> {
             Kind::Flag,
             false,
             "",
-            "Keys expire by the latest time that the store has seen, so that a clock which is set back brings none of them to life again. `true`, \
-             for one start, takes the system's clock all the same: after one that was ahead by mistake was set right.",
+            "Keys expire by the latest time that the store has seen, so that a clock which is set back brings none of them to life again (after a \
+             loss of power: none that was seen gone more than about 10 s before). `true`, for one start, takes the system's clock all the same: \
+             after one that was ahead by mistake was set right.",
         ),
         live(key(
             "clients.max_memory_bytes",

@@ -65,6 +65,7 @@ impl Config {
             // What was asked for wins over the policy, also where it is RocksDB's default.
             max_subcompactions: self.number("store.max_subcompactions")?,
             store,
+            fits_memtables: !self.is_said("store.memtable_bytes") && !self.is_said("store.level_base_bytes"),
             clients: None,
             http: self.http()?,
         };

@@ -50,6 +50,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.durability", "\"maybe\""),
     ("store.compression", "\"gzip\""),
     ("store.memory_limit_bytes", "1"),
+    ("store.row_cache_bytes", "-1"),
     ("store.memtable_bytes", "1"),
     ("store.memtable_count", "1"),
     ("store.l0_compaction_trigger", "0"),

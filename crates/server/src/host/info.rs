@@ -54,6 +54,8 @@ pub(super) fn store(store: &Store) -> Lines {
         line("written_bytes_total", counters.user_bytes()),
         line("block_cache_hits_total", counters.block_cache_hits),
         line("block_cache_misses_total", counters.block_cache_misses),
+        line("row_cache_hits_total", counters.row_cache_hits),
+        line("row_cache_misses_total", counters.row_cache_misses),
     ]);
     if let Some(written) = device_written_bytes() {
         lines.push(line("device_written_bytes_total", written));
@@ -104,6 +106,7 @@ fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&Va
         line("running_compactions", properties.running_compactions),
         line("running_offloaded_compactions", properties.running_remote_compactions),
         line("block_cache_bytes", properties.block_cache_bytes),
+        line("row_cache_bytes", properties.row_cache_bytes),
         line("background_errors", properties.background_errors),
         line("last_sequence", properties.last_sequence),
     ];

@@ -62,6 +62,11 @@ impl Host for ServerHost {
     fn info(&self, name: &str) -> Vec<InfoSection> {
         let is_asked = |section: &str| matches!(name, "default" | "all" | "everything") || name == section;
         let mut sections = Vec::new();
+        if is_asked("server") {
+            let file = self.config.lock().file().and_then(|file| std::path::absolute(file).ok());
+            let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
+            sections.push(InfoSection { name: "Server", lines: vec![("config_file".to_owned(), shown)] });
+        }
         if is_asked("store") {
             sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store) });
         }

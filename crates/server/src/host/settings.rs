@@ -140,11 +140,11 @@ pub(super) fn changed(
 ) -> Result<Config, String> {
     let (mut changed, known) = (config.clone(), all(config, listening));
     let mut seen = Vec::new();
-    for (name, value) in settings {
-        let name = name.to_lowercase();
+    for (given, value) in settings {
+        let name = given.to_lowercase();
         let refused = |why: &str| format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
         let Some(present) = known.get(&name) else {
-            return Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
+            return Err(format!("Unknown option or number of arguments for CONFIG SET - '{given}'"));
         };
         let alias = ALIASES.iter().find(|alias| alias.name == name);
         let (path, text) = match alias {

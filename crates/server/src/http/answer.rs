@@ -13,11 +13,11 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// The format of Prometheus' text, version 0.0.4.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The bytes to send: status, headers and, unless it was a HEAD, the body.
-pub(super) fn answer(face: &Face, request: Result<&Request, Refusal>) -> Vec<u8> {
+/// The bytes to send: status, headers and, unless it was a HEAD, the body. With a refusal comes whether it was one.
+pub(super) fn answer(face: &Face, request: Result<&Request, (Refusal, bool)>) -> Vec<u8> {
     let request = match request {
         Ok(request) => request,
-        Err(refusal) => return refuse(refusal),
+        Err((refusal, is_head)) => return refuse(refusal, is_head),
     };
     let now = Instant::now();
     let wants_json = request.accepts_json || request.query.split('&').any(|word| word == "json" || word == "json=1");
@@ -57,7 +57,7 @@ fn json_text(text: &str) -> String {
     json + "\""
 }
 
-fn refuse(refusal: Refusal) -> Vec<u8> {
+fn refuse(refusal: Refusal, is_head: bool) -> Vec<u8> {
     let (status, body, header) = match refusal {
         Refusal::Malformed(why) => (400, format!("this is no request: {why}\n"), ""),
         Refusal::Version => (505, "HTTP/1.0 and HTTP/1.1 are spoken here\n".into(), ""),
@@ -65,7 +65,7 @@ fn refuse(refusal: Refusal) -> Vec<u8> {
         Refusal::TooSlow => (408, "the request has not come in time\n".into(), ""),
         Refusal::TooLong => (431, "the head of the request is too long\n".into(), ""),
     };
-    response(status, TEXT, &body, false, header)
+    response(status, TEXT, &body, is_head, header)
 }
 
 fn response(status: u16, kind: &str, body: &str, is_head: bool, header: &str) -> Vec<u8> {

@@ -28,16 +28,20 @@ pub(super) enum Refusal {
     TooLong,
 }
 
-/// Whether `bytes` hold a whole head: up to its empty line.
-pub(super) fn is_whole(bytes: &[u8]) -> bool {
-    bytes.windows(4).any(|end| end == b"\r\n\r\n") || bytes.windows(2).any(|end| end == b"\n\n")
+/// Where the head in `bytes` ends, its empty line included; `None` where it has not come as a whole. What stands behind is no concern of ours.
+pub(super) fn end(bytes: &[u8]) -> Option<usize> {
+    let ends = |line: &[u8]| bytes.windows(line.len()).position(|end| end == line).map(|at| at + line.len());
+    ends(b"\r\n\r\n").into_iter().chain(ends(b"\n\n")).min()
 }
 
-/// Reads a whole head.
-pub(super) fn parse(bytes: &[u8]) -> Result<Request, Refusal> {
-    // What comes behind the empty line is no concern of ours.
-    let end = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(bytes.len());
-    let text = std::str::from_utf8(&bytes[..end]).map_err(|_| Refusal::Malformed("the head is no text"))?;
+/// Whether the answer to `head` is to have no body, however much of the rest is wrong.
+pub(super) fn is_head(head: &[u8]) -> bool {
+    head.starts_with(b"HEAD ")
+}
+
+/// Reads a whole head, and nothing behind it.
+pub(super) fn parse(head: &[u8]) -> Result<Request, Refusal> {
+    let text = std::str::from_utf8(head).map_err(|_| Refusal::Malformed("the head is no text"))?;
     let mut lines = text.lines();
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
@@ -105,12 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_whole_at_its_empty_line() {
-        for whole in ["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.0\n\n", "GET / HTTP/1.1\r\nA: b\r\n\r\nrest"] {
-            assert!(is_whole(whole.as_bytes()), "{whole:?}");
+    fn a_head_ends_at_its_first_empty_line() {
+        for (head, rest) in [
+            ("GET / HTTP/1.1\r\n\r\n", ""),
+            ("GET / HTTP/1.0\n\n", ""),
+            ("GET / HTTP/1.1\r\nA: b\r\n\r\n", "rest"),
+            ("GET / HTTP/1.1\n\n", "a\r\n\r\nb"),
+            ("GET / HTTP/1.1\r\n\r\n", "a\n\nb"),
+        ] {
+            assert_eq!(end(format!("{head}{rest}").as_bytes()), Some(head.len()), "{head:?} {rest:?}");
+            assert!(parse(head.as_bytes()).is_ok(), "{head:?}");
         }
         for part in ["", "GET / HTTP/1.1", "GET / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nA: b\r\n\r"] {
-            assert!(!is_whole(part.as_bytes()), "{part:?}");
+            assert_eq!(end(part.as_bytes()), None, "{part:?}");
         }
     }
 }

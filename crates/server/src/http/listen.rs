@@ -1,7 +1,7 @@
 //! Connections, and what they may take.
 //!
 //! A connection has one request and is closed after its answer. Each ends within [`HEAD_WITHIN`], [`SEND_WITHIN`] and
-//! [`LINGER`] together, whatever its other end does; while there are [`MOST_CONNECTIONS`], others wait in the system's queue.
+//! [`LINGER`] together, whatever its other end does, and sooner where there is no [seat](super::seats) for another one.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -10,17 +10,16 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::answer::answer;
 use super::face::Face;
-use super::head::{Refusal, is_whole, parse};
+use super::head::{Refusal, end, is_head, parse};
+use super::seats::{Progress, Seat, Seats};
 use crate::error::{Error, Result};
 use crate::options::HttpOptions;
-
-/// Connections at a time: who watches has few.
-const MOST_CONNECTIONS: usize = 64;
 
 /// Bytes of a request's head. Programs that watch send a tenth of it.
 const MOST_HEAD_BYTES: usize = 8 * 1024;
@@ -106,21 +105,23 @@ fn bind(address: &SocketAddr) -> std::io::Result<StdListener> {
 
 /// Returns when it is to stop; connections that are open are cut.
 async fn accept_all(listeners: Vec<StdListener>, face: Arc<Face>, mut stopping: watch::Receiver<bool>) {
-    let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let seats = Seats::<AbortHandle>::new();
     for listener in listeners {
         let (face, seats) = (face.clone(), seats.clone());
         tokio::spawn(async move {
             let Ok(listener) = TcpListener::from_std(listener) else { return };
             loop {
-                // It is never closed.
-                let Ok(seat) = seats.clone().acquire_owned().await else { return };
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, peer)) => {
                         let face = face.clone();
-                        tokio::spawn(async move {
-                            converse(stream, &face).await;
-                            drop(seat);
+                        let leaves = seats.take(peer.ip(), |seat| {
+                            tokio::spawn(async move { converse(stream, &face, &seat).await }).abort_handle()
                         });
+                        if let Some(leaves) = leaves {
+                            leaves.abort();
+                        }
+                        // A request that came with its connection is read before another connection can take its seat.
+                        tokio::task::yield_now().await;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a connection for metrics or a health check could not be taken");
@@ -133,25 +134,27 @@ async fn accept_all(listeners: Vec<StdListener>, face: Arc<Face>, mut stopping: 
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
-async fn converse(mut stream: TcpStream, face: &Face) {
-    let head = match timeout(HEAD_WITHIN, receive(&mut stream)).await {
-        Ok(Some(head)) => head,
+async fn converse(mut stream: TcpStream, face: &Face, seat: &Seat<AbortHandle>) {
+    let mut head = Vec::with_capacity(1024);
+    let received = match timeout(HEAD_WITHIN, receive(&mut stream, &mut head)).await {
+        Ok(Some(received)) => received,
         // It is gone, or was never there.
         Ok(None) => return,
         Err(_) => Err(Refusal::TooSlow),
     };
-    let request = head.and_then(|head| parse(&head));
-    let answer = answer(face, request.as_ref().map_err(|refusal| *refusal));
+    seat.reaches(Progress::Asked);
+    let request = received.and_then(|end| parse(&head[..end]));
+    let answer = answer(face, request.as_ref().map_err(|refusal| (*refusal, is_head(&head))));
     if !matches!(timeout(SEND_WITHIN, stream.write_all(&answer)).await, Ok(Ok(()))) || stream.shutdown().await.is_err()
     {
         return;
     }
+    seat.reaches(Progress::Answered);
     let _ = timeout(LINGER, throw_away(&mut stream)).await;
 }
 
-/// The bytes up to the end of the head, and what came with it. `None` if the other end closes before.
-async fn receive(stream: &mut TcpStream) -> Option<std::result::Result<Vec<u8>, Refusal>> {
-    let mut head = Vec::with_capacity(1024);
+/// Reads into `head` until it is whole: where it ends. `None` if the other end closes before.
+async fn receive(stream: &mut TcpStream, head: &mut Vec<u8>) -> Option<std::result::Result<usize, Refusal>> {
     loop {
         let mut part = [0; 1024];
         let bytes = stream.read(&mut part).await.ok()?;
@@ -159,8 +162,8 @@ async fn receive(stream: &mut TcpStream) -> Option<std::result::Result<Vec<u8>, 
             return None;
         }
         head.extend_from_slice(&part[..bytes]);
-        if is_whole(&head) {
-            return Some(Ok(head));
+        if let Some(end) = end(head) {
+            return Some(Ok(end));
         }
         if head.len() >= MOST_HEAD_BYTES {
             return Some(Err(Refusal::TooLong));

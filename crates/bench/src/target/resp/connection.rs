@@ -1,40 +1,28 @@
-//! A blocking connection to a server: requests out, replies in.
+//! A benchmark's connection to a server: the client, with what to do about whatever ends a run.
 //!
-//! Every wait has a bound: [`CONNECT_TIMEOUT`], and [`REPLY_TIMEOUT`] for each time nothing moves. After an error the connection is
-//! of no more use: what was asked may or may not have been done, so nothing is sent again.
+//! Every wait has a bound ([`LIMITS`]). After an error the connection is of no more use, and nothing is sent again.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::reply::{self, Arrived, MAX_REPLY_BYTES, Reply};
+use super::client::{Broken, Client, Limits};
+use super::reply::{Bounds, Reply};
 use super::{Credentials, ServerAddress};
 use crate::{Error, Result};
 
-/// How long a server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server may keep silent, or take nothing, before it is given up: a store may hold a write for a while.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much is asked of the kernel at once.
-const READ_BYTES: usize = 64 << 10;
+/// A store may hold a write for a while. The longest reply is sixteen times the longest value of a workload.
+const LIMITS: Limits = Limits {
+    connect_timeout: Duration::from_secs(5),
+    silence_timeout: Duration::from_secs(60),
+    reply_timeout: None,
+    reply_bounds: Bounds { bytes: 64 << 20, elements: 1 << 20 },
+};
 
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Connection {
-    stream: Stream,
+    client: Client,
     address: ServerAddress,
-    /// Requests that are not sent yet.
-    out: Vec<u8>,
-    /// What was received; up to `taken` it was read.
-    input: Vec<u8>,
-    taken: usize,
-}
-
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 impl Connection {
@@ -44,11 +32,8 @@ impl Connection {
     ///
     /// [`Error::Server`] with the address and what to do.
     pub fn open(address: &ServerAddress, credentials: Option<&Credentials>) -> Result<Self> {
-        let stream = connect(address).map_err(|error| {
-            let what = format!("it cannot be reached: {error}; start it, or name the one to use with --target");
-            Error::server(address, what)
-        })?;
-        let mut connection = Self { stream, address: address.clone(), out: Vec::new(), input: Vec::new(), taken: 0 };
+        let client = Client::open(address, LIMITS).map_err(|broken| ended(address, &broken))?;
+        let mut connection = Self { client, address: address.clone() };
         if let Some(Credentials { user, password }) = credentials {
             let parts = [Some("AUTH"), user.as_deref(), Some(password)];
             let parts: Vec<&[u8]> = parts.into_iter().flatten().map(str::as_bytes).collect();
@@ -64,22 +49,12 @@ impl Connection {
 
     /// Adds a request to those that are sent with the next [`Connection::send`].
     pub fn queue(&mut self, parts: &[&[u8]]) {
-        fn head(out: &mut Vec<u8>, mark: u8, number: usize) {
-            out.push(mark);
-            // Writing to memory cannot fail.
-            let _ = write!(out, "{number}\r\n");
-        }
-        head(&mut self.out, b'*', parts.len());
-        for part in parts {
-            head(&mut self.out, b'$', part.len());
-            self.out.extend_from_slice(part);
-            self.out.extend_from_slice(b"\r\n");
-        }
+        self.client.queue(parts);
     }
 
     /// Bytes of requests that wait to be sent.
     pub fn queued_bytes(&self) -> usize {
-        self.out.len()
+        self.client.queued_bytes()
     }
 
     /// Sends what was queued.
@@ -88,12 +63,7 @@ impl Connection {
     ///
     /// [`Error::Server`].
     pub fn send(&mut self) -> Result<()> {
-        if self.out.is_empty() {
-            return Ok(());
-        }
-        self.stream.write_all(&self.out).map_err(|error| self.broken(&error))?;
-        self.out.clear();
-        Ok(())
+        self.client.send().map_err(|broken| ended(&self.address, &broken))
     }
 
     /// The next reply; waits for it. An error reply is a reply.
@@ -102,21 +72,7 @@ impl Connection {
     ///
     /// [`Error::Server`].
     pub fn receive(&mut self) -> Result<Reply> {
-        loop {
-            match self.arrived()? {
-                Arrived::Whole(bytes) => {
-                    let reply = reply::decode(&self.input[self.taken..]);
-                    self.taken += bytes;
-                    if self.taken == self.input.len() {
-                        self.input.clear();
-                        self.taken = 0;
-                    }
-                    // `arrived` went over the same bytes.
-                    return reply.ok_or_else(|| self.nonsense("a reply that cannot be decoded"));
-                }
-                Arrived::Needs(bytes) => self.read_more(bytes)?,
-            }
-        }
+        self.client.receive().map_err(|broken| ended(&self.address, &broken))
     }
 
     /// Whether [`Connection::receive`] would return at once.
@@ -125,7 +81,7 @@ impl Connection {
     ///
     /// [`Error::Server`] if what came is no reply.
     pub fn has_reply(&self) -> Result<bool> {
-        Ok(self.taken < self.input.len() && matches!(self.arrived()?, Arrived::Whole(_)))
+        self.client.has_reply().map_err(|broken| ended(&self.address, &broken))
     }
 
     /// Sends one request and waits for its reply, which must be no error.
@@ -134,9 +90,7 @@ impl Connection {
     ///
     /// [`Error::Server`].
     pub fn ask(&mut self, parts: &[&[u8]]) -> Result<Reply> {
-        self.queue(parts);
-        self.send()?;
-        match self.receive()? {
+        match self.client.ask(parts).map_err(|broken| ended(&self.address, &broken))? {
             Reply::Error(said) => Err(self.refused(parts.first().copied().unwrap_or_default(), &said)),
             reply => Ok(reply),
         }
@@ -160,101 +114,28 @@ impl Connection {
     /// A reply of a kind that `command` does not have.
     pub fn unexpected(&self, command: &str, reply: &Reply) -> Error {
         let shown: String = format!("{reply:?}").chars().take(100).collect();
-        self.nonsense(&format!("{shown} to {command}"))
+        ended(&self.address, &Broken::NotRedis(format!("{shown} to {command}")))
     }
+}
 
-    fn arrived(&self) -> Result<Arrived> {
-        reply::arrived(&self.input[self.taken..]).map_err(|what| self.nonsense(&what))
-    }
-
-    /// Reads until the reply that begins at `taken` has `bytes` bytes, or more.
-    fn read_more(&mut self, bytes: usize) -> Result<()> {
-        debug_assert!(bytes <= MAX_REPLY_BYTES + 1);
-        self.input.drain(..self.taken);
-        self.taken = 0;
-        while self.input.len() < bytes {
-            let had = self.input.len();
-            // What a length promises is allocated as it comes.
-            self.input.resize(had + READ_BYTES, 0);
-            let read = self.stream.read(&mut self.input[had..]);
-            self.input.truncate(had + read.as_ref().map_or(0, |read| *read));
-            match read {
-                Ok(0) => {
-                    let what = "it closed the connection; it ended, or had too many clients: see its log, then start the run again";
-                    return Err(Error::server(&self.address, what));
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.broken(&error)),
-            }
+/// What ended a connection, and what to do.
+fn ended(address: &ServerAddress, broken: &Broken) -> Error {
+    let what = match broken {
+        Broken::NoServer(error) => {
+            format!("it cannot be reached: {error}; start it, or name the one to use with --target")
         }
-        Ok(())
-    }
-
-    fn broken(&self, error: &std::io::Error) -> Error {
-        let seconds = REPLY_TIMEOUT.as_secs();
-        let what = match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!(
-                    "nothing moved for {seconds} s; it hangs or is stopped: see its log, or use a smaller --pipeline"
-                )
+        Broken::Lost(error) => match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                "it closed the connection; it ended, or had too many clients: see its log, then start the run again"
+                    .into()
             }
+            ErrorKind::TimedOut => format!(
+                "nothing moved for {} s; it hangs or is stopped: see its log, or use a smaller --pipeline",
+                LIMITS.silence_timeout.as_secs()
+            ),
             _ => format!("the connection broke: {error}; see the server's log, then start the run again"),
-        };
-        Error::server(&self.address, what)
-    }
-
-    fn nonsense(&self, what: &str) -> Error {
-        Error::server(&self.address, format!("it does not speak the Redis protocol: {what}; is the address right?"))
-    }
-}
-
-fn connect(address: &ServerAddress) -> std::io::Result<Stream> {
-    let stream = match address {
-        ServerAddress::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-        ServerAddress::Tcp(text) => {
-            let mut last = std::io::Error::new(ErrorKind::NotFound, "the name has no address");
-            let mut found = None;
-            for address in text.to_socket_addrs()? {
-                match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                    Ok(stream) => {
-                        found = Some(stream);
-                        break;
-                    }
-                    Err(error) => last = error,
-                }
-            }
-            let stream = found.ok_or(last)?;
-            stream.set_nodelay(true)?;
-            Stream::Tcp(stream)
-        }
+        },
+        Broken::NotRedis(what) => format!("it does not speak the Redis protocol: {what}; is the address right?"),
     };
-    let limit = Some(REPLY_TIMEOUT);
-    match &stream {
-        Stream::Tcp(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?,
-        Stream::Unix(stream) => stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))?,
-    }
-    Ok(stream)
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+    Error::server(address, what)
 }

@@ -1,15 +1,20 @@
 //! Replies of the Redis protocol (RESP2), as a client reads them.
 //!
-//! Invariant: nothing a server sends makes this room allocate more than it has received, or read beyond the bounds below.
+//! Invariant: nothing a server sends makes this room allocate more than it has received, or read beyond the bounds.
 
 /// The longest line of a reply, in bytes: an error or a status. Redis' own longest are below 1 KiB.
 const MAX_LINE_BYTES: usize = 64 << 10;
-/// The longest reply, in bytes: sixteen times the longest value of a workload.
-pub(super) const MAX_REPLY_BYTES: usize = 64 << 20;
-/// The most elements of an array.
-const MAX_ELEMENTS: usize = 1 << 20;
 /// How deep arrays may lie in one another.
 const MAX_DEPTH: usize = 4;
+
+/// The largest reply that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// All of it.
+    pub bytes: usize,
+    /// Of an array.
+    pub elements: usize,
+}
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,18 +45,19 @@ pub(super) enum Arrived {
 /// # Errors
 ///
 /// What is wrong with the bytes, for a message.
-pub(super) fn arrived(input: &[u8]) -> Result<Arrived, String> {
+pub(super) fn arrived(input: &[u8], bounds: Bounds) -> Result<Arrived, String> {
     let mut at = 0;
-    match pass(input, &mut at, 0) {
-        Ok(()) => Ok(Arrived::Whole(at)),
-        Err(Stop::Needs(bytes)) => Ok(Arrived::Needs(bytes)),
+    match pass(input, &mut at, bounds, 0) {
+        Ok(()) if at <= bounds.bytes => Ok(Arrived::Whole(at)),
+        Err(Stop::Needs(bytes)) if bytes <= bounds.bytes => Ok(Arrived::Needs(bytes)),
         Err(Stop::Wrong(what)) => Err(what),
+        _ => Err(format!("a reply of more than {} bytes", bounds.bytes)),
     }
 }
 
 /// Decodes the reply at the begin of `input`; none unless [`arrived`] said that it is whole.
-pub(super) fn decode(input: &[u8]) -> Option<Reply> {
-    read(input, &mut 0)
+pub(super) fn decode(input: &[u8], bounds: Bounds) -> Option<Reply> {
+    read(input, &mut 0, bounds)
 }
 
 enum Stop {
@@ -60,7 +66,8 @@ enum Stop {
 }
 
 /// Goes over one reply.
-fn pass(input: &[u8], at: &mut usize, depth: usize) -> Result<(), Stop> {
+fn pass(input: &[u8], at: &mut usize, bounds: Bounds, depth: usize) -> Result<(), Stop> {
+    let begin = *at;
     let (kind, text) = line(input, at)?;
     match kind {
         b'+' | b'-' => Ok(()),
@@ -69,11 +76,8 @@ fn pass(input: &[u8], at: &mut usize, depth: usize) -> Result<(), Stop> {
             None => Err(wrong("an integer that is none", text)),
         },
         b'$' => {
-            let Some(length) = length(text, MAX_REPLY_BYTES)? else { return Ok(()) };
+            let Some(length) = length(text, bounds.bytes)? else { return Ok(()) };
             let end = *at + length;
-            if end + 2 > MAX_REPLY_BYTES {
-                return Err(Stop::Wrong(format!("a reply of more than {MAX_REPLY_BYTES} bytes")));
-            }
             match input.get(end..end + 2) {
                 None => Err(Stop::Needs(end + 2)),
                 Some(b"\r\n") => {
@@ -84,24 +88,24 @@ fn pass(input: &[u8], at: &mut usize, depth: usize) -> Result<(), Stop> {
             }
         }
         b'*' => {
-            let Some(elements) = length(text, MAX_ELEMENTS)? else { return Ok(()) };
+            let Some(elements) = length(text, bounds.elements)? else { return Ok(()) };
             if depth == MAX_DEPTH {
                 return Err(Stop::Wrong(format!("arrays more than {MAX_DEPTH} deep")));
             }
-            (0..elements).try_for_each(|_| pass(input, at, depth + 1))
+            (0..elements).try_for_each(|_| pass(input, at, bounds, depth + 1))
         }
-        other => Err(wrong("a reply of an unknown kind", &[other])),
+        _ => Err(wrong("a reply of an unknown kind", input[begin..*at].trim_ascii_end())),
     }
 }
 
-fn read(input: &[u8], at: &mut usize) -> Option<Reply> {
+fn read(input: &[u8], at: &mut usize, bounds: Bounds) -> Option<Reply> {
     let (kind, text) = line(input, at).ok()?;
     let shown = || String::from_utf8_lossy(text).into_owned();
     Some(match kind {
         b'+' => Reply::Status(shown()),
         b'-' => Reply::Error(shown()),
         b':' => Reply::Integer(number(text)?),
-        b'$' => match length(text, MAX_REPLY_BYTES).ok()? {
+        b'$' => match length(text, bounds.bytes).ok()? {
             None => Reply::Bulk(None),
             Some(length) => {
                 let value = input.get(*at..*at + length)?.to_vec();
@@ -109,10 +113,12 @@ fn read(input: &[u8], at: &mut usize) -> Option<Reply> {
                 Reply::Bulk(Some(value))
             }
         },
-        b'*' => match length(text, MAX_ELEMENTS).ok()? {
+        b'*' => match length(text, bounds.elements).ok()? {
             None => Reply::Array(None),
             // Collected as they come: what the length promises is not allocated.
-            Some(elements) => Reply::Array(Some((0..elements).map(|_| read(input, at)).collect::<Option<_>>()?)),
+            Some(elements) => {
+                Reply::Array(Some((0..elements).map(|_| read(input, at, bounds)).collect::<Option<_>>()?))
+            }
         },
         _ => return None,
     })
@@ -161,6 +167,16 @@ fn wrong(what: &str, bytes: &[u8]) -> Stop {
 mod tests {
     use super::*;
 
+    const BOUNDS: Bounds = Bounds { bytes: 64 << 20, elements: 1 << 20 };
+
+    fn arrived(input: &[u8]) -> Result<Arrived, String> {
+        super::arrived(input, BOUNDS)
+    }
+
+    fn decode(input: &[u8]) -> Option<Reply> {
+        super::decode(input, BOUNDS)
+    }
+
     fn decoded(bytes: &[u8]) -> Reply {
         assert_eq!(arrived(bytes), Ok(Arrived::Whole(bytes.len())), "{}", bytes.escape_ascii());
         decode(bytes).unwrap()
@@ -199,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_no_reply_is_refused_and_promises_are_not_believed() {
         for (bytes, says) in [
-            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "unknown kind: \"H"),
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "unknown kind: \"HTTP/1.1 400 Bad Request\""),
             (b"\x16\x03\x01", "unknown kind"),
             (b"%1\r\n", "unknown kind"),
             (b"+OK\n", "CR LF"),
@@ -221,6 +237,19 @@ mod tests {
         // A million elements that never come cost nothing.
         assert_eq!(arrived(b"*1048576\r\n"), Ok(Arrived::Needs(11)));
         assert_eq!(decode(b"*1048576\r\n"), None);
+        // Who expects no arrays waits for none.
+        let small = Bounds { bytes: 16, elements: 0 };
+        assert_eq!(super::arrived(b"$10\r\n", Bounds { bytes: 17, elements: 0 }), Ok(Arrived::Needs(17)));
+        for (bytes, says) in
+            [(&b"*1\r\n"[..], "between -1 and 0"), (b"$17\r\n", "and 16"), (b"$10\r\n", "than 16 bytes")]
+        {
+            assert!(super::arrived(bytes, small).unwrap_err().contains(says));
+        }
+        // Many short ones are no less than a long one.
+        let whole = b"*2\r\n+four\r\n+five\r\n";
+        for cut in 16..=whole.len() {
+            assert!(super::arrived(&whole[..cut], Bounds { bytes: 16, elements: 2 }).is_err(), "{cut}");
+        }
     }
 
     #[test]

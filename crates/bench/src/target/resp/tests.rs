@@ -1,7 +1,7 @@
 //! The client against servers that keep to nothing.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
@@ -40,6 +40,34 @@ fn request(input: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
             Some(part)
         })
         .collect()
+}
+
+/// Replies of all lengths stand before, behind and across whatever a read brings, and one is longer than many reads.
+#[test]
+fn replies_are_read_in_their_order_wherever_the_network_cuts_them() {
+    let value =
+        |number: usize| vec![b'a' + (number % 26) as u8; if number == 700 { 1 << 20 } else { number * 37 % 999 }];
+    const REPLIES: usize = 2000;
+    let options = server(move |mut input, mut output| {
+        let mut replies = Vec::new();
+        for number in 0..REPLIES {
+            request(&mut input).unwrap();
+            replies.extend_from_slice(format!("${}\r\n", value(number).len()).as_bytes());
+            replies.extend_from_slice(&value(number));
+            replies.extend_from_slice(b"\r\n");
+        }
+        output.write_all(&replies).unwrap();
+    });
+    let mut connection = Connection::open(&options.address, None).unwrap();
+    for _ in 0..REPLIES {
+        connection.queue(&[b"GET", b"key"]);
+    }
+    connection.send().unwrap();
+    for number in 0..REPLIES {
+        assert!(connection.receive().unwrap() == Reply::Bulk(Some(value(number))), "reply {number}");
+    }
+    assert!(!connection.has_reply().unwrap());
+    assert!(refusal(connection.receive()).contains("closed the connection"), "and nothing behind them");
 }
 
 /// A server that answers PING and then everything with `bytes`, in pieces, and hangs up.
@@ -161,6 +189,29 @@ fn what_is_no_answer_is_told_with_the_address_and_what_to_do() {
     // An answer of another kind than a write has.
     let target = RespTarget::open(&answers(b"$2\r\nOK\r\n")).unwrap();
     assert!(refusal(target.put(b"key", b"value")).contains("to SET"));
+}
+
+/// One byte after the other, each long before the server would be taken to be silent.
+#[test]
+fn a_reply_that_never_ends_is_given_up() {
+    let dribbles = server(|mut input, mut output| {
+        while request(&mut input).is_some() && output.write_all(b"$1000000\r\n").is_ok() {
+            while output.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let limits = Limits {
+        connect_timeout: Duration::from_secs(5),
+        silence_timeout: Duration::from_secs(600),
+        reply_timeout: Some(Duration::from_millis(100)),
+        reply_bounds: Bounds { bytes: 4 << 20, elements: 0 },
+    };
+    let mut client = Client::open(&dribbles.address, limits).unwrap();
+    match client.ask(&[b"INFO"]) {
+        Err(Broken::Lost(error)) => assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

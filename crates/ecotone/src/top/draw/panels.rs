@@ -19,6 +19,9 @@ const LABEL_WIDTH: u16 = 14;
 /// The highest bar of a sparkline, in its steps: figures are scaled to it, so that small ones are seen.
 const STEPS: f64 = 1000.0;
 
+/// Stands where nothing is known; nothing at all stands for none.
+const GAP: &str = "·";
+
 type Panel = fn(&mut Frame<'_>, Rect, &Board, &Snapshot, Theme);
 
 fn block(title: String) -> Block<'static> {
@@ -28,7 +31,7 @@ fn block(title: String) -> Block<'static> {
 /// The last minutes of the selected server.
 pub(super) fn history(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {
     let name = board.selected_name().unwrap_or_default();
-    let block = block(format!(" {name}, one figure every {} s ", board.interval_s));
+    let block = block(format!(" {name}, one figure every {} s ", board.period_s()));
     let inside = block.inner(area);
     frame.render_widget(block, area);
     let Some(track) = board.track(name) else { return };
@@ -43,15 +46,17 @@ pub(super) fn history(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: T
         frame.render_widget(Line::from(format!(" {} {}", fitted(label, 6, true), fitted(&now, 5, false))), before);
         let bars = scaled(history, full, usize::from(spark.width));
         let sparkline = Sparkline::default().data(bars).max(STEPS as u64).direction(RenderDirection::RightToLeft);
+        let sparkline = sparkline.absent_value_symbol(GAP).absent_value_style(theme.quiet());
         frame.render_widget(sparkline.style(theme.bar()), spark);
     }
 }
 
 /// The newest figures first, in steps of the greatest of them, or of `full`.
-fn scaled(history: &VecDeque<f64>, full: Option<f64>, most: usize) -> Vec<u64> {
+fn scaled(history: &VecDeque<Option<f64>>, full: Option<f64>, most: usize) -> Vec<Option<u64>> {
     let newest = history.iter().rev().take(most);
-    let greatest = full.unwrap_or_else(|| newest.clone().copied().fold(0.0, f64::max));
-    newest.map(|figure| if greatest > 0.0 { (figure / greatest * STEPS).ceil() as u64 } else { 0 }).collect()
+    let greatest = full.unwrap_or_else(|| newest.clone().flatten().copied().fold(0.0, f64::max));
+    let steps = |figure: f64| if greatest > 0.0 { (figure / greatest * STEPS).ceil() as u64 } else { 0 };
+    newest.map(|figure| figure.map(steps)).collect()
 }
 
 /// Energy, jobs and value log side by side, as many as fit.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rates::{Rates, Track};
+use super::rates::{self, Rates, Track};
 use super::snapshot::{ServerState, Snapshot};
 
 /// By what the table is sorted.
@@ -123,8 +123,9 @@ impl Board {
             return;
         }
         self.tracks.retain(|name, _| snapshot.servers.iter().any(|server| server.name == *name));
+        let period_s = self.period_s();
         for server in &snapshot.servers {
-            self.tracks.entry(server.name.clone()).or_default().take(server);
+            self.tracks.entry(server.name.clone()).or_default().take(server, period_s);
         }
         self.own = match &self.snapshot {
             Some(before) if before.run == snapshot.run => between(before, &snapshot),
@@ -175,6 +176,11 @@ impl Board {
             figures.then_with(|| one.state.name.cmp(&other.state.name))
         });
         rows
+    }
+
+    /// Seconds between two figures of a server's history.
+    pub(in crate::top) fn period_s(&self) -> f64 {
+        rates::period_s(self.interval_s)
     }
 
     /// What is known of a server over time.

@@ -10,6 +10,17 @@ use super::snapshot::ServerState;
 /// Figures that are kept for the sparklines: as many as a wide terminal shows.
 const HISTORY_MAX: usize = 512;
 
+/// Seconds between two looks of a server at itself: who asks more often hears nothing new.
+const LOOK_S: f64 = 1.0;
+
+/// Figures that one may stand for: whoever asks as often as the server looks misses a look now and then. What is longer was not seen.
+const STANDS_FOR_MAX: usize = 2;
+
+/// Seconds between two figures of somebody who asks every `interval_s`.
+pub(in crate::top) fn period_s(interval_s: f64) -> f64 {
+    interval_s.max(LOOK_S)
+}
+
 /// What one server does. `None`: not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(in crate::top) struct Rates {
@@ -58,20 +69,21 @@ impl Rates {
 pub(in crate::top) struct Track {
     last: Option<ServerState>,
     pub rates: Rates,
-    /// The oldest first.
-    pub ops_per_s: VecDeque<f64>,
-    pub stall_share: VecDeque<f64>,
-    pub watts: VecDeque<f64>,
+    /// The oldest first, one for each period; `None` where nothing is known.
+    pub ops_per_s: VecDeque<Option<f64>>,
+    pub stall_share: VecDeque<Option<f64>>,
+    pub watts: VecDeque<Option<f64>>,
 }
 
 impl Track {
-    /// The server has said something, new or not.
-    pub(in crate::top) fn take(&mut self, now: &ServerState) {
+    /// The server has said something, new or not. There is to be a figure for each `period_s`.
+    pub(in crate::top) fn take(&mut self, now: &ServerState, period_s: f64) {
         let is_news = self.last.as_ref().is_none_or(|last| last.uptime_ms != now.uptime_ms || now.uptime_ms.is_none());
         if !is_news {
             return;
         }
         let between = self.last.as_ref().and_then(|last| Rates::between(last, now));
+        let (gap, figures) = self.last.as_ref().map_or((0, 1), |last| passed(last, now, period_s));
         self.rates = between.unwrap_or_else(|| Rates::told(now));
         self.last = Some(now.clone());
         for (history, value) in [
@@ -79,11 +91,22 @@ impl Track {
             (&mut self.stall_share, self.rates.stall_share),
             (&mut self.watts, self.rates.watts),
         ] {
-            if history.len() >= HISTORY_MAX {
-                history.pop_front();
-            }
-            history.push_back(value.unwrap_or(0.0));
+            history.extend(std::iter::repeat_n(None, gap).chain(std::iter::repeat_n(value, figures)));
+            history.drain(..history.len().saturating_sub(HISTORY_MAX));
         }
+    }
+}
+
+/// How many periods between two counts nothing is known of, and for how many the new figure stands.
+fn passed(last: &ServerState, now: &ServerState, period_s: f64) -> (usize, usize) {
+    match (last.uptime_ms, now.uptime_ms) {
+        (Some(last), Some(now)) if now > last => {
+            let periods = ((now - last) as f64 / 1e3 / period_s).round().clamp(1.0, HISTORY_MAX as f64) as usize;
+            if periods <= STANDS_FOR_MAX { (0, periods) } else { (periods - 1, 1) }
+        }
+        // It was started anew, after nobody knows how long.
+        (Some(_), Some(_)) => (1, 1),
+        _ => (0, 1),
     }
 }
 
@@ -120,11 +143,12 @@ mod tests {
         assert_eq!((rates.ops_per_s, rates.watts, rates.joules_per_op), (None, None, None));
 
         let mut track = Track::default();
-        track.take(&state(100_000, 1000, 500.0));
-        track.take(&state(900, 3, 0.5));
+        track.take(&state(100_000, 1000, 500.0), 1.0);
+        track.take(&state(900, 3, 0.5), 1.0);
+        assert_eq!(track.ops_per_s, [Some(7.0), None, Some(7.0)], "in between it was away");
         assert_eq!(track.rates.ops_per_s, Some(7.0), "what the server says of its last second");
         assert_eq!(track.rates.joules_per_op, Some(2.0));
-        track.take(&state(1_900, 8, 2.5));
+        track.take(&state(1_900, 8, 2.5), 1.0);
         assert_eq!((track.rates.ops_per_s, track.rates.watts), (Some(5.0), Some(2.0)));
     }
 
@@ -132,13 +156,39 @@ mod tests {
     fn what_was_heard_before_changes_nothing_and_history_is_bounded() {
         let mut track = Track::default();
         for second in 1..2000 {
-            track.take(&state(second * 1000, second * 5, 0.0));
+            track.take(&state(second * 1000, second * 5, 0.0), 1.0);
             let rates = track.rates;
-            track.take(&state(second * 1000, second * 5, 0.0));
+            track.take(&state(second * 1000, second * 5, 0.0), 1.0);
             assert_eq!(track.rates, rates);
         }
-        assert_eq!((track.ops_per_s.len(), track.ops_per_s.back()), (HISTORY_MAX, Some(&5.0)));
+        assert_eq!((track.ops_per_s.len(), track.ops_per_s.back()), (HISTORY_MAX, Some(&Some(5.0))));
         assert_eq!(track.rates.joules_per_op, Some(0.0));
+    }
+
+    #[test]
+    fn there_is_a_figure_for_each_period_and_a_gap_where_nothing_was_seen() {
+        let mut track = Track::default();
+        // 5 operations a second, asked five times as often as the server looks; once it looks a little late, once it is not asked in time.
+        for uptime_ms in [1000, 1000, 1000, 1000, 1000, 2000, 2000, 3100, 5000] {
+            track.take(&state(uptime_ms, uptime_ms / 200, 0.0), period_s(0.2));
+        }
+        assert_eq!(track.ops_per_s.len(), 5);
+        assert!(track.ops_per_s.iter().skip(1).all(|figure| figure.is_some_and(|ops| (4.5..5.5).contains(&ops))));
+        // Nobody looked for a minute: it is the mean of it that is known, at its end.
+        track.take(&state(65_000, 325, 0.0), period_s(0.2));
+        assert_eq!((track.ops_per_s.len(), track.ops_per_s.iter().filter(|figure| figure.is_none()).count()), (65, 59));
+        assert_eq!(track.ops_per_s.back(), Some(&Some(5.0)));
+        // Asked every ten seconds, that minute has six.
+        let mut track = Track::default();
+        track.take(&state(5_000, 25, 0.0), period_s(10.0));
+        track.take(&state(65_000, 325, 0.0), period_s(10.0));
+        assert_eq!(track.ops_per_s.len(), 7);
+        // What is not told is no zero.
+        let mut track = Track::default();
+        track.take(&ServerState { watts: None, ..state(1_000, 5, 0.0) }, 1.0);
+        assert_eq!(track.watts, [None]);
+        track.take(&state(u64::MAX, 5, 0.0), 1.0);
+        assert_eq!(track.watts.len(), HISTORY_MAX);
     }
 
     #[test]

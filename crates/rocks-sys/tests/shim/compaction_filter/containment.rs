@@ -34,6 +34,16 @@ fn assert_compacted(db: &DB) {
     db.delete(b"later").expect("deletes");
 }
 
+/// A store that was filled and then compacted while a filter panicked, and what it held before.
+fn compacted_despite_a_panic(options: &Options, directory: &std::path::Path) -> (DB, Model) {
+    let (db, model) = filled(options, directory);
+    let failures = contained_failures();
+    compact_all(&db);
+    assert!(contained_failures().filter_panics > failures.filter_panics);
+    assert_compacted(&db);
+    (db, model)
+}
+
 struct NoFilter;
 
 impl CompactionFilterFactory for NoFilter {
@@ -47,11 +57,7 @@ fn a_factory_that_panics_leaves_the_compaction_unfiltered() {
     let mut options = small_store();
     set_compaction_filter(&mut options, Arc::new(NoFilter));
     let directory = tempfile::tempdir().expect("a directory");
-    let (db, model) = filled(&options, directory.path());
-    let failures = contained_failures();
-    compact_all(&db);
-    assert!(contained_failures().filter_panics > failures.filter_panics);
-    assert_compacted(&db);
+    let (db, model) = compacted_despite_a_panic(&options, directory.path());
     assert!(content(&db) == model, "all is kept");
 }
 
@@ -63,11 +69,7 @@ fn after_a_panic_a_filter_keeps_everything() {
             Fate::Change(b"changed".to_vec())
         });
         let directory = tempfile::tempdir().expect("a directory");
-        let (db, model) = filled(&recording.options(), directory.path());
-        let failures = contained_failures();
-        compact_all(&db);
-        assert!(contained_failures().filter_panics > failures.filter_panics);
-        assert_compacted(&db);
+        let (db, model) = compacted_despite_a_panic(&recording.options(), directory.path());
         let expected = model
             .into_iter()
             .map(|(its, value)| if its < key(fault) { (its, b"changed".to_vec()) } else { (its, value) })
@@ -124,11 +126,7 @@ fn a_value_that_is_too_long_counts_as_a_panic() {
     let mut options = small_store();
     set_compaction_filter(&mut options, Arc::new(TooLongFactory));
     let directory = tempfile::tempdir().expect("a directory");
-    let (db, model) = filled(&options, directory.path());
-    let failures = contained_failures();
-    compact_all(&db);
-    assert!(contained_failures().filter_panics > failures.filter_panics);
-    assert_compacted(&db);
+    let (db, model) = compacted_despite_a_panic(&options, directory.path());
     assert!(content(&db) == model, "all is kept");
 }
 

@@ -49,7 +49,7 @@ fn written(source: &Source<'_>) -> Page {
     store::write(&mut page, source.seen, source.parts);
     federation::write(&mut page, source.seen, source.parts);
     energy::write(&mut page, source.seen);
-    process::write(&mut page);
+    process::write(&mut page, source.seen);
     page
 }
 

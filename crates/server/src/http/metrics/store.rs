@@ -102,6 +102,7 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
             tree.map(|of| of.running_remote_compactions),
         ),
         ("ecotone_store_block_cache_bytes", "Bytes in the block cache.", tree.map(|of| of.block_cache_bytes)),
+        ("ecotone_store_row_cache_bytes", "Bytes in the row cache.", tree.map(|of| of.row_cache_bytes)),
     ] {
         page.gauge(name, help, value);
     }
@@ -168,6 +169,16 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
             "ecotone_store_block_cache_misses_total",
             "Blocks not found in the block cache.",
             done.map(|of| of.block_cache_misses),
+        ),
+        (
+            "ecotone_store_row_cache_hits_total",
+            "Lookups of keys that found a row in the row cache.",
+            done.map(|of| of.row_cache_hits),
+        ),
+        (
+            "ecotone_store_row_cache_misses_total",
+            "Lookups of keys that found none there.",
+            done.map(|of| of.row_cache_misses),
         ),
         (
             "ecotone_store_background_errors_total",

@@ -1,92 +1,36 @@
-//! SIGKILL under load: whatever a client was told is there when the server comes up again, and a transaction is there whole or not at all.
+//! What writers do, and what must be there of it afterwards.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+use std::collections::BTreeSet;
 
-mod common;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-use common::{Server, configuration};
-
-/// Kills of a server.
-const KILLS: u64 = 24;
-
-/// A server that is told to end does so within this, however busy the machine and its store.
-const ENDS_WITHIN: Duration = Duration::from_secs(30);
-
-/// Writers of each family.
-const WRITERS: u64 = 2;
-
-/// A client that waits for each reply.
-struct Client {
-    stream: TcpStream,
-    reader: BufReader<TcpStream>,
-}
-
-impl Client {
-    fn of(server: &Server) -> Self {
-        let stream = server.connect().0;
-        Self { reader: BufReader::new(stream.try_clone().unwrap()), stream }
-    }
-
-    /// The reply to a request in words: its bytes without the type, items of an array one behind the other. `None` where the server is gone.
-    fn ask(&mut self, words: &str) -> Option<String> {
-        let words: Vec<&str> = words.split(' ').collect();
-        let mut request = format!("*{}\r\n", words.len());
-        words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
-        self.stream.write_all(request.as_bytes()).ok()?;
-        self.reply()
-    }
-
-    fn reply(&mut self) -> Option<String> {
-        let mut line = String::new();
-        if self.reader.read_line(&mut line).ok()? == 0 || !line.ends_with("\r\n") {
-            return None;
-        }
-        let (kind, rest) = line.trim_end().split_at(1);
-        match kind {
-            "$" if rest == "-1" => Some("nothing".into()),
-            "$" => {
-                let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
-                self.reader.read_exact(&mut bytes).ok()?;
-                bytes.truncate(bytes.len() - 2);
-                Some(String::from_utf8(bytes).unwrap())
-            }
-            "*" => {
-                let items: Option<Vec<String>> = (0..rest.parse::<usize>().unwrap()).map(|_| self.reply()).collect();
-                Some(items?.join(" "))
-            }
-            "-" => panic!("refused: {rest}"),
-            _ => Some(rest.into()),
-        }
-    }
-}
+use crate::client::Client;
 
 /// What one writer does for its `number`th write, as requests, and what they leave; `who` names its keys.
-struct Family {
-    write: fn(who: &str, number: u64) -> Vec<String>,
+pub struct Family {
+    pub write: fn(who: &str, number: u64) -> Vec<String>,
+    /// A key that this write has given so short a time that it goes by itself. The writer sees it gone before it goes on.
+    pub passes: fn(who: &str, number: u64) -> Option<String>,
     /// Asks for the last number that was written, 0 where there is none, and sees that what is there is what so many writes leave. A move
-    /// that was not begun is made up for.
-    last: fn(client: &mut Client, who: &str) -> u64,
+    /// or a copy that was not begun is made up for.
+    pub last: fn(client: &mut Client, who: &str) -> u64,
+    /// With fewer writes in all it was not what it is for.
+    pub least: u64,
 }
 
-fn number(text: &str) -> u64 {
+/// Nothing of it goes by itself, and it needs a [`LIFE`] or as many elements.
+pub const LASTING: Family = Family { write: |_, _| Vec::new(), passes: |_, _| None, last: |_, _| 0, least: LIFE };
+
+/// The number that a reply is, 0 where there is nothing.
+pub fn number(text: &str) -> u64 {
     if text == "nothing" { 0 } else { text.trim_start_matches('0').parse().unwrap_or(0) }
 }
 
 /// Long enough to lie in the value log now and then.
-fn padded(number: u64) -> String {
+pub fn padded(number: u64) -> String {
     format!("{number:0width$}", width = 1 + (number % 300) as usize)
 }
 
 /// `prefix` with each of `numbers`.
-fn named(prefix: &str, numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
+pub fn named(prefix: &str, numbers: impl Iterator<Item = u64>) -> Vec<String> {
     numbers.map(|number| format!("{prefix}{number}")).collect()
 }
 
@@ -116,7 +60,7 @@ fn life(who: &str, number: u64) -> Vec<String> {
 }
 
 /// The members of what [`life`] has under `key`, whatever its type, in their order where it has one.
-fn members(client: &mut Client, key: &str) -> Vec<String> {
+pub fn members(client: &mut Client, key: &str) -> Vec<String> {
     let request = match &client.ask(&format!("TYPE {key}")).unwrap()[..] {
         "none" => return Vec::new(),
         "set" => format!("SMEMBERS {key}"),
@@ -150,14 +94,16 @@ fn last_of_life(client: &mut Client, who: &str) -> u64 {
     last
 }
 
-const FAMILIES: [Family; 10] = [
+pub const FAMILIES: [Family; 10] = [
     Family {
         write: |who, number| vec![format!("SET s:{who} {}", padded(number))],
         last: |client, who| number(&client.ask(&format!("GET s:{who}")).unwrap()),
+        ..LASTING
     },
     Family {
         write: |who, _| vec![format!("INCR i:{who}")],
         last: |client, who| number(&client.ask(&format!("GET i:{who}")).unwrap()),
+        ..LASTING
     },
     // These two become large on the way: one field, one member for each write.
     Family {
@@ -170,6 +116,7 @@ const FAMILIES: [Family; 10] = [
             }
             fields
         },
+        ..LASTING
     },
     Family {
         write: |who, number| vec![format!("ZADD z:{who} {number} m{number}")],
@@ -181,6 +128,7 @@ const FAMILIES: [Family; 10] = [
             }
             members
         },
+        ..LASTING
     },
     // Keys of several slots and types, changed together.
     Family {
@@ -199,6 +147,9 @@ const FAMILIES: [Family; 10] = [
             assert_eq!(number(&client.ask(&format!("HGET c:{who} field")).unwrap()), one, "whole or not at all");
             one
         },
+        // Nothing of it grows.
+        least: 100,
+        ..LASTING
     },
     // A set and a list, which become large as well.
     Family {
@@ -209,6 +160,7 @@ const FAMILIES: [Family; 10] = [
             assert_eq!(members, named("m", 1..=found), "every member up to the last");
             found
         },
+        ..LASTING
     },
     Family {
         write: |who, number| vec![format!("RPUSH list:{who} e{number}")],
@@ -218,6 +170,7 @@ const FAMILIES: [Family; 10] = [
             assert_eq!(elements, named("e", 1..=found), "every element up to the last");
             found
         },
+        ..LASTING
     },
     // From one to the other, which are in different slots: whatever happens, an element is in exactly one of them.
     Family {
@@ -238,6 +191,7 @@ const FAMILIES: [Family; 10] = [
             }
             last
         },
+        ..LASTING
     },
     Family {
         write: |who, number| {
@@ -255,131 +209,12 @@ const FAMILIES: [Family; 10] = [
             }
             last
         },
+        ..LASTING
     },
-    Family { write: life, last: last_of_life },
+    Family { write: life, last: last_of_life, ..LASTING },
 ];
 
 /// The element that moves after the `number`th was added: those that were added first do, once there are more than [`KEPT`].
 fn moved(number: u64) -> Option<u64> {
     number.checked_sub(KEPT).filter(|moved| *moved > 0)
-}
-
-/// What there is by every count of keys.
-fn check_counts(client: &mut Client) {
-    let mut names = BTreeSet::new();
-    let mut cursor = "0".to_owned();
-    loop {
-        let reply = client.ask(&format!("SCAN {cursor} COUNT 100")).unwrap();
-        let mut words = reply.split(' ').filter(|word| !word.is_empty()).map(str::to_owned);
-        cursor = words.next().unwrap();
-        names.extend(words);
-        if cursor == "0" {
-            break;
-        }
-    }
-    let count = names.len().to_string();
-    assert_eq!(client.ask("DBSIZE").unwrap(), count);
-    let all: Vec<String> = names.into_iter().collect();
-    assert_eq!(client.ask(&format!("EXISTS {}", all.join(" "))).unwrap(), count);
-}
-
-/// Writes from `from` on until the server is gone: the last number that was acknowledged.
-fn write(server: &Server, family: &Family, who: &str, from: u64, written: &AtomicU64) -> u64 {
-    let mut client = Client::of(server);
-    let mut acknowledged = from;
-    loop {
-        for request in (family.write)(who, acknowledged + 1) {
-            if client.ask(&request).is_none() {
-                return acknowledged;
-            }
-        }
-        acknowledged += 1;
-        written.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The last write of each writer of each family.
-type Writes = BTreeMap<(usize, u64), u64>;
-
-/// Lets all families write, sends the server a signal after so many writes, and returns what each writer was told when all connections have
-/// ended.
-fn signal_under_load(server: &Server, signal: &str, from: &Writes, after: u64) -> Writes {
-    let written = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let written = &written;
-        let mut writers = Vec::new();
-        for (which, family) in FAMILIES.iter().enumerate() {
-            for writer in 0..WRITERS {
-                let from = from.get(&(which, writer)).copied().unwrap_or(0);
-                let handle = scope.spawn(move || write(server, family, &writer.to_string(), from, written));
-                writers.push(((which, writer), handle));
-            }
-        }
-        while written.load(Ordering::Relaxed) < after {
-            std::thread::yield_now();
-        }
-        server.signal(signal);
-        writers.into_iter().map(|(of, handle)| (of, handle.join().unwrap())).collect()
-    })
-}
-
-/// Finds what each writer was told by `client`'s server: what is there.
-fn check(client: &mut Client, told: &Writes, when: &str) -> Writes {
-    let mut found = Writes::new();
-    for ((which, writer), acknowledged) in told {
-        let last = (FAMILIES[*which].last)(client, &writer.to_string());
-        // The one that was under way when it ended may be there.
-        assert!(
-            last == *acknowledged || last == acknowledged + 1,
-            "{when}, family {which}, writer {writer}: {acknowledged} was acknowledged, {last} is there"
-        );
-        found.insert((*which, *writer), last);
-    }
-    check_counts(client);
-    found
-}
-
-fn is_sound(folder: &Path) {
-    let verified = Command::new(env!("CARGO_BIN_EXE_ecotone")).arg("verify").arg(folder.join("data/store")).output();
-    let verified = verified.unwrap();
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
-}
-
-#[test]
-fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
-    for durability in ["none", "everysec", "always"] {
-        let folder = tempfile::tempdir().unwrap();
-        let more =
-            format!("listen = \"127.0.0.1:0\"\n[store]\ndurability = \"{durability}\"\nmemtable_bytes = 1048576\n");
-        let file = configuration(folder.path(), &more);
-        let mut known = Writes::new();
-        for kill in 0..KILLS / 3 {
-            let told = signal_under_load(&Server::with(&file), "-KILL", &known, 500 + 700 * kill);
-            let server = Server::with(&file);
-            known = check(&mut Client::of(&server), &told, &format!("{durability}, kill {kill}"));
-            server.terminate();
-        }
-        assert!(known.values().all(|last| *last > LIFE), "all became large, and had a life and more: {known:?}");
-        is_sound(folder.path());
-    }
-}
-
-#[test]
-fn a_server_that_is_told_to_end_while_its_store_holds_writers_up_does_so_and_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    // Every few writes there is a flush, and every few of these the writers wait for a compaction.
-    let store = "durability = \"always\"\nmemtable_bytes = 65536\nl0_compaction_trigger = 2\nl0_slowdown_trigger = 2\nl0_stop_trigger = 3\n";
-    let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n[store]\n{store}"));
-    let mut known = Writes::new();
-    for end in 0..4 {
-        let server = Server::with(&file);
-        let told = signal_under_load(&server, "-TERM", &known, 1000 + 100 * end);
-        let began = Instant::now();
-        server.ends_well();
-        assert!(began.elapsed() < ENDS_WITHIN, "{:?}", began.elapsed());
-        let server = Server::with(&file);
-        known = check(&mut Client::of(&server), &told, &format!("end {end}"));
-        server.terminate();
-    }
-    is_sound(folder.path());
 }

@@ -1,0 +1,170 @@
+//! SIGKILL under load: whatever a client was told is there when the server comes up again, and a transaction is there whole or not at all.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod copies;
+mod families;
+mod flush;
+mod passing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use client::Client;
+use common::{Server, configuration};
+use families::Family;
+
+/// Kills of a server.
+const KILLS: u64 = 24;
+
+/// A server that is told to end does so within this, however busy the machine and its store.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Writers of each family.
+const WRITERS: u64 = 2;
+
+/// All families.
+fn families() -> impl Iterator<Item = &'static Family> {
+    families::FAMILIES.iter().chain(&passing::FAMILIES).chain(&copies::FAMILIES)
+}
+
+/// What there is by every count of keys.
+fn check_counts(client: &mut Client) {
+    let mut names = BTreeSet::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let reply = client.ask(&format!("SCAN {cursor} COUNT 100")).unwrap();
+        let mut words = reply.split(' ').filter(|word| !word.is_empty()).map(str::to_owned);
+        cursor = words.next().unwrap();
+        names.extend(words);
+        if cursor == "0" {
+            break;
+        }
+    }
+    let count = names.len().to_string();
+    assert_eq!(client.ask("DBSIZE").unwrap(), count);
+    let all: Vec<String> = names.into_iter().collect();
+    assert_eq!(client.ask(&format!("EXISTS {}", all.join(" "))).unwrap(), count);
+}
+
+/// Asks until `key` is gone. `None` where the server is.
+fn is_seen_gone(client: &mut Client, key: &str) -> Option<()> {
+    while client.ask(&format!("EXISTS {key}"))? != "0" {}
+    Some(())
+}
+
+/// Writes from `from` on until the server is gone: the last number that was acknowledged.
+fn write(server: &Server, family: &Family, who: &str, from: u64, written: &AtomicU64) -> u64 {
+    let mut client = Client::of(server);
+    let mut acknowledged = from;
+    loop {
+        for request in (family.write)(who, acknowledged + 1) {
+            if client.ask(&request).is_none() {
+                return acknowledged;
+            }
+        }
+        if let Some(key) = (family.passes)(who, acknowledged + 1)
+            && is_seen_gone(&mut client, &key).is_none()
+        {
+            return acknowledged;
+        }
+        acknowledged += 1;
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The last write of each writer of each family.
+type Writes = BTreeMap<(usize, u64), u64>;
+
+/// Lets all families write, sends the server a signal after so many writes, and returns what each writer was told when all connections have
+/// ended.
+fn signal_under_load(server: &Server, signal: &str, from: &Writes, after: u64) -> Writes {
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let written = &written;
+        let mut writers = Vec::new();
+        for (which, family) in families().enumerate() {
+            for writer in 0..WRITERS {
+                let from = from.get(&(which, writer)).copied().unwrap_or(0);
+                let handle = scope.spawn(move || write(server, family, &writer.to_string(), from, written));
+                writers.push(((which, writer), handle));
+            }
+        }
+        while written.load(Ordering::Relaxed) < after {
+            std::thread::yield_now();
+        }
+        server.signal(signal);
+        writers.into_iter().map(|(of, handle)| (of, handle.join().unwrap())).collect()
+    })
+}
+
+/// Finds what each writer was told by `client`'s server: what is there.
+fn check(client: &mut Client, told: &Writes, when: &str) -> Writes {
+    let families: Vec<&Family> = families().collect();
+    let mut found = Writes::new();
+    for ((which, writer), acknowledged) in told {
+        let last = (families[*which].last)(client, &writer.to_string());
+        // The one that was under way when it ended may be there.
+        assert!(
+            last == *acknowledged || last == acknowledged + 1,
+            "{when}, family {which}, writer {writer}: {acknowledged} was acknowledged, {last} is there"
+        );
+        found.insert((*which, *writer), last);
+    }
+    check_counts(client);
+    found
+}
+
+fn is_sound(folder: &Path) {
+    let verified = Command::new(env!("CARGO_BIN_EXE_ecotone")).arg("verify").arg(folder.join("data/store")).output();
+    let verified = verified.unwrap();
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+}
+
+#[test]
+fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
+    for durability in ["none", "everysec", "always"] {
+        let folder = tempfile::tempdir().unwrap();
+        let more =
+            format!("listen = \"127.0.0.1:0\"\n[store]\ndurability = \"{durability}\"\nmemtable_bytes = 1048576\n");
+        let file = configuration(folder.path(), &more);
+        let mut known = Writes::new();
+        for kill in 0..KILLS / 3 {
+            let told = signal_under_load(&Server::with(&file), "-KILL", &known, 500 + 700 * kill);
+            let server = Server::with(&file);
+            known = check(&mut Client::of(&server), &told, &format!("{durability}, kill {kill}"));
+            server.terminate();
+        }
+        for ((which, writer), last) in &known {
+            let family = families().nth(*which).unwrap();
+            assert!(*last > family.least, "{durability}, family {which}, writer {writer}: {last} writes are too few");
+        }
+        is_sound(folder.path());
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_end_while_its_store_holds_writers_up_does_so_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // Every few writes there is a flush, and every few of these the writers wait for a compaction.
+    let store = "durability = \"always\"\nmemtable_bytes = 65536\nl0_compaction_trigger = 2\nl0_slowdown_trigger = 2\nl0_stop_trigger = 3\n";
+    let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n[store]\n{store}"));
+    let mut known = Writes::new();
+    for end in 0..4 {
+        let server = Server::with(&file);
+        let told = signal_under_load(&server, "-TERM", &known, 1000 + 100 * end);
+        let began = Instant::now();
+        server.ends_well();
+        assert!(began.elapsed() < ENDS_WITHIN, "{:?}", began.elapsed());
+        let server = Server::with(&file);
+        known = check(&mut Client::of(&server), &told, &format!("end {end}"));
+        server.terminate();
+    }
+    is_sound(folder.path());
+}

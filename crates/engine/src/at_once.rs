@@ -1,0 +1,58 @@
+//! Reads that never wait for the device: from memtables, the block cache, and what the kernel has in memory of the tables.
+//!
+//! The last only where all tables are held open: else RocksDB opens one when it is first read, and who asks for it meanwhile waits.
+
+use ecotone_rocks_sys::local_file::without_waiting;
+use rust_rocksdb::{ErrorKind, ReadOptions, ReadTier};
+
+use crate::read::ending_early;
+use crate::{Error, StoreOptions};
+
+/// Removed entries in a row that a scan steps over before it says that it would take waiting.
+const MOST_SKIPPED: u64 = 2000;
+
+/// How one store is read so.
+pub(crate) struct AtOnce {
+    pub(crate) one: ReadOptions,
+    /// For lookups that end early.
+    pub(crate) some: ReadOptions,
+    asks_kernel: bool,
+}
+
+impl AtOnce {
+    pub(crate) fn of(options: &StoreOptions) -> Self {
+        let asks_kernel = options.max_open_files.is_none();
+        Self { one: read_options(asks_kernel), some: ending_early(read_options(asks_kernel)), asks_kernel }
+    }
+
+    /// For a scan.
+    pub(crate) fn scan_options(&self) -> ReadOptions {
+        let mut options = read_options(self.asks_kernel);
+        // Stepping over what was removed takes time as well.
+        options.set_max_skippable_internal_keys(MOST_SKIPPED);
+        options
+    }
+
+    /// Calls `read`, which uses options of this.
+    #[inline]
+    pub(crate) fn read<T>(&self, read: impl FnOnce() -> T) -> T {
+        if self.asks_kernel { without_waiting(read) } else { read() }
+    }
+}
+
+fn read_options(asks_kernel: bool) -> ReadOptions {
+    let mut options = ReadOptions::default();
+    if !asks_kernel {
+        options.set_read_tier(ReadTier::BlockCache);
+    }
+    options
+}
+
+/// The error of such a read.
+pub(crate) fn error(error: &rust_rocksdb::Error) -> Error {
+    match error.kind() {
+        // What is not in the block cache, and what the kernel has not.
+        ErrorKind::Incomplete | ErrorKind::Busy => Error::WouldWait,
+        _ => Error::from_rocks(error),
+    }
+}

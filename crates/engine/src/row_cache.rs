@@ -1,0 +1,312 @@
+//! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables, filters, indexes and blocks.
+//!
+//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. Rows go when others need their place,
+//! and nothing depends on them. Reads decide what is worth a place: a write changes the row that is here, and brings none.
+//!
+//! # Invariants
+//!
+//! - A row that is told is what RocksDB has at some moment of the lookup. While a write is under way, rows of its shards are neither told
+//!   nor kept; when it is over, what it changed is replaced or gone.
+//! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
+//! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
+//!   RocksDB.
+//!
+//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`].
+//!
+//! Threads: any. A shard is locked for a few hundred nanoseconds, and longer where a range is removed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use quick_cache::unsync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+use rust_rocksdb::WriteBatch;
+use twox_hash::XxHash3_64;
+
+use crate::batch_records::{Record, records};
+
+/// Longer rows are not kept: copying them costs what finding them does.
+pub(crate) const MOST_ROW_BYTES: usize = 1024;
+
+/// So many threads seldom meet in one. A power of two.
+const SHARDS: usize = 128;
+
+/// What a row takes beside its bytes: its allocation, and its place in the table of the shard.
+const ROW_OVERHEAD_BYTES: u64 = 80;
+
+/// For the size of the tables.
+const USUAL_ROW_BYTES: u64 = 256;
+
+/// The rows of one store.
+pub(crate) struct RowCache {
+    shards: Box<[Mutex<Shard>]>,
+    writes: AtomicU64,
+}
+
+struct Shard {
+    /// By the hash of the key; of two keys with one hash the later one is here.
+    rows: Cache<u64, Row, RowWeight, HashItself>,
+    /// Changes of keys of this shard that are under way.
+    writers: u32,
+    /// The write that began when there were none.
+    writer: u64,
+    /// Whether another one has begun since: which of them came last is not known here.
+    is_mixed: bool,
+    /// Changes that are over.
+    changes: u64,
+    hits: u64,
+    misses: u64,
+}
+
+/// What is stored with a key.
+#[derive(Clone)]
+pub(crate) struct Row {
+    /// The key, and what is stored with it.
+    bytes: Arc<[u8]>,
+    key_bytes: usize,
+}
+
+impl Row {
+    fn of(key: &[u8], stored: &[u8]) -> Self {
+        Self { bytes: key.iter().chain(stored).copied().collect(), key_bytes: key.len() }
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_bytes]
+    }
+
+    /// What is stored.
+    #[inline]
+    pub(crate) fn stored(&self) -> &[u8] {
+        &self.bytes[self.key_bytes..]
+    }
+}
+
+/// A key of which no row was told.
+#[derive(Clone, Copy)]
+pub(crate) struct Absent {
+    hash: u64,
+    /// Of its shard at that time; `None` while it is written to.
+    changes: Option<u64>,
+}
+
+/// How often rows were asked for, and what they take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowCounts {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) bytes: u64,
+}
+
+impl RowCache {
+    /// Of about `bytes`.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let shard = || {
+            let capacity = bytes / SHARDS as u64;
+            let mut options = OptionsBuilder::new();
+            options.weight_capacity(capacity);
+            options.estimated_items_capacity(usize::try_from(capacity / USUAL_ROW_BYTES).unwrap_or(usize::MAX));
+            let options = options.build().unwrap_or_else(|_| unreachable!("both that must be given are"));
+            let rows = Cache::with_options(options, RowWeight, HashItself, DefaultLifecycle::default());
+            Mutex::new(Shard { rows, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
+        };
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), writes: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        // The tables of the shards go by the lowest and the highest bits.
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
+    /// The row of `key`.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Row, Absent> {
+        let hash = XxHash3_64::oneshot(key);
+        let mut shard = self.shard(hash).lock();
+        if shard.writers > 0 {
+            shard.misses += 1;
+            return Err(Absent { hash, changes: None });
+        }
+        match shard.rows.get(&hash).filter(|row| row.key() == key).cloned() {
+            Some(row) => {
+                shard.hits += 1;
+                Ok(row)
+            }
+            None => {
+                shard.misses += 1;
+                Err(Absent { hash, changes: Some(shard.changes) })
+            }
+        }
+    }
+
+    /// Keeps what RocksDB has `stored` with `key`, found since `absent` was told of it.
+    pub(crate) fn keep(&self, absent: Absent, key: &[u8], stored: &[u8]) {
+        let Some(changes) = absent.changes else { return };
+        if stored.len() > MOST_ROW_BYTES {
+            return;
+        }
+        let row = Row::of(key, stored);
+        let mut shard = self.shard(absent.hash).lock();
+        if shard.writers == 0 && shard.changes == changes {
+            shard.rows.insert(absent.hash, row);
+        }
+    }
+
+    /// The row of `key` is of no use any more.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        let hash = XxHash3_64::oneshot(key);
+        self.shard(hash).lock().rows.remove(&hash);
+    }
+
+    /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never said it was not.
+    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch) -> Writing<'c> {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut changes_all = false;
+        for record in records(batch.data()) {
+            match record {
+                Ok(Record::Put { key, .. } | Record::Delete { key }) => {
+                    self.shard(XxHash3_64::oneshot(key)).lock().begin(number);
+                }
+                Ok(Record::DeleteRange { .. } | Record::Other) | Err(_) => changes_all = true,
+            }
+        }
+        if changes_all {
+            self.shards.iter().for_each(|shard| shard.lock().begin(number));
+        }
+        Writing { cache: self, batch, changes_all, is_written: false }
+    }
+
+    pub(crate) fn counts(&self) -> RowCounts {
+        let mut counts = RowCounts::default();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            counts.hits += shard.hits;
+            counts.misses += shard.misses;
+            counts.bytes += shard.rows.weight();
+        }
+        counts
+    }
+}
+
+impl Shard {
+    fn begin(&mut self, write: u64) {
+        if self.writers == 0 {
+            (self.writer, self.is_mixed) = (write, false);
+        }
+        self.is_mixed |= self.writer != write;
+        self.writers += 1;
+    }
+
+    fn end(&mut self) {
+        self.writers -= 1;
+        self.changes += 1;
+    }
+
+    /// `key` has `stored` from now on.
+    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8]) {
+        if !self.rows.contains_key(&hash) {
+            return;
+        }
+        if self.is_mixed || stored.len() > MOST_ROW_BYTES {
+            self.rows.remove(&hash);
+        } else {
+            // It is here.
+            let _ = self.rows.replace(hash, Row::of(key, stored), true);
+        }
+    }
+}
+
+/// A write that is under way.
+#[must_use]
+pub(crate) struct Writing<'c> {
+    cache: &'c RowCache,
+    batch: &'c WriteBatch,
+    changes_all: bool,
+    is_written: bool,
+}
+
+impl Writing<'_> {
+    /// RocksDB has all of it.
+    pub(crate) fn succeed(mut self) {
+        self.is_written = true;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        for record in records(self.batch.data()) {
+            match record {
+                Ok(Record::Put { key, value, .. }) => {
+                    let hash = XxHash3_64::oneshot(key);
+                    let mut shard = self.cache.shard(hash).lock();
+                    if self.is_written && !self.changes_all {
+                        shard.put(hash, key, value);
+                    } else {
+                        shard.rows.remove(&hash);
+                    }
+                    shard.end();
+                }
+                Ok(Record::Delete { key }) => {
+                    let hash = XxHash3_64::oneshot(key);
+                    let mut shard = self.cache.shard(hash).lock();
+                    shard.rows.remove(&hash);
+                    shard.end();
+                }
+                Ok(Record::DeleteRange { from, to }) => {
+                    for shard in &self.cache.shards {
+                        shard.lock().rows.retain(|_, row| !(from..to).contains(&row.key()));
+                    }
+                }
+                Ok(Record::Other) | Err(_) => {
+                    self.cache.shards.iter().for_each(|shard| shard.lock().rows.clear());
+                }
+            }
+        }
+        if self.changes_all {
+            self.cache.shards.iter().for_each(|shard| shard.lock().end());
+        }
+    }
+}
+
+#[derive(Clone)]
+struct RowWeight;
+
+impl Weighter<u64, Row> for RowWeight {
+    #[inline]
+    fn weight(&self, _: &u64, row: &Row) -> u64 {
+        row.bytes.len() as u64 + ROW_OVERHEAD_BYTES
+    }
+}
+
+/// Rows are filed by hashes already.
+#[derive(Clone, Copy)]
+struct HashItself;
+
+impl std::hash::BuildHasher for HashItself {
+    type Hasher = Itself;
+
+    fn build_hasher(&self) -> Itself {
+        Itself(0)
+    }
+}
+
+struct Itself(u64);
+
+impl std::hash::Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = XxHash3_64::oneshot(bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests;

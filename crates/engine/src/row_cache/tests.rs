@@ -1,0 +1,184 @@
+use super::*;
+
+const ROOM: u64 = 8 << 20;
+
+fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
+    let mut batch = WriteBatch::default();
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.put(key, value),
+            None => batch.delete(key),
+        }
+    }
+    batch
+}
+
+fn write(rows: &RowCache, changes: &[(&str, Option<&str>)]) {
+    rows.begin_write(&batch(changes)).succeed();
+}
+
+fn told(rows: &RowCache, key: &str) -> Option<String> {
+    rows.get(key.as_bytes()).ok().map(|row| String::from_utf8(row.stored().to_vec()).unwrap())
+}
+
+/// Has `key` found with `value`.
+fn read(rows: &RowCache, key: &str, value: &str) {
+    rows.keep(absent(rows, key), key.as_bytes(), value.as_bytes());
+}
+
+fn absent(rows: &RowCache, key: &str) -> Absent {
+    rows.get(key.as_bytes()).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn what_was_written_or_found_is_told_until_it_is_changed() {
+    let rows = RowCache::new(ROOM);
+    let (a, b) = (absent(&rows, "a"), absent(&rows, "b"));
+    rows.keep(a, b"a", b"1");
+    rows.keep(b, b"b", b"");
+    assert_eq!((told(&rows, "a").as_deref(), told(&rows, "b").as_deref()), (Some("1"), Some("")));
+    write(&rows, &[("a", Some("2")), ("b", Some("3")), ("b", Some("4")), ("c", Some("5"))]);
+    assert_eq!(told(&rows, "a").as_deref(), Some("2"));
+    assert_eq!(told(&rows, "b").as_deref(), Some("4"), "the last one of a batch holds");
+    assert_eq!(told(&rows, "c"), None, "nobody asked for it");
+    write(&rows, &[("a", Some("6")), ("a", None)]);
+    assert_eq!(told(&rows, "a"), None);
+    rows.forget(b"b");
+    assert_eq!(told(&rows, "b"), None);
+    let counts = rows.counts();
+    assert_eq!((counts.hits, counts.misses), (4, 5));
+}
+
+#[test]
+fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
+    let rows = RowCache::new(ROOM);
+    let before = absent(&rows, "a");
+    let change = batch(&[("a", Some("new"))]);
+    let writing = rows.begin_write(&change);
+    // Found before the write, which RocksDB may have done already.
+    rows.keep(before, b"a", b"old");
+    assert_eq!(told(&rows, "a"), None);
+    let meanwhile = absent(&rows, "a");
+    rows.keep(meanwhile, b"a", b"old");
+    writing.succeed();
+    rows.keep(before, b"a", b"old");
+    rows.keep(meanwhile, b"a", b"old");
+    assert_eq!(told(&rows, "a"), None);
+    read(&rows, "a", "new");
+    assert_eq!(told(&rows, "a").as_deref(), Some("new"));
+    // One that was told before is not told while it changes.
+    let writing = rows.begin_write(&change);
+    assert_eq!(told(&rows, "a"), None);
+    drop(writing);
+    assert_eq!(told(&rows, "a"), None, "what became of a write that failed is for RocksDB to say");
+}
+
+#[test]
+fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
+    let rows = RowCache::new(ROOM);
+    read(&rows, "a", "0");
+    let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
+    let (first, second) = (rows.begin_write(&one), rows.begin_write(&other));
+    second.succeed();
+    assert_eq!(told(&rows, "a"), None);
+    first.succeed();
+    assert_eq!(told(&rows, "a"), None);
+    read(&rows, "a", "2");
+    write(&rows, &[("a", Some("3"))]);
+    assert_eq!(told(&rows, "a").as_deref(), Some("3"));
+}
+
+#[test]
+fn a_range_that_is_removed_takes_its_rows_and_no_others() {
+    let rows = RowCache::new(ROOM);
+    let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
+    keys.iter().for_each(|key| read(&rows, key, "value"));
+    let stale = absent(&rows, "25");
+    let mut removal = WriteBatch::default();
+    removal.delete_range("25", "5");
+    removal.put("300", "again");
+    let writing = rows.begin_write(&removal);
+    assert_eq!(told(&rows, "000"), None, "any row may be in the range");
+    writing.succeed();
+    rows.keep(stale, b"25", b"stale");
+    for key in &keys {
+        let is_there = !("25".."5").contains(&key.as_str());
+        assert_eq!(told(&rows, key).is_some(), is_there, "{key}");
+    }
+    assert_eq!(told(&rows, "25"), None);
+}
+
+#[test]
+fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
+    const BYTES: u64 = 1 << 20;
+    let rows = RowCache::new(BYTES);
+    let value = "v".repeat(100);
+    let ask = |key: &str| match rows.get(key.as_bytes()) {
+        Ok(row) => assert_eq!(row.stored(), value.as_bytes()),
+        Err(absent) => rows.keep(absent, key.as_bytes(), value.as_bytes()),
+    };
+    let often: Vec<String> = (0..500).map(|number| format!("often {number}")).collect();
+    for round in 0..100 {
+        often.iter().for_each(|key| ask(key));
+        (0..1000).for_each(|number| ask(&format!("once {round} {number}")));
+        assert!(rows.counts().bytes <= BYTES, "{round}");
+    }
+    let kept = often.iter().filter(|key| told(&rows, key).is_some()).count();
+    assert!(kept > 400, "{kept}");
+    assert!(rows.counts().bytes > BYTES / 2);
+    let long = "v".repeat(MOST_ROW_BYTES + 1);
+    write(&rows, &[("often 0", Some(&long))]);
+    assert_eq!(told(&rows, "often 0"), None);
+    rows.keep(absent(&rows, "long"), b"long", long.as_bytes());
+    assert_eq!(told(&rows, "long"), None);
+}
+
+#[test]
+fn no_reader_sees_an_older_value_after_a_newer_one() {
+    // What RocksDB is to the cache: the truth, changed while the cache is told of it.
+    let rows = RowCache::new(ROOM);
+    let truth = [const { AtomicU64::new(0) }; 8];
+    let keys: Vec<String> = (0..8).map(|number| format!("key {number}")).collect();
+    let writing = AtomicU64::new(2);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (rows, truth, keys, writing) = (&rows, &truth, &keys, &writing);
+            scope.spawn(move || {
+                for round in 0..20_000 {
+                    // Each has keys of its own.
+                    let which = round % 4 * 2 + thread;
+                    let next = (truth[which].load(Ordering::SeqCst) + 1).to_string();
+                    let change = batch(&[(&keys[which], Some(&next))]);
+                    let write = rows.begin_write(&change);
+                    truth[which].fetch_add(1, Ordering::SeqCst);
+                    write.succeed();
+                }
+                writing.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut seen = [0; 8];
+                while writing.load(Ordering::SeqCst) > 0 {
+                    for (which, key) in keys.iter().enumerate() {
+                        let found = match rows.get(key.as_bytes()) {
+                            Ok(row) => std::str::from_utf8(row.stored()).unwrap().parse().unwrap(),
+                            Err(absent) => {
+                                let found = truth[which].load(Ordering::SeqCst);
+                                rows.keep(absent, key.as_bytes(), found.to_string().as_bytes());
+                                found
+                            }
+                        };
+                        assert!(found >= seen[which], "{found} after {}", seen[which]);
+                        seen[which] = found;
+                    }
+                }
+            });
+        }
+    });
+    for (key, truth) in keys.iter().zip(&truth) {
+        if let Some(told) = told(&rows, key) {
+            assert_eq!(told, truth.load(Ordering::SeqCst).to_string());
+        }
+    }
+}

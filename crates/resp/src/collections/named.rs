@@ -1,0 +1,340 @@
+//! Collections whose elements are found by their names, as a command finds them: [hashes](super::hash) and [sets](super::set). A [`Kind`]
+//! says in what they differ.
+//!
+//! Invariants: no name is there twice, a collection has at least one, [`Large::elements`] is their number.
+
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+
+use ecotone_engine::Error as StoreError;
+
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, random_below, sub_key};
+use super::page::{Page, Place};
+use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
+use crate::error::{Failure, Outcome};
+use crate::keyspace::{Entry, Keys, Tag, Type};
+
+/// What a kind of these collections is.
+pub trait Kind {
+    /// The type of its keys.
+    const TYPE: Type;
+    /// What clients call a name.
+    const NAME: &'static str;
+    /// Whether a name has a value. A small collection without is its names alone, and to put a name again changes nothing.
+    const HAS_VALUES: bool;
+}
+
+/// A collection as a command has found it.
+#[derive(Debug)]
+pub struct Named<'c, K> {
+    entry: Entry<'c>,
+    large: Option<Large>,
+    kind: PhantomData<K>,
+}
+
+impl<'c, K: Kind> Named<'c, K> {
+    /// The collection under `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`WRONG_TYPE`](crate::error::texts::WRONG_TYPE), and those of a read.
+    pub fn read(keys: &mut Keys<'c>, key: &[u8]) -> Outcome<Option<Self>> {
+        let Some(entry) = keys.entry_of(key, K::TYPE)? else { return Ok(None) };
+        let large = large_of(&entry)?;
+        Ok(Some(Self { entry, large, kind: PhantomData }))
+    }
+
+    /// How many names it has.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupt`].
+    pub fn count(&self) -> Result<u64, StoreError> {
+        match self.large {
+            Some(large) => Ok(large.elements),
+            None => pairs::<K>(&self.entry).try_fold(0, |count, pair| pair.map(|_| count + 1)),
+        }
+    }
+
+    /// What `look` makes of the value of `name`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
+    pub fn value<T>(&self, keys: &mut Keys<'c>, name: &[u8], look: impl FnOnce(Option<&[u8]>) -> T) -> Outcome<T> {
+        match self.large {
+            Some(_) if name.len() > MAX_NAME_BYTES => Ok(look(None)),
+            Some(large) => Ok(look(keys.element(large.id, &sub_key(name))?.as_deref())),
+            None => Ok(look(find::<K>(&self.entry, name)?)),
+        }
+    }
+
+    /// Whether it has `name`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
+    pub fn has(&self, keys: &mut Keys<'c>, name: &[u8]) -> Outcome<bool> {
+        match self.large {
+            Some(large) => Ok(name.len() <= MAX_NAME_BYTES && keys.has_element(large.id, &sub_key(name))?),
+            None => Ok(find::<K>(&self.entry, name)?.is_some()),
+        }
+    }
+
+    /// Bytes that this takes itself: a small one has all its names with it.
+    pub fn bytes(&self) -> usize {
+        self.entry.len()
+    }
+
+    /// Shows `visit` all names, each with its value, until it breaks.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads.
+    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
+        if let Some(large) = self.large {
+            return by_hash::visit_from(keys, large.id, 0, |_, pair| visit(pair));
+        }
+        for pair in pairs::<K>(&self.entry) {
+            if visit(pair?).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of a scan that began with the cursor 0: offers `page` names until it has enough. A small collection is one place. What is
+    /// there from the first step to the last is offered, as long as the collection is not made anew.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads.
+    pub fn scan<T>(
+        &self,
+        keys: &mut Keys<'c>,
+        cursor: u64,
+        page: &mut Page<'_, T>,
+        mut offer: impl FnMut(&mut Page<'_, T>, Place, Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        match self.large {
+            Some(large) => by_hash::scan(keys, large.id, cursor, page, offer),
+            None => self.visit(keys, |pair| offer(page, Place::ONLY, pair)),
+        }
+    }
+
+    /// Shows `visit` names at random, with their values where `with_values`, `count` times or until it breaks; the same ones may come again.
+    /// In a large collection those behind a long gap of hashes are drawn more often.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads.
+    pub fn draw(
+        &self,
+        keys: &mut Keys<'c>,
+        count: u64,
+        with_values: bool,
+        mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        if let Some(large) = self.large {
+            return by_hash::draw(keys, large.id, count, with_values, visit);
+        }
+        let pairs = pairs::<K>(&self.entry).collect::<Result<Vec<_>, _>>()?;
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        by_hash::check_draws(keys, count)?;
+        for _ in 0..count {
+            if visit(pairs[random_below(pairs.len() as u64) as usize]).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows `visit` up to `count` different names at random of the collection, which was found under `key`, with their values where
+    /// `with_values`, until it breaks. What is shown is of one moment.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads; there is no memory for so many.
+    pub fn draw_different(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+        with_values: bool,
+        mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        if let Some(large) = self.large {
+            if let Some(drawn) = by_hash::draw_different(keys, large, count, with_values)? {
+                let _ = drawn.iter().try_for_each(|[name, value]| visit([name, value]));
+                return Ok(());
+            }
+            // As many as its key says.
+            keys.hold_still(key)?;
+        }
+        let mut selection = Selection::new(count, self.count()?);
+        self.visit(keys, |pair| {
+            if selection.takes() {
+                visit(pair)?;
+            }
+            if selection.is_whole() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    }
+
+    /// Puts names into the collection under `key`, whose slot is held and where `found` was found. Of a name that comes twice the last value
+    /// counts. Tells how many are new.
+    ///
+    /// # Errors
+    ///
+    /// A name is too long for a large collection; those of reads and writes.
+    pub fn put<'n>(
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        found: Option<&Self>,
+        new: impl IntoIterator<Item = Pair<'n>>,
+    ) -> Outcome<u64> {
+        let expires_at_ms = found.and_then(|found| found.entry.expires_at_ms);
+        let mut rest = new.into_iter();
+        if let Some(Self { large: Some(large), .. }) = found {
+            return put_in_large::<K>(keys, key, expires_at_ms, *large, *large, rest);
+        }
+        let stored = found.map_or(&[][..], |found| &found.entry);
+        let mut pairs = pairs::<K>(stored).collect::<Result<Vec<_>, _>>()?;
+        let before = pairs.len();
+        // From here on the names are too many to look through for each one that is put.
+        while pairs.len() <= MOST_SMALL_ELEMENTS
+            && let Some(pair) = rest.next()
+        {
+            match pairs.iter_mut().find(|known| known[0] == pair[0]) {
+                Some(known) => known[1] = pair[1],
+                None => pairs.push(pair),
+            }
+        }
+        let created = (pairs.len() - before) as u64;
+        if created == 0 && !K::HAS_VALUES {
+            return Ok(0);
+        }
+        if pairs.len() <= MOST_SMALL_ELEMENTS
+            && let Some(packed) = packed::pack_small(items::<K>(&pairs))
+        {
+            keys.set(key, Tag::small(K::TYPE), expires_at_ms, &packed)?;
+            return Ok(created);
+        }
+        let large = Large { id: keys.new_collection(key)?, elements: pairs.len() as u64 };
+        for [name, value] in pairs {
+            check_name::<K>(name)?;
+            keys.set_element(large.id, &sub_key(name), value)?;
+        }
+        Ok(created + put_in_large::<K>(keys, key, expires_at_ms, Large { elements: 0, ..large }, large, rest)?)
+    }
+
+    /// Removes names from the collection, which was found under `key`, whose slot is held; with the last one the key. Tells how many were
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads and writes.
+    pub fn remove(&self, keys: &mut Keys<'c>, key: &[u8], names: &[&[u8]]) -> Outcome<u64> {
+        let expires_at_ms = self.entry.expires_at_ms;
+        let Some(large) = self.large else {
+            let mut left = pairs::<K>(&self.entry).collect::<Result<Vec<_>, _>>()?;
+            let before = left.len();
+            left.retain(|[name, _]| !names.contains(name));
+            if left.is_empty() {
+                keys.remove(key)?;
+            } else if left.len() < before {
+                let mut packed = Vec::with_capacity(self.entry.len());
+                items::<K>(&left).for_each(|item| packed::push(&mut packed, item));
+                keys.set(key, Tag::small(K::TYPE), expires_at_ms, &packed)?;
+            }
+            return Ok((before - left.len()) as u64);
+        };
+        let mut left = large.elements;
+        for name in names {
+            if self.has(keys, name)? {
+                keys.remove_element(large.id, &sub_key(name));
+                left = left.saturating_sub(1);
+            }
+        }
+        if left == 0 {
+            keys.remove(key)?;
+            keys.orphan(large.id);
+        } else if left < large.elements {
+            set_key::<K>(keys, key, expires_at_ms, Large { elements: left, ..large })?;
+        }
+        Ok(large.elements - left)
+    }
+}
+
+/// Puts names into a large collection, whose key says `stored` and which is `large` by now. Tells how many are new.
+fn put_in_large<'n, K: Kind>(
+    keys: &mut Keys<'_>,
+    key: &[u8],
+    expires_at_ms: Option<u64>,
+    stored: Large,
+    mut large: Large,
+    new: impl Iterator<Item = Pair<'n>>,
+) -> Outcome<u64> {
+    let before = large.elements;
+    for [name, value] in new {
+        check_name::<K>(name)?;
+        let sub_key = sub_key(name);
+        let is_new = !keys.has_element(large.id, &sub_key)?;
+        if is_new || K::HAS_VALUES {
+            keys.set_element(large.id, &sub_key, value)?;
+        }
+        large.elements += u64::from(is_new);
+    }
+    if large != stored {
+        set_key::<K>(keys, key, expires_at_ms, large)?;
+    } else if K::HAS_VALUES {
+        keys.changed_within(key);
+    }
+    Ok(large.elements - before)
+}
+
+fn set_key<K: Kind>(keys: &mut Keys<'_>, key: &[u8], expires_at_ms: Option<u64>, large: Large) -> Outcome {
+    let mut payload = Vec::new();
+    large.encode(&mut payload);
+    keys.set(key, Tag::large(K::TYPE), expires_at_ms, &payload)
+}
+
+fn check_name<K: Kind>(name: &[u8]) -> Outcome {
+    if name.len() > MAX_NAME_BYTES {
+        let text = format!("ERR the {} has {} bytes, the most is {MAX_NAME_BYTES}", K::NAME, name.len());
+        return Err(Failure::with(text));
+    }
+    Ok(())
+}
+
+/// The names and values of a small collection.
+fn pairs<K: Kind>(packed: &[u8]) -> impl Iterator<Item = Result<Pair<'_>, StoreError>> {
+    let mut items = packed::items(packed);
+    std::iter::from_fn(move || {
+        let name = items.next()?;
+        let value = match K::HAS_VALUES {
+            true => {
+                items.next().unwrap_or_else(|| Err(corrupt("a small hash ends without the value of its last field")))
+            }
+            false => Ok(&[][..]),
+        };
+        Some(name.and_then(|name| Ok([name, value?])))
+    })
+}
+
+/// What a small collection of `pairs` is packed from.
+fn items<'p, K: Kind>(pairs: &'p [Pair<'p>]) -> impl Iterator<Item = &'p [u8]> {
+    let each = if K::HAS_VALUES { 2 } else { 1 };
+    pairs.iter().flat_map(move |pair| &pair[..each]).copied()
+}
+
+fn find<'p, K: Kind>(packed: &'p [u8], name: &[u8]) -> Result<Option<&'p [u8]>, StoreError> {
+    for pair in pairs::<K>(packed) {
+        let [known, value] = pair?;
+        if known == name {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
+}
