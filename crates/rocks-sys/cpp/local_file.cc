@@ -1,7 +1,7 @@
 // Files of this machine that are read at random, by calls: RocksDB's own, but that a thread may ask not to be made to wait.
 //
-// Such a thread gets what the kernel has in memory. Of the rest it is told Busy, without a read being begun; so it is of a file
-// that is not open yet. Nothing is cached of that answer: who may wait asks again.
+// Such a thread gets what the kernel has in memory. Of the rest it is told Busy, though the kernel may begin to read it ahead; so it is
+// of a file that is not open yet. Nothing is cached of that answer: who may wait asks again.
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 //! Reads of a store's tables that the kernel can answer from its memory.
 //!
 //! Of a file system of [`crate::filesystem`], and of its local files only. While a thread asks not to be made to wait, what is not in the
-//! kernel's memory, or is not open yet, is RocksDB's error `Busy`, without a read being begun. RocksDB caches no such answer.
+//! kernel's memory, or is not open yet, is RocksDB's error `Busy`; the kernel may begin to read it ahead. RocksDB caches no such answer.
 //!
 //! Threads: what one asks for holds for itself alone.
 

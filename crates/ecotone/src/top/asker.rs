@@ -26,9 +26,6 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Answers that wait for the screen; it looks ten times a second.
 const ANSWERS_WAITING: usize = 4;
 
-/// The first byte of what a server says by TLS to one who does not speak it: an alert (RFC 8446, section 5.1).
-const TLS_ALERT: char = '\u{15}';
-
 /// Lines of a foreign server's INFO that say what it is.
 const TELLING: [&str; 8] = [
     "redis_version",
@@ -72,8 +69,8 @@ impl Trouble {
         match broken {
             Broken::NoServer(_) => Trouble::NoServer { address, why },
             Broken::Lost(_) => Trouble::Lost { address, why },
-            Broken::NotRedis(said) if said.starts_with(TLS_ALERT) => Trouble::SpeaksTls { address },
             Broken::NotRedis(_) => Trouble::NotRedis { address, why },
+            Broken::SpeaksTls => Trouble::SpeaksTls { address },
         }
     }
 }

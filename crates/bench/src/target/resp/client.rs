@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use super::ServerAddress;
 use super::reply::{self, Arrived, Bounds, Reply};
 
+/// What an alert of TLS begins with, and no reply.
+const TLS_ALERT: u8 = 0x15;
+
 /// How much is asked of the kernel at once.
 const READ_BYTES: usize = 64 << 10;
 
@@ -39,6 +42,9 @@ pub enum Broken {
     /// What came is not Redis' protocol.
     #[error("it answers, but not in Redis' protocol: {0}")]
     NotRedis(String),
+    /// A request was answered by an alert of TLS.
+    #[error("it speaks TLS")]
+    SpeaksTls,
 }
 
 impl From<Error> for Broken {
@@ -165,7 +171,10 @@ impl Client {
     }
 
     fn arrived(&self) -> Result<Arrived, Broken> {
-        reply::arrived(self.unread(), self.limits.reply_bounds).map_err(Broken::NotRedis)
+        reply::arrived(self.unread(), self.limits.reply_bounds).map_err(|what| match self.unread().first() {
+            Some(&TLS_ALERT) => Broken::SpeaksTls,
+            _ => Broken::NotRedis(what),
+        })
     }
 
     /// Reads until the reply that begins at `taken` has `bytes` bytes, or more.

@@ -136,6 +136,10 @@ fn ended(address: &ServerAddress, broken: &Broken) -> Error {
             _ => format!("the connection broke: {error}; see the server's log, then start the run again"),
         },
         Broken::NotRedis(what) => format!("it does not speak the Redis protocol: {what}; is the address right?"),
+        Broken::SpeaksTls => {
+            "it speaks TLS, which the bench does not; name an address without it (`clients.listen` of an Ecotone)"
+                .into()
+        }
     };
     Error::server(address, what)
 }

@@ -15,12 +15,17 @@ const OWN_CACHE_BYTES: usize = 64 << 20;
 /// Memtables may take one part in so many of a memory limit: the engine's.
 const MEMTABLE_SHARE: usize = 2;
 
+/// Of a memtable, for a filter of its keys: the engine's.
+const MEMTABLE_FILTER_SHARE: f64 = 0.02;
+
 /// The options of the database and of its data column family.
 pub(super) fn database(options: &StoreOptions) -> Options {
     let mut db = Options::default();
     log_and_manifest(&mut db);
     checks(&mut db);
     shape(&mut db, options);
+    db.set_memtable_whole_key_filtering(true);
+    db.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_SHARE);
 
     let mut table = BlockBasedOptions::default();
     table.set_block_size(size(options.block_bytes));
