@@ -14,8 +14,8 @@ use crate::{Compression, StoreOptions, raw};
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Of a memtable, for a filter of its keys: some 15 bits for each of them where an entry has 100 bytes.
-const MEMTABLE_FILTER_SHARE: f64 = 0.02;
+/// Of a memtable, for a filter of its keys: some 8 bits for each of them where an entry has 100 bytes.
+const MEMTABLE_FILTER_SHARE: f64 = 0.01;
 
 /// RocksDB's own log: its size where there is space, and the number kept.
 pub(crate) const INFO_LOG_BYTES: u64 = 16 * 1024 * 1024;

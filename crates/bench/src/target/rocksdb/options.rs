@@ -16,7 +16,7 @@ const OWN_CACHE_BYTES: usize = 64 << 20;
 const MEMTABLE_SHARE: usize = 2;
 
 /// Of a memtable, for a filter of its keys: the engine's.
-const MEMTABLE_FILTER_SHARE: f64 = 0.02;
+const MEMTABLE_FILTER_SHARE: f64 = 0.01;
 
 /// The options of the database and of its data column family.
 pub(super) fn database(options: &StoreOptions) -> Options {
