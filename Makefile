@@ -40,7 +40,7 @@ demo: ## Three unequal servers under a flood of writes, then a client's session 
 .PHONY: test
 test: setup ## Run all tests
 	$(CARGO) test --release --workspace --no-run
-	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m cargo test --release --workspace
+	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m cargo test --release --workspace --no-fail-fast
 
 .PHONY: check
 check: tools ## Formatting, licences, dependency arrows, lints; writes nothing into the checkout
