@@ -30,6 +30,7 @@ mod at_once;
 mod batch_records;
 mod choices;
 mod data_layer;
+mod dedup;
 mod directory_lock;
 mod duties;
 mod error;
@@ -64,6 +65,7 @@ mod worker;
 mod write;
 
 pub use choices::{Compression, Durability};
+pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
 pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};

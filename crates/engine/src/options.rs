@@ -9,7 +9,7 @@ use ecotone_rocks_sys::filesystem::FileSystemHooks;
 
 use crate::choices::{Compression, Durability};
 use crate::offload::slots::LocalSlots;
-use crate::{CompactionOffload, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
+use crate::{CompactionOffload, DedupOptions, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
 
 /// The longest key, in bytes. RocksDB keeps keys whole in its indexes, so long keys cost memory.
 pub const MAX_KEY_BYTES: usize = 64 * 1024;
@@ -141,6 +141,8 @@ pub struct StoreOptions {
     pub separation: Option<Separation>,
     /// How much space the store may take.
     pub space: SpaceLimits,
+    /// How duplicates are counted, and when compactions are extended to where they are.
+    pub dedup: DedupOptions,
     /// When values are relocated.
     pub relocation: RelocationParameters,
     /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
@@ -196,6 +198,7 @@ impl Default for StoreOptions {
             compaction_readahead_bytes: 0,
             separation: None,
             space: SpaceLimits::default(),
+            dedup: DedupOptions::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
             mapped_bytes: 128 * MIB,
@@ -278,6 +281,7 @@ impl StoreOptions {
             at_most("separation.segment_bytes", separation.segment_bytes, *SEGMENT_BYTES.end())?;
         }
         self.space.validate(self.memtable_bytes)?;
+        self.dedup.validate()?;
         self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;
@@ -309,7 +313,12 @@ fn ordered(field: &'static str, value: u32, below: &'static str, least: u32) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use ecotone_policy::dedup::DedupThreshold;
+
     use super::*;
+    use crate::DedupMode;
 
     #[test]
     fn the_default_is_valid() {
@@ -319,7 +328,7 @@ mod tests {
     #[test]
     fn each_impossible_value_is_refused_by_the_name_of_its_field() {
         type Spoil = fn(&mut StoreOptions);
-        let spoiled: [(&str, Spoil); 20] = [
+        let spoiled: [(&str, Spoil); 23] = [
             ("memtable_bytes", |o| o.memtable_bytes = 1),
             ("memtable_count", |o| o.memtable_count = 1),
             ("l0_compaction_trigger", |o| o.l0_compaction_trigger = 0),
@@ -342,6 +351,9 @@ mod tests {
             ("max_wal_bytes", |o| o.max_wal_bytes = o.memtable_bytes - 1),
             ("separation.min_bytes", |o| o.separation = Some(Separation::from_bytes(0))),
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
+            ("dedup", |o| o.dedup.parameters.rest_share = f64::NAN),
+            ("dedup.threshold", |o| o.dedup.threshold = DedupThreshold::try_from(10.0).ok()),
+            ("dedup.interval", |o| o.dedup.mode = DedupMode::Triggered { interval: Duration::ZERO }),
         ];
         for (field, spoil) in spoiled {
             let mut options = StoreOptions::default();

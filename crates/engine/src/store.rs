@@ -36,8 +36,8 @@ use crate::values::ValueLog;
 use crate::values::replay::Replay;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
-    Counters, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties, ValueLogProperties, identity,
-    log_check, properties, tuning,
+    Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
+    ValueLogProperties, identity, log_check, properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
@@ -315,6 +315,11 @@ impl Store {
             row_cache_misses: rows.misses,
             ..counters
         }
+    }
+
+    /// What the store knows of its duplicates and has done about them; `None` where it counts none.
+    pub fn dedup(&self) -> Option<DedupProperties> {
+        None
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.

@@ -27,11 +27,13 @@ pub enum Duty {
     Coding,
     /// Moving files to or from object storage.
     Tiering,
+    /// Counting what upper levels have replaced in lower ones, and the merges that free it.
+    Dedup,
 }
 
 impl Duty {
     /// Every duty, in the order of their declaration.
-    pub const ALL: [Duty; 9] = [
+    pub const ALL: [Duty; 10] = [
         Duty::Foreground,
         Duty::Flush,
         Duty::Compaction,
@@ -41,6 +43,7 @@ impl Duty {
         Duty::Relocation,
         Duty::Coding,
         Duty::Tiering,
+        Duty::Dedup,
     ];
 
     /// The name, as in metrics, JSON and reports.
@@ -55,6 +58,7 @@ impl Duty {
             Duty::Relocation => "relocation",
             Duty::Coding => "coding",
             Duty::Tiering => "tiering",
+            Duty::Dedup => "dedup",
         }
     }
 

@@ -12,6 +12,7 @@
 //! for Edge Federation* (CLOUD 2024). Constants of the decisions are named fields of
 //! [`machine::Parameters`]; what only keeps numbers within what a float can bear is a named constant where it is used.
 
+pub mod dedup;
 pub mod duplicates;
 pub mod duty;
 pub mod edgecode;

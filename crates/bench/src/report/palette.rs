@@ -58,7 +58,7 @@ pub(super) fn target(kind: TargetKind) -> Colour {
 }
 
 /// Duties in the order they are stacked, idle last.
-const DUTIES: [(&str, Colour); 11] = [
+const DUTIES: [(&str, Colour); 12] = [
     ("foreground", Colour(0x3b, 0x82, 0xf6)),
     ("flush", Colour(0x22, 0xb8, 0xcf)),
     ("compaction", Colour(0xf5, 0x9e, 0x0b)),
@@ -68,6 +68,7 @@ const DUTIES: [(&str, Colour); 11] = [
     ("relocation", Colour(0x84, 0xcc, 0x16)),
     ("coding", Colour(0xb4, 0x53, 0x09)),
     ("tiering", Colour(0x63, 0x66, 0xf1)),
+    ("dedup", Colour(0x0f, 0x76, 0x6e)),
     ("unattributed", Colour(0x7a, 0x86, 0x99)),
     ("idle", Colour(0xd5, 0xdc, 0xe6)),
 ];

@@ -1,0 +1,137 @@
+//! What a store is told about duplicates, and what it tells of them.
+
+use std::fmt;
+use std::time::Duration;
+
+use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
+
+use crate::{Error, Result};
+
+/// How duplicates are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DedupMode {
+    /// Not at all: new tables carry nothing for it.
+    #[default]
+    Off,
+    /// By a sample of the keys of each table: 1 in 64, the same ones everywhere. After each compaction.
+    Sample,
+    /// By filters of the lower levels that are asked for each key, as the paper does. After each compaction.
+    Filter,
+    /// By samples, at fixed intervals instead of after compactions, each level against the next one only, with compactions of one level
+    /// each: what the paper compares itself with (its reference 15). For measurements.
+    Triggered {
+        /// Between two checks; 1 s to 1 h.
+        interval: Duration,
+    },
+}
+
+impl DedupMode {
+    /// Whether tables carry samples.
+    pub const fn samples(self) -> bool {
+        !matches!(self, Self::Off)
+    }
+
+    /// `off`, `sample`, `filter` or `triggered`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Sample => "sample",
+            Self::Filter => "filter",
+            Self::Triggered { .. } => "triggered",
+        }
+    }
+}
+
+impl fmt::Display for DedupMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What is done about duplicates.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DedupOptions {
+    /// How they are counted.
+    pub mode: DedupMode,
+    /// Up to which ratio a compaction is extended. `None`: duplicates are only counted.
+    pub threshold: Option<DedupThreshold>,
+    /// The rest.
+    pub parameters: DedupParameters,
+}
+
+impl DedupOptions {
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.parameters.validate().map_err(|error| Error::invalid("dedup", error.to_string()))?;
+        if self.threshold.is_some() && self.mode == DedupMode::Off {
+            let problem = "nothing counts duplicates that it could be compared with; choose a mode, or no threshold";
+            return Err(Error::invalid("dedup.threshold", problem));
+        }
+        if let DedupMode::Triggered { interval } = self.mode
+            && !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&interval)
+        {
+            return Err(Error::invalid("dedup.interval", format!("{interval:?} is not from 1 s to 1 h")));
+        }
+        Ok(())
+    }
+}
+
+/// What one level holds that upper ones have replaced, as estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
+pub struct DedupLevel {
+    /// Versions that a newer one in a level above hides, or within L0 in a newer table.
+    pub hidden_keys: u64,
+    /// What they take: in tables, or in the value log where values are kept apart.
+    pub hidden_bytes: u64,
+}
+
+/// What a store knows of its duplicates, and has done about them since it was opened.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DedupProperties {
+    /// Entries of all tables.
+    pub total_keys: u64,
+    /// Of all tables, versions that a newer one in another table hides, as estimated.
+    pub duplicate_keys: u64,
+    /// One standard deviation of that estimate by the estimate; `None` where nothing was sampled twice.
+    pub relative_error: Option<f64>,
+    /// What hidden versions take, as estimated.
+    pub hidden_bytes: u64,
+    /// The same by level, L0 first.
+    pub levels: Vec<DedupLevel>,
+    /// Tables that carry no samples: what hides in them is not counted.
+    pub unsampled_tables: u64,
+    /// Checks after compactions (or at intervals).
+    pub checks: u64,
+    /// Compactions that were not looked at because too many had ended meanwhile.
+    pub checks_dropped: u64,
+    /// Checks that found enough to extend a compaction.
+    pub extensions: u64,
+    /// Merges that were made for them.
+    pub merges: u64,
+    /// Merges that were given up because RocksDB compacted some of their tables meanwhile.
+    pub merges_aborted: u64,
+    /// Times that a merge waited because writers would have stalled.
+    pub merges_forbidden: u64,
+    /// Stale versions that merges were expected to free.
+    pub expected_keys: u64,
+    /// Those that they freed.
+    pub found_keys: u64,
+    /// Bytes of tables that merges read.
+    pub read_bytes: u64,
+    /// Bytes of tables that merges wrote.
+    pub written_bytes: u64,
+    /// Processor time of the checks, in microseconds.
+    pub check_cpu_us: u64,
+    /// Processor time of collecting samples and filters in flushes and compactions, in microseconds; by timing a part of it.
+    pub sketch_cpu_us: u64,
+    /// Processor time of the merges, in microseconds.
+    pub merge_cpu_us: u64,
+    /// Whether a merge runs now, or an extension waits for its turn.
+    pub is_busy: bool,
+}
+
+impl DedupProperties {
+    /// DUP_RATIO of the whole store: entries for each stale version; `None` where none is known.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.duplicate_keys > 0).then(|| self.total_keys as f64 / self.duplicate_keys as f64)
+    }
+}
