@@ -79,6 +79,7 @@ COMMANDS
 
 echo '  > incr counter, again and again, until kill -9'
 # Not by `client`: a function in the background is a shell of its own, and the kill would not reach redis-cli.
+: >"$folder/replies" # the background shell may come to its redirection after the first look
 redis-cli -s "$socket" -r 1000000 incr counter >"$folder/replies" 2>/dev/null &
 writer=$!
 for ((look = 1; $(wc -l <"$folder/replies") < 2000; look++)); do

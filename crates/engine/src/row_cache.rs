@@ -1,7 +1,8 @@
 //! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables, filters, indexes and blocks.
 //!
 //! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. Rows go when others need their place,
-//! and nothing depends on them. Reads decide what is worth a place: a write changes the row that is here, and brings none.
+//! and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
+//! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none.
 //!
 //! # Invariants
 //!
@@ -206,12 +207,11 @@ impl Shard {
 
     /// `key` has `stored` from now on.
     fn put(&mut self, hash: u64, key: &[u8], stored: &[u8]) {
-        if !self.rows.contains_key(&hash) {
-            return;
-        }
         if self.is_mixed || stored.len() > MOST_ROW_BYTES {
             self.rows.remove(&hash);
-        } else {
+        } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
+            self.rows.insert(hash, Row::of(key, stored));
+        } else if self.rows.contains_key(&hash) {
             // It is here.
             let _ = self.rows.replace(hash, Row::of(key, stored), true);
         }
@@ -276,8 +276,13 @@ struct RowWeight;
 impl Weighter<u64, Row> for RowWeight {
     #[inline]
     fn weight(&self, _: &u64, row: &Row) -> u64 {
-        row.bytes.len() as u64 + ROW_OVERHEAD_BYTES
+        weight(row.bytes.len())
     }
+}
+
+#[inline]
+fn weight(bytes: usize) -> u64 {
+    bytes as u64 + ROW_OVERHEAD_BYTES
 }
 
 /// Rows are filed by hashes already.

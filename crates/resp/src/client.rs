@@ -135,19 +135,29 @@ pub struct ClientInfo {
     /// `CLIENT KILL`.
     pub is_killed: AtomicBool,
     /// Told when it is killed.
-    pub killed: Notify,
+    killed: Notify,
 }
 
 impl ClientInfo {
     /// Closes its connection as soon as its thread looks.
     pub fn kill(&self) {
         self.is_killed.store(true, Ordering::Release);
-        self.killed.notify_one();
+        self.killed.notify_waiters();
     }
 
-    /// It has just sent something.
-    pub fn is_active(&self) {
-        self.active_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+    /// Waits until it is killed; any number may.
+    pub async fn until_killed(&self) {
+        // Made before the flag is looked at, it misses no kill after that.
+        let killed = self.killed.notified();
+        if !self.is_killed.load(Ordering::Acquire) {
+            killed.await;
+        }
+    }
+
+    /// It sent something at `now`.
+    pub fn is_active(&self, now: Instant) {
+        let active_ms = now.saturating_duration_since(self.since).as_millis() as u64;
+        self.active_ms.store(active_ms, Ordering::Relaxed);
     }
 
     /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is carried out.

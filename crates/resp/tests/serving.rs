@@ -167,6 +167,40 @@ fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
 }
 
 #[test]
+fn a_transaction_that_finds_no_room_is_refused_as_a_whole() {
+    let space = SpaceLimits { max_bytes: Some(48 << 20), reserve_bytes: Some(8 << 20) };
+    let options = StoreOptions { space, memtable_bytes: 2 << 20, ..StoreOptions::default() };
+    let served = Served::with(Limits::default(), options, 1);
+    let (mut wire, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
+    // A flush may give room back at any moment: then it is carried out, and tried again.
+    for round in 0.. {
+        assert!(round < 20, "the store is never full for long");
+        assert_eq!(wire.ask("FLUSHALL"), "+OK\r\n");
+        until("there is room again", || wire.ask("SET kept 1") == "+OK\r\n");
+        assert_eq!(wire.ask("MULTI"), "+OK\r\n");
+        // The first takes no room, and would be done alone.
+        let queued = ["DEL kept", "SET more 1"].map(|command| wire.ask(command) == "+QUEUED\r\n");
+        if queued != [true; 2] {
+            assert!(wire.ask("EXEC").starts_with("-EXECABORT Transaction discarded because of previous errors"));
+            continue;
+        }
+        let is_full = (0..10_000).any(|number: u32| {
+            let key = format!("key{number}");
+            other.send(&request(&[b"SET", key.as_bytes(), &noise(256 * 1024)]));
+            other.reply() != b"+OK\r\n"
+        });
+        assert!(is_full);
+        let reply = wire.ask("EXEC");
+        if reply.starts_with("-EXECABORT Transaction discarded because of: OOM ") {
+            break;
+        }
+    }
+    assert_eq!(wire.ask("GET kept"), "$1\r\n1\r\n");
+    assert_eq!(wire.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
+    served.server.stop();
+}
+
+#[test]
 fn in_each_durability_a_write_is_answered_and_there_after_a_restart() {
     for durability in [Durability::None, Durability::EverySecond, Durability::Always] {
         let options = StoreOptions { durability, ..StoreOptions::default() }.with_separation(128);

@@ -151,13 +151,13 @@ pub(crate) fn exec(
     let replied = reply.len();
     let step = exec_queued(service, client, group, &transaction, reply, waiting);
     match step {
-        Step::Done { .. } => end(client, service),
-        Step::Latched | Step::MustLatch | Step::MustWait => {
+        Ok(Step::Done { .. }) | Err(_) => end(client, service),
+        Ok(Step::Latched | Step::MustLatch | Step::MustWait) => {
             reply.truncate(replied);
             client.transaction = Some(transaction);
         }
     }
-    Ok(step)
+    step
 }
 
 fn exec_queued(
@@ -167,10 +167,10 @@ fn exec_queued(
     transaction: &Transaction,
     reply: &mut Reply,
     waiting: Waiting,
-) -> Step {
+) -> Result<Step, Failure> {
     let arguments: usize = transaction.queued.iter().map(Vec::len).sum();
     if arguments > execute::MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
-        return Step::MustWait;
+        return Ok(Step::MustWait);
     }
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
@@ -183,7 +183,7 @@ fn exec_queued(
         // What is not undone with the group must not be done twice, so it is begun where nothing sends it back.
         let is_undone = command.flags & (flag::WRITE | flag::READONLY) != 0;
         if (command.has(flag::WAITS) || !is_undone) && waiting != Waiting::Allowed {
-            return Step::MustWait;
+            return Ok(Step::MustWait);
         }
         // KEYS, SCAN and their like name no key and see all: nobody else may write any before the end.
         needs_all |= command.has(flag::ALL_SLOTS) || command.has(flag::READONLY | flag::WAITS);
@@ -198,8 +198,12 @@ fn exec_queued(
     slots.sort_unstable();
     slots.dedup();
     let takes = commands.iter().any(|(command, _)| command.has(flag::DENYOOM));
+    if takes {
+        // All or nothing: not those of its commands alone that take no room.
+        service.keyspace.store().check_room().map_err(|error| aborted_by(&error.into()))?;
+    }
     if group.is_closed_to(takes) || !group.hold(&slots, waiting) {
-        return Step::Latched;
+        return Ok(Step::Latched);
     }
     let mark = group.mark();
     group.takes_memory_beyond(transaction.bytes);
@@ -209,12 +213,12 @@ fn exec_queued(
         Ok(false) => {}
         Ok(true) => {
             reply.null_array();
-            return Step::Done { depends: false };
+            return Ok(Step::Done { depends: false });
         }
-        Err(Failure::MustWait) => return Step::MustWait,
+        Err(Failure::MustWait) => return Ok(Step::MustWait),
         Err(failure) => {
             reply.error(failure.reply());
-            return Step::Done { depends: false };
+            return Ok(Step::Done { depends: false });
         }
     }
     let replied = reply.len();
@@ -233,7 +237,7 @@ fn exec_queued(
         if step == Step::MustWait {
             group.undo_to(mark);
             watch_anew(client, service);
-            return step;
+            return Ok(step);
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
         if group.written_since(mark) > most_bytes || group.is_refused_memory() {
@@ -243,11 +247,11 @@ fn exec_queued(
                 "ERR the transaction writes more than {most_bytes} bytes, or than all clients together have left of them \
                  (clients.max_memory_bytes); nothing of it was done"
             ));
-            return Step::Done { depends: false };
+            return Ok(Step::Done { depends: false });
         }
     }
     group.keep();
-    Step::Done { depends: true }
+    Ok(Step::Done { depends: true })
 }
 
 /// What the transaction wrote before it was undone has touched its own watches. From here on only others' writes count: they cannot have come

@@ -73,7 +73,7 @@ async fn let_in(
     let shaken = tokio::select! {
         biased;
         () = signal.stops() => return,
-        () = seat.info.killed.notified() => return,
+        () = seat.info.until_killed() => return,
         shaken = timeout(within, acceptor.accept(Socket::of(stream))) => shaken,
     };
     match shaken {

@@ -93,13 +93,17 @@ impl Lane {
         })
     }
 
-    /// Carries out what has come on `connection`, and returns when its replies may be sent.
-    pub(super) async fn round(self: &Rc<Self>, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
-        let mut ended = self.carry_out(&mut connection).await;
+    /// Carries out what has come on `connection` by `began`, which is now, and returns when its replies may be sent.
+    pub(super) async fn round(
+        self: &Rc<Self>,
+        mut connection: Box<Connection>,
+        began: Instant,
+    ) -> (Box<Connection>, Ended) {
+        let mut ended = self.carry_out(&mut connection, began).await;
         if ended == Ended::Latched {
             // Two lanes may each have what the other needs: what this one has is given back before the second try.
             self.release().await;
-            ended = self.carry_out(&mut connection).await;
+            ended = self.carry_out(&mut connection, Instant::now()).await;
         }
         if ended == Ended::MustRead {
             // Not behind a commit: that may be held up, and nothing of it is to be read.
@@ -114,8 +118,7 @@ impl Lane {
     }
 
     /// One try, and the commit of what it wrote.
-    async fn carry_out(&self, connection: &mut Connection) -> Ended {
-        let began = Instant::now();
+    async fn carry_out(&self, connection: &mut Connection, began: Instant) -> Ended {
         // Of the group that the requests go into, whoever commits it.
         let ticket = self.ticket.borrow().clone();
         let ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);

@@ -6,7 +6,7 @@
 //!
 //! Threads: everything here belongs to a lane's.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,6 +108,8 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
     let client = Client::new(info.clone(), limits.password.is_none());
     let mut connection = Box::new(Connection::new(client, limits));
     let statistics = &service.statistics;
+    // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
+    let mut called = pin!(called(info, signal.clone()));
     let mut has_spoken = false;
     // Time it has been idle already, under limits that have changed since.
     let mut idled = Duration::ZERO;
@@ -120,17 +122,14 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
                 break;
             }
             connection.take_limits(service);
+            called.set(self::called(info, signal.clone()));
         }
         let idle = connection.limits().idle;
         let received = tokio::select! {
             biased;
             received = receive(lane, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
-            () = info.killed.notified() => break,
-            stops = signal.changed() => {
-                if stops {
-                    break;
-                }
-                connection.take_limits(service);
+            () = &mut called => {
+                // What it is stands above.
                 idled = info.idle();
                 continue;
             }
@@ -147,7 +146,8 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
                 break;
             }
         };
-        info.is_active();
+        let mut began = Instant::now();
+        info.is_active(began);
         statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut closes = false;
         if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
@@ -158,9 +158,10 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
         loop {
             let mut ended = Ended::Closes;
             if !closes {
-                let began = Instant::now();
-                (connection, ended) = lane.round(connection).await;
-                statistics.responses.record(began.elapsed());
+                (connection, ended) = lane.round(connection, began).await;
+                let now = Instant::now();
+                statistics.responses.record(now.saturating_duration_since(began));
+                began = now;
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
@@ -171,7 +172,7 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
                 if !is_lost {
                     tokio::select! {
                         () = sleep(rest) => {}
-                        () = info.killed.notified() => is_lost = true,
+                        () = info.until_killed() => is_lost = true,
                         () = signal.stops() => closes = true,
                     }
                 }
@@ -197,6 +198,14 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
     if !is_lost {
         // TLS says that it ends.
         let _ = timeout(GOODBYE_WITHIN, stream.shutdown()).await;
+    }
+}
+
+/// Waits until the client is killed, or anything is told that `signal` has not seen.
+async fn called(info: &ClientInfo, mut signal: Signal) {
+    tokio::select! {
+        () = info.until_killed() => {}
+        () = signal.changed() => {}
     }
 }
 
@@ -259,7 +268,7 @@ async fn send<S: ClientStream>(
         tokio::select! {
             biased;
             sent = std::future::poll_fn(|context| poll_send(stream, bytes, &mut written, context)) => return sent,
-            () = info.killed.notified() => return Err(Lost),
+            () = info.until_killed() => return Err(Lost),
             () = sleep(look_after) => {}
         }
         if stream.progress().taken_bytes > taken_before {

@@ -58,10 +58,10 @@ impl Signal {
         let _ = self.0.wait_for(|state| state.stops).await;
     }
 
-    /// Waits until anything is told that was not seen, and sees it: whether the server stops.
-    pub(super) async fn changed(&mut self) -> bool {
+    /// Waits until anything is told that was not seen.
+    pub(super) async fn changed(&mut self) {
+        // That nobody can tell any more is to be seen as well.
         let _ = self.0.changed().await;
-        self.see()
     }
 
     /// Whether anything was told that was not seen.
