@@ -18,6 +18,7 @@ use rust_rocksdb::{
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
 use crate::dedup::known::KnownSamples;
+use crate::dedup::sketch::add_collectors;
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
@@ -37,7 +38,7 @@ use crate::values::ValueLog;
 use crate::values::replay::Replay;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
-    Counters, DedupMode, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
+    Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
     ValueLogProperties, identity, log_check, properties, tuning,
 };
 
@@ -130,8 +131,12 @@ impl Store {
             tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
             gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
-        let has_samples = values.is_some() || options.dedup.mode.samples();
-        let known = has_samples.then(|| KnownSamples::new(options.dedup.mode == DedupMode::Filter));
+        let table_format = tuning::table_format(&options, values.is_some());
+        let known = table_format.collects.samples.then(|| {
+            let known = KnownSamples::new(table_format.collects.filter_bits_per_key > 0);
+            add_collectors(&mut rocks_options, table_format.collects, known.sketching());
+            known
+        });
         let duties = ThreadDuties::new(options.duties.clone());
         let running = Arc::<Running>::default();
         let totals = Arc::<Totals>::default();
@@ -144,7 +149,7 @@ impl Store {
                 slots,
                 running.clone(),
                 duties.clone(),
-                tuning::table_format(&options, values.is_some()),
+                table_format,
                 values.as_ref().map(|values| values.table_events().relocation),
             )
         });
