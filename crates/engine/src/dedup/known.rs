@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use ecotone_policy::dedup::filter::FilterView;
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
 use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
 use parking_lot::{Mutex, MutexGuard};
@@ -155,7 +154,10 @@ impl KnownSamples {
 
     /// What is known, with all that was heard of; of tables that went unheard of until the next [`look`](Self::look).
     pub(crate) fn now(&self) -> MutexGuard<'_, Sketches> {
-        let mut sketches = self.sketches.lock();
+        self.in_step(self.sketches.lock())
+    }
+
+    fn in_step<'a>(&self, mut sketches: MutexGuard<'a, Sketches>) -> MutexGuard<'a, Sketches> {
         for change in std::mem::take(&mut *self.heard.lock()).changes {
             sketches.retain(|number| !change.gone.contains(&number));
             sketches.add(change.came);
@@ -205,19 +207,14 @@ impl Sketches {
         self.tables.values().filter(|table| !table.is_sampled).count() as u64
     }
 
-    /// The filter of a table; `None` where it carries none, or one that is damaged.
-    pub(crate) fn filter(&self, table: u64) -> Option<FilterView<'_>> {
-        FilterView::parse(self.tables.get(&table)?.filter.as_deref()?).ok()
+    /// The filter of a table, as it is in the table.
+    pub(crate) fn filter(&self, table: u64) -> Option<&[u8]> {
+        self.tables.get(&table)?.filter.as_deref()
     }
 
     /// The hashes of all keys of a table, where it carries a filter and they are still in memory: until some tables later.
     pub(crate) fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
         self.sketching.hashes_of(self.tables.get(&table)?.filter.as_deref()?)
-    }
-
-    /// Tables without a filter.
-    pub(crate) fn unfiltered_tables(&self) -> u64 {
-        self.tables.values().filter(|table| table.filter.is_none()).count() as u64
     }
 
     /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.
@@ -259,6 +256,10 @@ impl Sketches {
 }
 
 /// The number in a table's path.
-fn number_of(path: &[u8]) -> Option<u64> {
+pub(super) fn number_of(path: &[u8]) -> Option<u64> {
     Path::new(std::str::from_utf8(path).ok()?).file_stem()?.to_str()?.parse().ok()
 }
+
+#[cfg(test)]
+#[path = "known_tests.rs"]
+mod tests;
