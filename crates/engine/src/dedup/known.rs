@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use ecotone_policy::dedup::filter::FilterView;
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
 use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
 use parking_lot::{Mutex, MutexGuard};
@@ -197,19 +198,14 @@ impl Sketches {
         &self.duplicates
     }
 
-    /// Whether the table told its samples. One that did not may hold any key.
-    pub(crate) fn is_sampled(&self, table: u64) -> bool {
-        self.tables.get(&table).is_some_and(|table| table.is_sampled)
-    }
-
-    /// Tables that told none.
+    /// Tables that told no samples: they may hold any key.
     pub(crate) fn unsampled_tables(&self) -> u64 {
         self.tables.values().filter(|table| !table.is_sampled).count() as u64
     }
 
-    /// The filter of a table, as it is in the table.
-    pub(crate) fn filter(&self, table: u64) -> Option<&[u8]> {
-        self.tables.get(&table)?.filter.as_deref()
+    /// The filter of a table; `None` where it carries none, or one that is damaged.
+    pub(crate) fn filter(&self, table: u64) -> Option<FilterView<'_>> {
+        FilterView::parse(self.tables.get(&table)?.filter.as_deref()?).ok()
     }
 
     /// The hashes of all keys of a table, where it carries a filter and they are still in memory: until some tables later.
