@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
-use ecotone_rocks_sys::properties::add_table_collector;
 use ecotone_rocks_sys::tables::live_tables;
 use rust_rocksdb::{DB, Options, WriteBatch};
 
 use crate::batch_records::{Record, records};
 use crate::choices::Durability;
+use crate::dedup::known::KnownSamples;
 use crate::directory_lock::DirectoryLock;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
@@ -28,7 +28,6 @@ use crate::values::barrier::Barrier;
 use crate::values::log::{Place, VALUES_DIRECTORY};
 use crate::values::pacing::Pacing;
 use crate::values::readers::{Reader, Readers};
-use crate::values::references;
 use crate::values::relocation::{Relocation, Relocators};
 use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
@@ -116,7 +115,6 @@ impl Opening {
         });
         let (replay, outcome) = Replay::new(directory, Some(log.clone()));
         options.set_wal_filter(replay);
-        add_table_collector(options, references::collectors());
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
         let relocation = Relocation::new(log.clone(), gate.cloned(), store_options.reclaim_expired, mapped, duties);
@@ -164,6 +162,7 @@ impl Opening {
         directory: &Path,
         db: &Arc<DB>,
         family: DataFamily,
+        known: Arc<KnownSamples>,
         writable: bool,
     ) -> Result<DataLayer> {
         if let Some(error) = self.failure() {
@@ -180,7 +179,8 @@ impl Opening {
             identity::write(directory, identity, &self.tap)?;
         }
         let readers = Readers::default();
-        let removal = Arc::new(Removal::new(self.log.clone(), readers.clone(), directory, self.newest_wal, identity));
+        let removal = Removal::new(self.log.clone(), readers.clone(), known, directory, self.newest_wal, identity);
+        let removal = Arc::new(removal);
         let relocation = self.relocation;
         let upkeep = if writable {
             let upkeep = Upkeep::start(removal.clone(), relocation.clone(), self.settings, self.wake, db, family);

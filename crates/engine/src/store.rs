@@ -17,6 +17,8 @@ use rust_rocksdb::{
 
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
+use crate::dedup::known::KnownSamples;
+use crate::dedup::sketch::add_collectors;
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
@@ -129,6 +131,12 @@ impl Store {
             tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
             gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
+        let table_format = tuning::table_format(&options, values.is_some());
+        let known = table_format.collects.samples.then(|| {
+            let known = KnownSamples::new(table_format.collects.filter_bits_per_key > 0);
+            add_collectors(&mut rocks_options, table_format.collects, known.sketching());
+            known
+        });
         let duties = ThreadDuties::new(options.duties.clone());
         let running = Arc::<Running>::default();
         let totals = Arc::<Totals>::default();
@@ -141,7 +149,7 @@ impl Store {
                 slots,
                 running.clone(),
                 duties.clone(),
-                tuning::table_format(&options, values.is_some()),
+                table_format,
                 values.as_ref().map(|values| values.table_events().relocation),
             )
         });
@@ -157,6 +165,7 @@ impl Store {
             events: options.events.clone(),
             offload: offload.clone(),
             values: values.as_ref().map(Opening::table_events),
+            known: known.clone(),
             gate: gate.clone(),
         });
 
@@ -167,7 +176,10 @@ impl Store {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
         let value_events = values.as_ref().map(Opening::table_events);
-        let values = values.map(|values| values.finish(&directory, &db, family, writable)).transpose()?;
+        let values = match (values, &known) {
+            (Some(values), Some(known)) => Some(values.finish(&directory, &db, family, known.clone(), writable)?),
+            _ => None,
+        };
         let log = values.as_ref().map(|values| values.log.clone());
         let wal_sync =
             if writable { Some(start_wal_sync(&db, log, background.clone(), &directory, &options)?) } else { None };
