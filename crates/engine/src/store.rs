@@ -27,6 +27,7 @@ use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
+use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
 use crate::read::ending_early;
 use crate::row_cache::RowCache;
@@ -117,8 +118,12 @@ impl Store {
         } else {
             None
         };
+        let running = Arc::<Running>::default();
+        let totals = Arc::<Totals>::default();
+        let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
+        let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
-        let values = Opening::prepare(&directory, gate.as_ref(), &options, &mut hooks, &mut rocks_options)?;
+        let values = Opening::prepare(&directory, gate.as_ref(), &own, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
         }
@@ -130,8 +135,6 @@ impl Store {
             gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
         let duties = ThreadDuties::new(options.duties.clone());
-        let running = Arc::<Running>::default();
-        let totals = Arc::<Totals>::default();
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
@@ -142,7 +145,7 @@ impl Store {
                 running.clone(),
                 duties.clone(),
                 tuning::table_format(&options, values.is_some()),
-                values.as_ref().map(|values| values.table_events().relocation),
+                own.clone(),
             )
         });
         if let Some(offload) = &offload {
@@ -156,6 +159,7 @@ impl Store {
             duties,
             events: options.events.clone(),
             offload: offload.clone(),
+            own: own.clone(),
             values: values.as_ref().map(Opening::table_events),
             gate: gate.clone(),
         });
