@@ -49,6 +49,7 @@ pub struct Overlap {
 /// The samples of all tables.
 #[derive(Clone, Debug)]
 pub struct Duplicates {
+    /// Each sorted by hash.
     tables: BTreeMap<u64, Vec<KeySample>>,
     held: BTreeMap<u64, Held>,
     /// Bytes of samples that something replaces.
@@ -102,6 +103,7 @@ impl Duplicates {
         }
         let mut samples = samples;
         samples.retain(|sample| sample.hash.is_multiple_of(self.one_in));
+        samples.sort_unstable_by_key(|sample| sample.hash);
         for sample in &samples {
             overlap.sampled += 1;
             let held = self.held.entry(sample.hash).or_default();
@@ -155,6 +157,31 @@ impl Duplicates {
     /// Bytes that are replaced by something in another table.
     pub fn hidden_bytes(&self) -> Bytes {
         Bytes(self.hidden.saturating_mul(self.one_in))
+    }
+
+    /// The samples of a table, rising by hash; `None` where it is not known.
+    pub fn samples(&self, table: u64) -> Option<&[KeySample]> {
+        self.tables.get(&table).map(Vec::as_slice)
+    }
+
+    /// One in so many keys is kept: [`SAMPLED_ONE_IN`], or a power of two times that.
+    pub fn one_in(&self) -> u64 {
+        self.one_in
+    }
+
+    /// All tables with their samples.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (u64, &[KeySample])> {
+        self.tables.iter().map(|(table, samples)| (*table, samples.as_slice()))
+    }
+
+    /// Whether more than one table holds a sampled key.
+    pub(crate) fn is_repeated(&self, hash: u64) -> bool {
+        self.held.get(&hash).is_some_and(|held| held.values + held.deletions > 1)
+    }
+
+    /// Bytes of a sampled key that are replaced by something in another table.
+    pub(crate) fn hidden_of(&self, hash: u64) -> u64 {
+        self.held.get(&hash).map_or(0, |held| held.hidden())
     }
 
     fn thin(&mut self) {

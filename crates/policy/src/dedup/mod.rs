@@ -8,6 +8,14 @@
 //! **DUP_RATIO** = TOTAL_KEYS / DUP_KEYS (paper, section 3, Equation 1): the entries that a merge would rewrite for each stale version that it
 //! frees. It is never below 1, and the lower, the cheaper is what a merge frees. At or below [`DedupThreshold`] the compaction is extended.
 
+pub mod back_off;
+pub mod decide;
+pub mod estimate;
+pub mod filter;
+pub mod forecast;
+pub mod levels;
+pub mod plan;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,64 @@
+//! Less and less often, while merges free less than was expected of them.
+//!
+//! An old snapshot or iterator keeps every version: the samples still tell of duplicates, and no merge frees one. After each such merge the next
+//! one waits twice as long, until one frees what it should.
+
+use super::DedupParameters;
+use crate::units::{Seconds, Time};
+
+/// A merge that freed this share of what was expected ends the waiting. Above the default of `least_found_share`, so that what lies between
+/// neither lengthens nor ends it.
+const SATISFYING_SHARE: f64 = 0.8;
+
+/// When the next merge may begin.
+#[derive(Clone, Debug)]
+pub struct BackOff {
+    least_found_share: f64,
+    first_pause: Seconds,
+    longest_pause: Seconds,
+    pause: Seconds,
+    until: Option<Time>,
+}
+
+impl BackOff {
+    /// Nothing to wait for.
+    pub fn new(parameters: &DedupParameters) -> Self {
+        Self {
+            least_found_share: parameters.least_found_share,
+            first_pause: parameters.first_pause,
+            longest_pause: parameters.longest_pause,
+            pause: Seconds::ZERO,
+            until: None,
+        }
+    }
+
+    /// A merge ended: so many entries were expected to go, so many went. Whether that was so few that what is left of the extension is to be
+    /// dropped.
+    pub fn observe(&mut self, now: Time, expected: u64, found: u64) -> bool {
+        let (expected, found) = (expected as f64, found as f64);
+        if found < self.least_found_share * expected {
+            self.lengthen(now);
+            return true;
+        }
+        if found >= SATISFYING_SHARE.max(self.least_found_share) * expected {
+            self.pause = Seconds::ZERO;
+            self.until = None;
+        }
+        false
+    }
+
+    /// A merge failed: as one that freed nothing.
+    pub fn failed(&mut self, now: Time) {
+        self.lengthen(now);
+    }
+
+    /// How long the next merge must still wait; zero if it need not.
+    pub fn remaining(&self, now: Time) -> Seconds {
+        self.until.map_or(Seconds::ZERO, |until| until.since(now))
+    }
+
+    fn lengthen(&mut self, now: Time) {
+        self.pause = (self.pause * 2.0).max(self.first_pause).min(self.longest_pause);
+        self.until = Some(now + self.pause);
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether duplicates are worth a merge.
+
+use super::estimate::{Estimate, Estimator, Sampled, TableSketch};
+use super::plan::{Merge, MergeLimits, Table, merges};
+use super::{DedupParameters, DedupThreshold};
+use crate::duplicates::KeySample;
+
+/// A range of which a greater share of entries is in tables without a sketch is left: too little is known of it.
+pub const GREATEST_UNKNOWN_SHARE: f64 = 0.1;
+
+/// What to do about duplicates that were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A merge is worth what it costs.
+    Extend,
+    /// It is not, or may not be.
+    Leave(Why),
+}
+
+/// Why duplicates are left where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// There are none.
+    NoDuplicates,
+    /// Too much is in tables that tell nothing of their keys.
+    Unknown,
+    /// The estimate rests on too little.
+    Uncertain,
+    /// More entries would be rewritten for each one freed than the threshold allows.
+    TooDear,
+}
+
+/// Whether to extend a compaction: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
+/// `min_sampled_duplicates`.
+pub fn is_worth(estimate: &Estimate, threshold: DedupThreshold, parameters: &DedupParameters) -> Verdict {
+    let (Some(ratio), Some(error)) = (estimate.ratio(), estimate.relative_error()) else {
+        return Verdict::Leave(Why::NoDuplicates);
+    };
+    let least = parameters.min_sampled_duplicates;
+    if estimate.unknown_keys as f64 > GREATEST_UNKNOWN_SHARE * estimate.total_keys as f64 {
+        Verdict::Leave(Why::Unknown)
+    } else if estimate.sampled_duplicates < least || error * error * least as f64 > 1.0 {
+        Verdict::Leave(Why::Uncertain)
+    } else if ratio > threshold.ratio() {
+        Verdict::Leave(Why::TooDear)
+    } else {
+        Verdict::Extend
+    }
+}
+
+/// Deduplication-triggered compaction, what the paper compares itself with (its reference 15): at fixed intervals every level from L1 is
+/// compared with the next one, and where that is at or below the threshold all of it is compacted into the next one. From the uppermost level
+/// down; the merges of one call have no table in common.
+///
+/// `samples_of` gives a table's samples, sorted by hash.
+pub fn decide_triggered<'a>(
+    tables: &[Table],
+    samples_of: impl Fn(u64) -> &'a [KeySample],
+    one_in: u64,
+    threshold: DedupThreshold,
+    parameters: &DedupParameters,
+) -> Vec<Merge> {
+    let limits = MergeLimits { max_bytes: parameters.max_merge_bytes };
+    let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
+    let mut free = tables.to_vec();
+    let mut planned: Vec<Merge> = Vec::new();
+    for level in 1..last_level {
+        let sketches = |level| -> Vec<TableSketch<'_>> {
+            let tables = tables.iter().filter(|table| table.level == level);
+            tables.map(|table| table.sketch(samples_of(table.number))).collect()
+        };
+        let estimate = Sampled { one_in }.count(&sketches(level), &sketches(level + 1));
+        if is_worth(&estimate, threshold, parameters) != Verdict::Extend {
+            continue;
+        }
+        let seeds: Vec<_> = tables.iter().filter(|table| table.level == level).map(|table| table.number).collect();
+        let merges = merges(&free, &seeds, level + 1, &limits);
+        for table in &mut free {
+            table.is_busy |= merges.iter().any(|merge| merge.inputs.contains(&table.number));
+        }
+        planned.extend(merges);
+    }
+    planned
+}

@@ -1,0 +1,190 @@
+//! When a merge may run: never into a write stall.
+//!
+//! While a merge of ours runs, RocksDB begins no compaction of its own unless it is pressed: L0 fills up meanwhile. So a merge is forbidden
+//! where writers would be slowed before it ends, by the forecast of ECO-KVS ([`StallForecast`]), and whenever RocksDB is pressed already.
+
+use crate::dedup::DedupParameters;
+use crate::machine::ModelParameters;
+use crate::regression::{Line, Regression, Weights};
+use crate::stall::StallForecast;
+use crate::units::{Bytes, BytesPerSecond, Seconds, Tables, TablesPerSecond, Time};
+
+/// So many tables before writers are slowed a merge must have ended: one is being flushed, and one more comes while L0 is compacted.
+const SPARE_TABLES: f64 = 2.0;
+
+/// How fast an average follows: half of what is new in a second, as the window of three samples of ECO-KVS section VII-D.
+const KEPT_EACH_SECOND: f64 = 0.5;
+
+/// A sample of less time says little.
+const LEAST_SAMPLE: Seconds = Seconds(1.0);
+
+/// Before any merge has run: bytes of tables that one reads and writes in a second.
+const PRIOR_BYTES_PER_S: f64 = 50e6;
+
+/// The fixed time of a merge, before any has run.
+const PRIOR_MERGE_SECONDS: f64 = 0.01;
+
+/// Space that lasts longer is no deadline.
+const LONGEST_DEADLINE: Seconds = Seconds(3600.0);
+
+/// Tables that flushes add to L0 in a second: an exponential average over samples of a second or more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlushRate {
+    last: Option<(Time, u64)>,
+    average: Option<f64>,
+}
+
+impl FlushRate {
+    /// No samples yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// So many tables have been flushed since the store was opened. May be called at any time.
+    pub fn observe(&mut self, now: Time, flushed_tables_total: u64) {
+        let Some((then, before)) = self.last else {
+            self.last = Some((now, flushed_tables_total));
+            return;
+        };
+        let time = now.since(then);
+        if time < LEAST_SAMPLE {
+            return;
+        }
+        self.last = Some((now, flushed_tables_total));
+        let rate = flushed_tables_total.saturating_sub(before) as f64 / time.0;
+        let kept = KEPT_EACH_SECOND.powf(time.0);
+        self.average = Some(self.average.map_or(rate, |average| average * kept + rate * (1.0 - kept)));
+    }
+
+    /// `None` before the second sample.
+    pub fn tables_per_s(&self) -> Option<TablesPerSecond> {
+        self.average.map(TablesPerSecond)
+    }
+}
+
+/// How pressed a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pressure {
+    /// Tables in L0.
+    pub l0_tables: u64,
+    /// At so many L0 is compacted.
+    pub l0_compaction_trigger: u64,
+    /// At so many writers are slowed.
+    pub l0_slowdown_trigger: u64,
+    /// Whether writers are slowed or stopped.
+    pub is_slowed: bool,
+    /// What compactions have before them, by RocksDB.
+    pub pending_compaction_bytes: Bytes,
+    /// At so much of it writers are slowed; 0: never.
+    pub pending_slowdown_bytes: Bytes,
+}
+
+impl Pressure {
+    /// What L0 is heading for.
+    pub fn forecast(&self, input: TablesPerSecond) -> StallForecast {
+        StallForecast {
+            current: Tables(self.l0_tables as f64),
+            input,
+            threshold: Tables(self.l0_slowdown_trigger as f64 - SPARE_TABLES),
+        }
+    }
+
+    /// L0 is so full that RocksDB uses more than one thread: twice the trigger of a compaction, or a quarter of the way from there to slowing.
+    fn is_l0_pressed(&self) -> bool {
+        let way = self.l0_slowdown_trigger.saturating_sub(self.l0_compaction_trigger);
+        let quarter = self.l0_compaction_trigger.saturating_add(way / 4);
+        self.l0_tables >= self.l0_compaction_trigger.saturating_mul(2).min(quarter)
+    }
+}
+
+/// Why a merge must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// Writers are slowed or stopped.
+    Slowed,
+    /// L0 is so full that RocksDB is pressed.
+    L0Pressed,
+    /// Compactions have so much before them that writers would soon be slowed.
+    PendingBytes,
+    /// Not known yet how fast tables come.
+    RateUnknown,
+    /// Writers would be slowed before it ends.
+    WouldStall,
+}
+
+/// Whether a merge of so much time may begin, while tables come in at this rate ([`FlushRate::tables_per_s`]).
+///
+/// # Errors
+///
+/// Why not. Ask again in a second.
+pub fn may_run(
+    pressure: &Pressure,
+    input: Option<TablesPerSecond>,
+    predicted: Seconds,
+    parameters: &DedupParameters,
+) -> Result<(), Forbidden> {
+    let slowdown = pressure.pending_slowdown_bytes.0;
+    if pressure.is_slowed {
+        return Err(Forbidden::Slowed);
+    }
+    if pressure.is_l0_pressed() {
+        return Err(Forbidden::L0Pressed);
+    }
+    if slowdown > 0 && pressure.pending_compaction_bytes.0 >= slowdown / 2 {
+        return Err(Forbidden::PendingBytes);
+    }
+    let input = input.ok_or(Forbidden::RateUnknown)?;
+    if pressure.forecast(input).stalls_after(predicted * parameters.stall_margin) {
+        return Err(Forbidden::WouldStall);
+    }
+    Ok(())
+}
+
+/// How long merges take, learned from those that ran.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeTime {
+    regression: Regression,
+}
+
+impl Default for MergeTime {
+    fn default() -> Self {
+        Self { regression: Regression::new(Weights::of_server(&ModelParameters::default())) }
+    }
+}
+
+impl MergeTime {
+    /// A merge of so many bytes of inputs took so long.
+    pub fn learn(&mut self, bytes: Bytes, time: Seconds) {
+        if time.is_plausible() {
+            self.regression.learn(bytes, time.0);
+        }
+    }
+
+    /// How long one of so many bytes will take.
+    pub fn predict(&self, bytes: Bytes) -> Seconds {
+        Seconds(self.line().at(bytes))
+    }
+
+    /// The most bytes that a merge can take and not run into a stall; `None` where there is no bound.
+    pub fn most_bytes(
+        &self,
+        pressure: &Pressure,
+        input: TablesPerSecond,
+        parameters: &DedupParameters,
+    ) -> Option<Bytes> {
+        let latest = pressure.forecast(input).latest()? / parameters.stall_margin;
+        let line = self.line();
+        let bytes = (latest.0 - line.b) / line.a;
+        (bytes < u64::MAX as f64).then_some(Bytes(bytes.max(0.0) as u64))
+    }
+
+    fn line(&self) -> Line {
+        self.regression.line(Line { a: 1.0 / PRIOR_BYTES_PER_S, b: PRIOR_MERGE_SECONDS })
+    }
+}
+
+/// Until when space must be won: where `spare` is left and `growth` is taken each second. `None` while there is no hurry.
+pub fn deadline(spare: Bytes, growth: BytesPerSecond) -> Option<Seconds> {
+    let lasts = (growth > BytesPerSecond::ZERO).then(|| spare / growth);
+    lasts.filter(|time| *time <= LONGEST_DEADLINE)
+}

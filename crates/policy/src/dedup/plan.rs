@@ -1,0 +1,267 @@
+//! Which tables a merge takes.
+//!
+//! A merge is named by a few tables, its seeds, and the level that it writes to. RocksDB adds what it must take as well: in each level what
+//! shares a key with what is taken there, and below it all that overlaps. [`closure`] foretells that, so that a merge is known by its bytes
+//! before it begins, and is not begun where it would meet a running compaction.
+//!
+//! Invariants: no merge takes a table that is busy, one of L0, or more bytes than allowed; two merges of a plan have no table in common.
+//!
+//! Failure modes: tables change between the look and the call. RocksDB then refuses the merge, and it must be planned anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::estimate::TableSketch;
+use crate::duplicates::KeySample;
+use crate::units::Bytes;
+
+/// A live table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// In its name.
+    pub number: u64,
+    /// Where it is.
+    pub level: u32,
+    /// Its first key.
+    pub first: Vec<u8>,
+    /// Its last key, itself in it.
+    pub last: Vec<u8>,
+    /// Its size.
+    pub bytes: Bytes,
+    /// What it holds; 0 where that is not known.
+    pub entries: u64,
+    /// Whether a compaction reads it.
+    pub is_busy: bool,
+}
+
+impl Table {
+    /// With its samples, for the estimators.
+    pub fn sketch<'a>(&'a self, samples: &'a [KeySample]) -> TableSketch<'a> {
+        TableSketch {
+            level: self.level,
+            entries: self.entries,
+            first: &self.first,
+            last: &self.last,
+            samples,
+            hashes: None,
+            filter: None,
+        }
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// What bounds a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeLimits {
+    /// It takes no more bytes of tables: at most `max_merge_bytes` of the parameters, less where a stall is near.
+    pub max_bytes: Bytes,
+}
+
+/// A merge to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// The tables that it is called with.
+    pub seeds: Vec<u64>,
+    /// All that it takes, seeds among them, by level and key.
+    pub inputs: Vec<u64>,
+    /// Where it writes to.
+    pub output_level: u32,
+    /// Of all inputs.
+    pub bytes: Bytes,
+    /// Of all inputs.
+    pub entries: u64,
+    /// Whether levels below it hold more of its keys, for which one merge would be too large. The tables that it writes are narrower, and are the
+    /// next seeds.
+    pub is_step: bool,
+}
+
+/// Why there is no such merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// A compaction reads this table, which the merge would take.
+    Busy(u64),
+    /// There is no such table any more.
+    Gone(u64),
+    /// A seed in L0: all older ones of L0, and nearly all below, would come with it.
+    InL0(u64),
+    /// A seed below the level that is to be written.
+    BelowOutput(u64),
+    /// Nothing was named.
+    NoSeeds,
+}
+
+/// The tables of levels below all of `reached` that overlap one of them: what a check after a compaction looks at.
+pub fn below<'a>(tables: &'a [Table], reached: &[u64]) -> Vec<&'a Table> {
+    let reached: Vec<_> = tables.iter().filter(|table| reached.contains(&table.number)).collect();
+    let Some(level) = reached.iter().map(|table| table.level).max() else { return Vec::new() };
+    let lower = tables.iter().filter(|table| table.level > level);
+    lower.filter(|table| reached.iter().any(|upper| upper.overlaps(table))).collect()
+}
+
+/// What RocksDB compacts when it is told to compact `seeds` to `output_level`.
+///
+/// # Errors
+///
+/// [`Unfit`] where it would refuse, or where that is no merge that duplicates are worth.
+pub fn closure(tables: &[Table], seeds: &[u64], output_level: u32) -> Result<Merge, Unfit> {
+    let tree = Tree::new(tables);
+    let inputs = tree.inputs(seeds, output_level)?;
+    match tree.tables(&inputs).find(|table| table.is_busy) {
+        Some(table) => Err(Unfit::Busy(table.number)),
+        None => Ok(tree.merge(seeds.to_vec(), &inputs, output_level)),
+    }
+}
+
+/// How to bring `seeds` to `last_level`, or to the deepest level above it that holds something of their range: as few merges as `limits`
+/// allow, in the order of keys. Where even one seed has too much below it, it goes by steps ([`Merge::is_step`]): now to the deepest level that
+/// it can go to.
+///
+/// Left out are seeds that are in L0, are gone, or have nothing below them; and for now those whose merge would take a busy table, one of
+/// another merge of this plan, or more than is allowed even to the next level. So after a merge plan anew with what is left.
+pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLimits) -> Vec<Merge> {
+    let tree = Tree::new(tables);
+    let mut taken = BTreeSet::new();
+    let mut merges = Vec::new();
+    let places: BTreeSet<_> =
+        seeds.iter().filter_map(|seed| tree.places.get(seed).copied()).filter(|at| at.0 > 0).collect();
+    let mut places = places.into_iter().peekable();
+    while let Some(seed) = places.next() {
+        let number = tree.at(seed).number;
+        if taken.contains(&number) {
+            continue;
+        }
+        let Some(mut merge) = tree.deepest(&[number], last_level, limits, &taken) else { continue };
+        let mut last = seed;
+        while let Some(next) = places.next_if(|next| next.0 == last.0 && next.1 == last.1 + 1) {
+            let mut seeds = merge.seeds.clone();
+            seeds.push(tree.at(next).number);
+            let Some(wider) = tree.deepest(&seeds, last_level, limits, &taken) else { break };
+            if (wider.output_level, wider.is_step) != (merge.output_level, merge.is_step) {
+                break;
+            }
+            (merge, last) = (wider, next);
+        }
+        taken.extend(&merge.inputs);
+        merges.push(merge);
+    }
+    merges
+}
+
+/// Tables of each level below L0, by key.
+struct Tree<'a> {
+    levels: Vec<Vec<&'a Table>>,
+    /// Level and place in it.
+    places: BTreeMap<u64, (usize, usize)>,
+}
+
+/// Of one level, the tables from the first to before the second. What is taken of a level has no gaps.
+type Span = Option<(usize, usize)>;
+
+fn wider(span: Span, from: usize, to: usize) -> Span {
+    if from >= to {
+        return span;
+    }
+    Some(span.map_or((from, to), |span| (span.0.min(from), span.1.max(to))))
+}
+
+impl<'a> Tree<'a> {
+    fn new(tables: &'a [Table]) -> Self {
+        let mut levels = Vec::new();
+        for table in tables {
+            let level = table.level as usize;
+            if levels.len() <= level {
+                levels.resize_with(level + 1, Vec::new);
+            }
+            levels[level].push(table);
+        }
+        let mut places = BTreeMap::new();
+        for (level, tables) in levels.iter_mut().enumerate() {
+            tables.sort_by(|a: &&Table, b| (&a.first, &a.last, a.number).cmp(&(&b.first, &b.last, b.number)));
+            places.extend(tables.iter().enumerate().map(|(at, table)| (table.number, (level, at))));
+        }
+        Self { levels, places }
+    }
+
+    fn at(&self, (level, at): (usize, usize)) -> &'a Table {
+        self.levels[level][at]
+    }
+
+    /// What a compaction of the seeds takes of each level.
+    fn inputs(&self, seeds: &[u64], output_level: u32) -> Result<Vec<Span>, Unfit> {
+        let output_level = output_level as usize;
+        let mut spans: Vec<Span> = vec![None; self.levels.len().min(output_level + 1)];
+        for seed in seeds {
+            let (level, at) = *self.places.get(seed).ok_or(Unfit::Gone(*seed))?;
+            match level {
+                0 => return Err(Unfit::InL0(*seed)),
+                _ if level > output_level => return Err(Unfit::BelowOutput(*seed)),
+                _ => spans[level] = wider(spans[level], at, at + 1),
+            }
+        }
+        let mut range: Option<(&[u8], &[u8])> = None;
+        for level in 1..spans.len() {
+            let Some((mut from, mut to)) = spans[level] else { continue };
+            let tables = &self.levels[level];
+            // Versions of one key may stand in two neighbours; they stay together.
+            while from > 0 && tables[from - 1].last >= tables[from].first {
+                from -= 1;
+            }
+            while to < tables.len() && tables[to].first <= tables[to - 1].last {
+                to += 1;
+            }
+            spans[level] = Some((from, to));
+            let (mut first, mut last) = (tables[from].first.as_slice(), tables[to - 1].last.as_slice());
+            if let Some(above) = range {
+                (first, last) = (first.min(above.0), last.max(above.1));
+            }
+            range = Some((first, last));
+            for (tables, span) in self.levels.iter().zip(&mut spans).skip(level) {
+                let from = tables.partition_point(|table| table.last.as_slice() < first);
+                let to = tables.partition_point(|table| table.first.as_slice() <= last);
+                *span = wider(*span, from, to);
+            }
+        }
+        if range.is_none() { Err(Unfit::NoSeeds) } else { Ok(spans) }
+    }
+
+    fn tables(&self, inputs: &[Span]) -> impl Iterator<Item = &'a Table> {
+        let spans =
+            self.levels.iter().zip(inputs).filter_map(|(tables, span)| span.map(|(from, to)| &tables[from..to]));
+        spans.flatten().copied()
+    }
+
+    fn merge(&self, seeds: Vec<u64>, inputs: &[Span], output_level: u32) -> Merge {
+        Merge {
+            seeds,
+            inputs: self.tables(inputs).map(|table| table.number).collect(),
+            output_level,
+            bytes: self.tables(inputs).map(|table| table.bytes).sum(),
+            entries: self.tables(inputs).map(|table| table.entries).sum(),
+            is_step: false,
+        }
+    }
+
+    /// To the deepest level to which the seeds fit; `None` where they have nothing below them, or must wait.
+    fn deepest(&self, seeds: &[u64], last_level: u32, limits: &MergeLimits, taken: &BTreeSet<u64>) -> Option<Merge> {
+        let own_level = self.places.get(seeds.first()?)?.0 as u32;
+        let mut is_step = false;
+        let mut output_level = last_level;
+        loop {
+            let inputs = self.inputs(seeds, output_level).ok()?;
+            // Never to a level that holds nothing of the range: that would make the tree deeper.
+            output_level = inputs.iter().rposition(Option::is_some)? as u32;
+            if output_level <= own_level {
+                return None;
+            }
+            let merge = Merge { is_step, ..self.merge(seeds.to_vec(), &inputs, output_level) };
+            if merge.bytes <= limits.max_bytes {
+                let must_wait = self.tables(&inputs).any(|table| table.is_busy || taken.contains(&table.number));
+                return (!must_wait).then_some(merge);
+            }
+            is_step = true;
+            output_level -= 1;
+        }
+    }
+}
