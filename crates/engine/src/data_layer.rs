@@ -14,6 +14,7 @@ use rust_rocksdb::{DB, Options, WriteBatch};
 
 use crate::batch_records::{Record, records};
 use crate::choices::Durability;
+use crate::dedup::known::KnownSamples;
 use crate::directory_lock::DirectoryLock;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
@@ -166,6 +167,7 @@ impl Opening {
         directory: &Path,
         db: &Arc<DB>,
         family: DataFamily,
+        known: Arc<KnownSamples>,
         writable: bool,
     ) -> Result<DataLayer> {
         if let Some(error) = self.failure() {
@@ -182,7 +184,8 @@ impl Opening {
             identity::write(directory, identity, &self.tap)?;
         }
         let readers = Readers::default();
-        let removal = Arc::new(Removal::new(self.log.clone(), readers.clone(), directory, self.newest_wal, identity));
+        let removal = Removal::new(self.log.clone(), readers.clone(), known, directory, self.newest_wal, identity);
+        let removal = Arc::new(removal);
         let relocation = self.relocation;
         let upkeep = if writable {
             let upkeep = Upkeep::start(removal.clone(), relocation.clone(), self.settings, self.wake, db, family);

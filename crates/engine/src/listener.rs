@@ -18,6 +18,7 @@ use rust_rocksdb::event_listener::{
 };
 
 use crate::data_layer::TableEvents;
+use crate::dedup::known::KnownSamples;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
@@ -153,6 +154,8 @@ pub(crate) struct Listener {
     pub(crate) own: Arc<OwnCompactions>,
     /// Where the store has a value log.
     pub(crate) values: Option<TableEvents>,
+    /// Where tables tell of their keys.
+    pub(crate) known: Option<Arc<KnownSamples>>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
 }
@@ -190,6 +193,9 @@ impl EventListener for Listener {
     fn on_flush_completed(&self, info: &FlushJobInfo) {
         contained("flush end", || {
             mark_flushing(false);
+            if let Some(known) = &self.known {
+                known.flushed(info);
+            }
             if let Some(values) = &self.values {
                 values.tables_changed();
             }
@@ -228,6 +234,9 @@ impl EventListener for Listener {
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
+            if let Some(known) = &self.known {
+                known.compacted(info);
+            }
             if let Some(values) = &self.values {
                 values.tables_changed();
             }

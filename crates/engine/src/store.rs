@@ -17,6 +17,7 @@ use rust_rocksdb::{
 
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
+use crate::dedup::known::KnownSamples;
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
@@ -37,7 +38,7 @@ use crate::values::ValueLog;
 use crate::values::replay::Replay;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
-    Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
+    Counters, DedupMode, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
     ValueLogProperties, identity, log_check, properties, tuning,
 };
 
@@ -134,6 +135,8 @@ impl Store {
             tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
             gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
+        let has_samples = values.is_some() || options.dedup.mode.samples();
+        let known = has_samples.then(|| KnownSamples::new(options.dedup.mode == DedupMode::Filter));
         let duties = ThreadDuties::new(options.duties.clone());
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
@@ -161,6 +164,7 @@ impl Store {
             offload: offload.clone(),
             own: own.clone(),
             values: values.as_ref().map(Opening::table_events),
+            known: known.clone(),
             gate: gate.clone(),
         });
 
@@ -171,7 +175,10 @@ impl Store {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
         let value_events = values.as_ref().map(Opening::table_events);
-        let values = values.map(|values| values.finish(&directory, &db, family, writable)).transpose()?;
+        let values = match (values, &known) {
+            (Some(values), Some(known)) => Some(values.finish(&directory, &db, family, known.clone(), writable)?),
+            _ => None,
+        };
         let log = values.as_ref().map(|values| values.log.clone());
         let wal_sync =
             if writable { Some(start_wal_sync(&db, log, background.clone(), &directory, &options)?) } else { None };

@@ -3,12 +3,11 @@
 //! - [`record`], [`pointer`], [`segment`]: the formats.
 //! - [`stream`], [`log`]: appends, reads and syncs. [`mappings`]: reads through memory. [`watermark`]: up to where it is durable.
 //! - [`replay`], [`tail`]: what a crash left. [`barrier`]: no table before its values.
-//! - [`references`], [`readers`], [`removal`]: when a segment may go. [`key_samples`]: what hides from the references.
+//! - [`references`], [`readers`], [`removal`]: when a segment may go.
 //! - [`relocation`], [`upkeep`]: what makes segments go that are mostly garbage. [`pacing`]: no
 //!   more of it than can be relocated.
 
 pub(crate) mod barrier;
-pub(crate) mod key_samples;
 pub(crate) mod log;
 pub(crate) mod mappings;
 pub(crate) mod pacing;

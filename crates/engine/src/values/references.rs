@@ -1,7 +1,7 @@
 //! Which tables refer to which segments, and by how many bytes.
 //!
 //! A collector counts the references of a table while RocksDB writes it, here or on a worker, and leaves them in it as
-//! property [`PROPERTY`], with a sample of its keys ([`super::key_samples`]). The sums over the live tables are the referenced bytes of each segment: derived from the tables
+//! property [`PROPERTY`], with a sample of its keys ([`crate::dedup::samples`]). The sums over the live tables are the referenced bytes of each segment: derived from the tables
 //! themselves, so nothing has to be logged and nothing can be forgotten.
 //!
 //! ```text
@@ -14,13 +14,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use ecotone_policy::duplicates::{Duplicates, Overlap};
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext};
 use ecotone_rocks_sys::tables::collected_properties_but;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
-use super::key_samples::{self, KeySampler};
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
+use crate::dedup::samples::KeySampler;
 use crate::header::{Header, Kind};
 use crate::identity::Identity;
 use crate::{Error, Result};
@@ -29,12 +28,6 @@ use crate::{Error, Result};
 pub(crate) const PROPERTY: &str = "ecotone.values";
 
 const ITEM_BYTES: usize = 12;
-
-/// Both properties begin with it.
-const PREFIX: &str = "ecotone.";
-
-/// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
-const MOST_SAMPLES: usize = 1 << 18;
 
 /// References that are kept in memory, of all tables together: 64 MiB. Tables beyond them are read again each time.
 const MOST_KEPT: usize = 1 << 22;
@@ -105,7 +98,7 @@ fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
 }
 
 /// What all live tables of one moment refer to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct References {
     /// Bytes of records that a table names, by segment.
     pub(crate) bytes: BTreeMap<SegmentNumber, u64>,
@@ -115,20 +108,6 @@ pub(crate) struct References {
     surplus: Vec<u64>,
     /// Tables that do not say what they refer to, by their numbers.
     silent: BTreeMap<u64, String>,
-    /// What of it is replaced by something in another table.
-    pub(crate) duplicates: Duplicates,
-}
-
-impl Default for References {
-    fn default() -> Self {
-        Self {
-            bytes: BTreeMap::new(),
-            tables: BTreeMap::new(),
-            surplus: Vec::new(),
-            silent: BTreeMap::new(),
-            duplicates: Duplicates::new(MOST_SAMPLES),
-        }
-    }
 }
 
 impl References {
@@ -139,27 +118,19 @@ impl References {
         Ok(references)
     }
 
-    /// Looks at the tables that came since the last time, and forgets those that are gone. Returns how many keys of the new ones were in
-    /// tables that were there before, by the table's number.
-    pub(crate) fn update(
-        &mut self,
-        db: &DB,
-        family: &impl AsColumnFamilyRef,
-        identity: Identity,
-    ) -> Result<BTreeMap<u64, Overlap>> {
+    /// Looks at the tables that came since the last time, and forgets those that are gone.
+    pub(crate) fn update(&mut self, db: &DB, family: &impl AsColumnFamilyRef, identity: Identity) -> Result<()> {
         for table in self.surplus.drain(..) {
             self.tables.remove(&table);
         }
         // Those that are silent are asked again, for their names; they are few.
         let known: Vec<_> = self.tables.keys().copied().collect();
-        let live = collected_properties_but(db, family, PREFIX, &known)
+        let live = collected_properties_but(db, family, PROPERTY, &known)
             .map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let numbers: HashSet<_> = live.iter().map(|table| table.file_number).collect();
         self.tables.retain(|number, _| numbers.contains(number));
-        self.duplicates.retain(|number| numbers.contains(&number));
         self.silent.clear();
         let mut kept: usize = self.tables.values().map(Vec::len).sum();
-        let mut samples = Vec::new();
         for mut table in live {
             if self.tables.contains_key(&table.file_number) {
                 continue;
@@ -171,9 +142,6 @@ impl References {
                         self.surplus.push(table.file_number);
                     }
                     self.tables.insert(table.file_number, items);
-                    if let Some(property) = table.properties.remove(key_samples::PROPERTY) {
-                        samples.push((table.file_number, key_samples::decode(&property)));
-                    }
                 }
                 // Written before there was a value log.
                 None if table.file_number < identity.plain_tables_below => (),
@@ -188,10 +156,7 @@ impl References {
             // A table that overstates must not make a segment look unnamed.
             *sum = sum.saturating_add(*bytes);
         }
-        // The older first, so that a flush finds what it replaces.
-        samples.sort_by_key(|(_, samples)| samples.iter().map(|sample| sample.sequence).max());
-        let overlaps = samples.into_iter().map(|(number, samples)| (number, self.duplicates.add(number, samples)));
-        Ok(overlaps.filter(|(_, overlap)| overlap.sampled > 0).collect())
+        Ok(())
     }
 
     /// Numbers of the tables that name a segment of the cohort.

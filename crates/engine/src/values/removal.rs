@@ -34,6 +34,7 @@ use super::pointer::{SegmentMap, SegmentSet};
 use super::readers::Readers;
 use super::references::References;
 use super::segment::Segment;
+use crate::dedup::known::KnownSamples;
 use crate::family::DataFamily;
 use crate::identity::Identity;
 use crate::{Error, Result};
@@ -68,6 +69,7 @@ pub(crate) struct Round {
 pub(crate) struct Removal {
     log: Arc<ValueLog>,
     readers: Readers,
+    known: Arc<KnownSamples>,
     directory: PathBuf,
     identity: Identity,
     /// Held during a round, and during a checkpoint.
@@ -117,13 +119,14 @@ impl Removal {
     pub(crate) fn new(
         log: Arc<ValueLog>,
         readers: Readers,
+        known: Arc<KnownSamples>,
         directory: &Path,
         newest_wal: WalNumber,
         identity: Identity,
     ) -> Self {
         let last_wal = log.segments().iter().map(|segment| (segment.number(), newest_wal)).collect();
         let state = Mutex::new(State { last_wal, ..State::default() });
-        Self { log, readers, directory: directory.to_path_buf(), identity, state }
+        Self { log, readers, known, directory: directory.to_path_buf(), identity, state }
     }
 
     /// Holds back removals while `action` runs.
@@ -177,7 +180,7 @@ impl Removal {
         let nothing_since =
             if active_is_empty(db, family)? { Some(newest_wal(&self.directory)?.saturating_sub(1)) } else { None };
         // After the question above, see 3.
-        let overlaps = state.references.update(db, &family, self.identity)?;
+        state.references.update(db, &family, self.identity)?;
         let tables = state.references.silent_tables();
         if !tables.is_empty() {
             if !std::mem::replace(&mut state.warned, true) {
@@ -188,13 +191,13 @@ impl Removal {
             }
             return Ok(Round::default());
         }
-        let mut round = Round {
-            naming_cohort: state.references.naming(cohort),
-            hidden: state.references.duplicates.hidden_bytes(),
-            overlaps,
-            oldest_wal,
-            ..Round::default()
+        self.known.look(db, &family)?;
+        let (hidden, overlaps) = {
+            let mut sketches = self.known.now();
+            (sketches.duplicates().hidden_bytes(), sketches.take_overlaps())
         };
+        let mut round =
+            Round { naming_cohort: state.references.naming(cohort), hidden, overlaps, oldest_wal, ..Round::default() };
         for segment in sealed {
             let number = segment.number();
             if not_installed.contains(&number) {

@@ -1,0 +1,247 @@
+//! What the tables of a store tell of their keys, kept in memory and in step with the tables.
+//!
+//! The listener hands over what flushes and compactions tell of their new tables: properties come with the event, so nothing is looked
+//! up. [`KnownSamples::look`] compares with the tables that there are, and reads the properties of those that it does not know: of all
+//! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
+//! open table are in memory, those of a closed one are one block.
+//!
+//! Bounds: [`MOST_SAMPLES`] of all tables together, [`MOST_FILTER_BYTES`] of filters, [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of
+//! what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
+//!
+//! Threads: any. Who hears never waits for who looks: there is a lock for each.
+//!
+//! Failure modes: a table without samples (of an earlier version, or of a worker of one) counts as one without duplicates.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
+use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
+use parking_lot::{Mutex, MutexGuard};
+use rust_rocksdb::event_listener::{CompactionJobInfo, FlushJobInfo};
+use rust_rocksdb::table_properties::TableProperties;
+use rust_rocksdb::{AsColumnFamilyRef, DB};
+
+use super::filters::{self, KeyHashes};
+use super::samples;
+use crate::family::DATA_FAMILY;
+use crate::{Error, Result};
+
+/// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
+const MOST_SAMPLES: usize = 1 << 18;
+
+/// Of filters, of all tables together: those of some 50 million keys. A table beyond is one without a filter.
+const MOST_FILTER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Flushes and compactions that were heard of and not looked at: looks come at least as often as checks, so this is more than ever waits.
+const MOST_CHANGES: usize = 256;
+
+/// And what they told.
+const MOST_CHANGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Both properties begin with it.
+const PREFIX: &str = "ecotone.";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct KnownSamples {
+    wants_filters: bool,
+    heard: Mutex<Heard>,
+    sketches: Mutex<Sketches>,
+}
+
+/// What all tables that are known tell.
+#[derive(Debug)]
+pub(crate) struct Sketches {
+    duplicates: Duplicates,
+    tables: BTreeMap<u64, Table>,
+    filter_bytes: usize,
+    /// Of tables that came since somebody took them.
+    overlaps: BTreeMap<u64, Overlap>,
+}
+
+#[derive(Debug)]
+struct Table {
+    is_sampled: bool,
+    filter: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Heard {
+    changes: Vec<Change>,
+    bytes: usize,
+}
+
+/// Tables that came, and those that went for them.
+#[derive(Debug)]
+struct Change {
+    came: Vec<NewTable>,
+    gone: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct NewTable {
+    number: u64,
+    samples: Option<Vec<u8>>,
+    filter: Option<Vec<u8>>,
+}
+
+impl KnownSamples {
+    /// Nothing yet; with filters where the tables carry them and somebody asks them.
+    pub(crate) fn new(wants_filters: bool) -> Arc<Self> {
+        let sketches = Sketches {
+            duplicates: Duplicates::new(MOST_SAMPLES),
+            tables: BTreeMap::new(),
+            filter_bytes: 0,
+            overlaps: BTreeMap::new(),
+        };
+        Arc::new(Self { wants_filters, heard: Mutex::default(), sketches: Mutex::new(sketches) })
+    }
+
+    /// A flush has ended.
+    pub(crate) fn flushed(&self, info: &FlushJobInfo) {
+        let came = vec![self.table(info.file_number(), Some(&info.table_properties()))];
+        self.hear(Change { came, gone: Vec::new() });
+    }
+
+    /// A compaction has ended; also one that RocksDB tells no listener of.
+    pub(crate) fn compacted(&self, info: &CompactionJobInfo) {
+        if info.status().is_err() {
+            return;
+        }
+        let came: Vec<_> = info
+            .output_files()
+            .filter_map(|path| Some(self.table(number_of(path)?, info.table_properties_for_file(path).as_ref())))
+            .collect();
+        // A table that is only moved is both.
+        let stays = |number: &u64| came.iter().any(|table| table.number == *number);
+        let gone = info.input_files().filter_map(number_of).filter(|number| !stays(number)).collect();
+        self.hear(Change { came, gone });
+    }
+
+    /// Brings everything in step with the tables that there are, and returns these.
+    pub(crate) fn look(&self, db: &DB, family: &impl AsColumnFamilyRef) -> Result<Vec<TableMetadata>> {
+        let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
+        let mut sketches = self.now();
+        let mut tables = live_tables(db).map_err(failed)?;
+        tables.retain(|table| table.column_family == DATA_FAMILY);
+        let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
+        sketches.retain(|number| numbers.contains(&number));
+        if numbers.len() > sketches.tables.len() {
+            let known: Vec<_> = sketches.tables.keys().copied().collect();
+            let told = collected_properties_but(db, family, PREFIX, &known).map_err(failed)?;
+            let new = told.into_iter().map(|mut table| NewTable {
+                number: table.file_number,
+                samples: table.properties.remove(samples::PROPERTY),
+                filter: table.properties.remove(filters::PROPERTY).filter(|_| self.wants_filters),
+            });
+            sketches.add(new.collect());
+        }
+        Ok(tables)
+    }
+
+    /// What is known, with all that was heard of; of tables that went unheard of until the next [`look`](Self::look).
+    pub(crate) fn now(&self) -> MutexGuard<'_, Sketches> {
+        let mut sketches = self.sketches.lock();
+        for change in std::mem::take(&mut *self.heard.lock()).changes {
+            sketches.retain(|number| !change.gone.contains(&number));
+            sketches.add(change.came);
+        }
+        sketches
+    }
+
+    /// Processor time that was spent on samples and filters in flushes and compactions, in microseconds.
+    pub(crate) fn sketch_cpu_us(&self) -> u64 {
+        0
+    }
+
+    fn table(&self, number: u64, properties: Option<&TableProperties<'_>>) -> NewTable {
+        let property = |name: &str| {
+            let mut all = properties?.user_collected_properties();
+            all.find(|(found, _)| *found == name.as_bytes()).map(|(_, property)| property.to_vec())
+        };
+        let filter = if self.wants_filters { property(filters::PROPERTY) } else { None };
+        NewTable { number, samples: property(samples::PROPERTY), filter }
+    }
+
+    fn hear(&self, change: Change) {
+        let bytes = |property: &Option<Vec<u8>>| property.as_ref().map_or(0, Vec::len);
+        let more: usize = change.came.iter().map(|table| bytes(&table.samples) + bytes(&table.filter)).sum();
+        let mut heard = self.heard.lock();
+        if heard.changes.len() >= MOST_CHANGES || heard.bytes + more > MOST_CHANGE_BYTES {
+            *heard = Heard::default();
+        }
+        heard.bytes += more;
+        heard.changes.push(change);
+    }
+}
+
+impl Sketches {
+    /// The samples of all tables.
+    pub(crate) fn duplicates(&self) -> &Duplicates {
+        &self.duplicates
+    }
+
+    /// Whether the table told its samples. One that did not may hold any key.
+    pub(crate) fn is_sampled(&self, table: u64) -> bool {
+        self.tables.get(&table).is_some_and(|table| table.is_sampled)
+    }
+
+    /// Tables that told none.
+    pub(crate) fn unsampled_tables(&self) -> u64 {
+        self.tables.values().filter(|table| !table.is_sampled).count() as u64
+    }
+
+    /// The filter of a table, as it is in the table.
+    pub(crate) fn filter(&self, table: u64) -> Option<&[u8]> {
+        self.tables.get(&table)?.filter.as_deref()
+    }
+
+    /// The hashes of all keys of a table, where they are still there.
+    pub(crate) fn key_hashes(&self, _table: u64) -> Option<KeyHashes> {
+        None
+    }
+
+    /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.
+    pub(crate) fn take_overlaps(&mut self) -> BTreeMap<u64, Overlap> {
+        std::mem::take(&mut self.overlaps)
+    }
+
+    /// Tables that came together.
+    fn add(&mut self, came: Vec<NewTable>) {
+        let mut sampled: Vec<(u64, Vec<KeySample>)> = Vec::new();
+        for table in came {
+            if self.tables.contains_key(&table.number) {
+                continue;
+            }
+            let is_sampled = table.samples.is_some();
+            if let Some(property) = table.samples {
+                sampled.push((table.number, samples::decode(&property)));
+            }
+            let filter = table.filter.filter(|filter| self.filter_bytes + filter.len() <= MOST_FILTER_BYTES);
+            self.filter_bytes += filter.as_ref().map_or(0, Vec::len);
+            self.tables.insert(table.number, Table { is_sampled, filter });
+        }
+        // The older first, so that a flush finds what it replaces.
+        sampled.sort_by_key(|(_, samples)| samples.iter().map(|sample| sample.sequence).max());
+        for (number, samples) in sampled {
+            let overlap = self.duplicates.add(number, samples);
+            if overlap.sampled > 0 {
+                self.overlaps.insert(number, overlap);
+            }
+        }
+    }
+
+    fn retain(&mut self, stays: impl Fn(u64) -> bool) {
+        self.duplicates.retain(&stays);
+        self.overlaps.retain(|number, _| stays(*number));
+        self.tables.retain(|number, _| stays(*number));
+        self.filter_bytes = self.tables.values().flat_map(|table| &table.filter).map(Vec::len).sum();
+    }
+}
+
+/// The number in a table's path.
+fn number_of(path: &[u8]) -> Option<u64> {
+    Path::new(std::str::from_utf8(path).ok()?).file_stem()?.to_str()?.parse().ok()
+}
