@@ -18,6 +18,7 @@ use rust_rocksdb::event_listener::{
 };
 
 use crate::data_layer::TableEvents;
+use crate::dedup;
 use crate::dedup::known::KnownSamples;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
@@ -156,6 +157,8 @@ pub(crate) struct Listener {
     pub(crate) values: Option<TableEvents>,
     /// Where tables tell of their keys.
     pub(crate) known: Option<Arc<KnownSamples>>,
+    /// Where compactions are extended.
+    pub(crate) dedup: Option<Arc<dedup::Shared>>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
 }
@@ -251,6 +254,10 @@ impl EventListener for Listener {
             let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let error = info.status().err().map(rust_rocksdb::Error::into_string);
             let remote = known.remote_parts > 0;
+            // One without parts has only moved tables.
+            if let Some(dedup) = self.dedup.as_ref().filter(|_| known.local_parts + known.remote_parts > 0) {
+                dedup.queue.compacted(info);
+            }
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
             self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
             self.totals.failed_compactions.fetch_add(error.is_some().into(), Ordering::Relaxed);

@@ -143,7 +143,10 @@ impl KnownSamples {
 
     /// What is known, with all that was heard of; of tables that went unheard of until the next [`look`](Self::look).
     pub(crate) fn now(&self) -> MutexGuard<'_, Sketches> {
-        let mut sketches = self.sketches.lock();
+        self.in_step(self.sketches.lock())
+    }
+
+    fn in_step<'a>(&self, mut sketches: MutexGuard<'a, Sketches>) -> MutexGuard<'a, Sketches> {
         for change in std::mem::take(&mut *self.heard.lock()).changes {
             sketches.retain(|number| !change.gone.contains(&number));
             sketches.add(change.came);
@@ -154,6 +157,11 @@ impl KnownSamples {
     /// Processor time that was spent on samples and filters in flushes and compactions, in microseconds.
     pub(crate) fn sketch_cpu_us(&self) -> u64 {
         0
+    }
+
+    /// The same, unless somebody else looks.
+    pub(crate) fn now_at_once(&self) -> Option<MutexGuard<'_, Sketches>> {
+        Some(self.in_step(self.sketches.try_lock()?))
     }
 
     fn table(&self, number: u64, properties: Option<&TableProperties<'_>>) -> NewTable {
@@ -242,6 +250,6 @@ impl Sketches {
 }
 
 /// The number in a table's path.
-fn number_of(path: &[u8]) -> Option<u64> {
+pub(super) fn number_of(path: &[u8]) -> Option<u64> {
     Path::new(std::str::from_utf8(path).ok()?).file_stem()?.to_str()?.parse().ok()
 }
