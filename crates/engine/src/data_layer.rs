@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
-use ecotone_rocks_sys::properties::add_table_collector;
 use ecotone_rocks_sys::tables::live_tables;
 use rust_rocksdb::{DB, Options, WriteBatch};
 
@@ -30,7 +29,6 @@ use crate::values::barrier::Barrier;
 use crate::values::log::{Place, VALUES_DIRECTORY};
 use crate::values::pacing::Pacing;
 use crate::values::readers::{Reader, Readers};
-use crate::values::references;
 use crate::values::relocation::{Relocation, Relocators};
 use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
@@ -118,7 +116,6 @@ impl Opening {
         });
         let (replay, outcome) = Replay::new(directory, Some(log.clone()));
         options.set_wal_filter(replay);
-        add_table_collector(options, references::collectors());
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
         let expired = store_options.reclaim_expired;

@@ -84,7 +84,7 @@ pub use limits::{Room, SpaceLimits};
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
 pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
-pub use offload::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
+pub use offload::{Collects, CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{
     DEFAULT_SEPARATION_BYTES, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, Separation, StoreOptions,
     WriteOptions,

@@ -18,6 +18,7 @@ use rust_rocksdb::{
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
 use crate::dedup::known::{KnownSamples, Sketches};
+use crate::dedup::sketch::add_collectors;
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
@@ -39,7 +40,7 @@ use crate::values::ValueLog;
 use crate::values::replay::Replay;
 use crate::wal_sync::{Synced, WalSync};
 use crate::{
-    Counters, DedupMode, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
+    Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
     ValueLogProperties, identity, log_check, properties, tuning,
 };
 
@@ -140,21 +141,18 @@ impl Store {
             tuning::limit_bookkeeping(&mut rocks_options, info_log_bytes, manifest_bytes);
             gate.limit_tables(TableLimit::new(&mut rocks_options, &env)?)?;
         }
-        let has_samples = values.is_some() || options.dedup.mode.samples();
-        let known = has_samples.then(|| KnownSamples::new(options.dedup.mode == DedupMode::Filter));
+        let table_format = tuning::table_format(&options, values.is_some());
+        let known = table_format.collects.samples.then(|| {
+            let known = KnownSamples::new(table_format.collects.filter_bits_per_key > 0);
+            add_collectors(&mut rocks_options, table_format.collects, known.sketching());
+            known
+        });
         let duties = ThreadDuties::new(options.duties.clone());
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            OffloadState::new(
-                offload,
-                slots,
-                running.clone(),
-                duties.clone(),
-                tuning::table_format(&options, values.is_some()),
-                own.clone(),
-            )
+            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone())
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));
@@ -361,18 +359,20 @@ impl Store {
         if let Err(error) = known.look(&self.db, &self.family) {
             tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
         }
-        self.with_levels(&known.now())
+        self.dedup_of(known, &known.now())
     }
 
     /// The same without reading anything; `None` also while somebody else looks. Of tables that came before the store was opened it tells
     /// once somebody has looked at them.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
-        self.with_levels(&*self.known.as_ref()?.now_at_once()?)
+        let known = self.known.as_ref()?;
+        self.dedup_of(known, &*known.now_at_once()?)
     }
 
-    fn with_levels(&self, known: &Sketches) -> Option<DedupProperties> {
+    fn dedup_of(&self, known: &KnownSamples, sketches: &Sketches) -> Option<DedupProperties> {
         let tables = self.live_tables().ok()?;
-        Some(dedup::with_levels(self.dedup_shared.properties(), &tables, known))
+        let done = DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() };
+        Some(dedup::with_levels(done, &tables, sketches))
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.

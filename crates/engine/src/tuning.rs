@@ -1,15 +1,17 @@
 //! What RocksDB is told: every option that this room sets, and why.
 
-use ecotone_rocks_sys::properties::add_table_collector;
+use std::sync::Arc;
+
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
     statistics::StatsLevel,
 };
 
-use crate::offload::TableFormat;
-use crate::values::references;
+use crate::dedup::filters;
+use crate::dedup::sketch::add_collectors;
+use crate::offload::{Collects, TableFormat};
 use crate::worker::WorkerOptions;
-use crate::{Compression, StoreOptions, raw};
+use crate::{Compression, DedupMode, StoreOptions, raw};
 
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
@@ -25,8 +27,18 @@ const INFO_LOGS_KEPT: usize = 3;
 pub(crate) const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The layout of tables that follows from the options.
-pub(crate) fn table_format(options: &StoreOptions, counts_references: bool) -> TableFormat {
-    TableFormat { block_bytes: options.block_bytes, bloom_bits_per_key: options.bloom_bits_per_key, counts_references }
+pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> TableFormat {
+    let mode = options.dedup.mode;
+    TableFormat {
+        block_bytes: options.block_bytes,
+        bloom_bits_per_key: options.bloom_bits_per_key,
+        collects: Collects {
+            references: has_value_log,
+            // Relocation goes by them as well.
+            samples: has_value_log || mode.samples(),
+            filter_bits_per_key: if mode == DedupMode::Filter { filters::BITS_PER_KEY } else { 0 },
+        },
+    }
 }
 
 /// The options of the database and of its data family.
@@ -136,9 +148,7 @@ pub(crate) fn worker_options(options: &WorkerOptions) -> Options {
     // A compaction reads every block once.
     table.disable_cache();
     worker.set_block_based_table_factory(&table);
-    if options.table_format.counts_references {
-        add_table_collector(&mut worker, references::collectors());
-    }
+    add_collectors(&mut worker, options.table_format.collects, &Arc::default());
     worker.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
     worker
 }

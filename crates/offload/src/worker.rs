@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{CancelFlag, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
+use ecotone_engine::{
+    CancelFlag, Collects, TableFormat, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction,
+};
 use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::DeclineReason;
 use ecotone_rocks_sys::filesystem::{TapEvent, WriteTap};
@@ -447,7 +449,12 @@ fn run(
     let format = TableFormat {
         block_bytes: offer.block_bytes,
         bloom_bits_per_key: offer.bloom_bits_per_key,
-        counts_references: offer.counts_references,
+        collects: Collects {
+            references: offer.counts_references,
+            samples: offer.samples_keys || offer.counts_references,
+            // More bits than that are of no use, and no owner asks for them.
+            filter_bits_per_key: u8::try_from(offer.filter_bits_per_key).unwrap_or(0),
+        },
     };
     let result = run_remote_compaction(WorkerRequest {
         store_directory,

@@ -148,6 +148,8 @@ fn offer(address: &str, token: u8) -> JobOffer {
         deadline_seconds: 60.0,
         block_bytes: 4096,
         counts_references: false,
+        samples_keys: false,
+        filter_bits_per_key: 0,
         bloom_bits_per_key: 10,
     }
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "db/column_family.h"
+#include "db/db_impl/db_impl.h"
 #include "file/filename.h"
 #include "mirror.h"
 #include "record.h"
@@ -9,9 +11,40 @@
 #include "rocksdb/table_properties.h"
 
 using ecotone::Record;
-using ROCKSDB_NAMESPACE::LiveFileMetaData;
-using ROCKSDB_NAMESPACE::Status;
-using ROCKSDB_NAMESPACE::TablePropertiesCollection;
+using namespace ROCKSDB_NAMESPACE;
+
+namespace {
+
+// The tables of a family as they are now, for as long as this lives.
+class LiveVersion {
+ public:
+  LiveVersion(void* db, void* family)
+      : mutex_(static_cast<DBImpl*>(static_cast<ecotone::DbHandle*>(db)->rep->GetRootDB())->mutex()),
+        family_(static_cast<ColumnFamilyHandleImpl*>(static_cast<ecotone::FamilyHandle*>(family)->rep)->cfd()) {
+    InstrumentedMutexLock lock(mutex_);
+    version_ = family_->current();
+    version_->Ref();
+  }
+  ~LiveVersion() {
+    InstrumentedMutexLock lock(mutex_);
+    version_->Unref();
+  }
+  LiveVersion(const LiveVersion&) = delete;
+  LiveVersion& operator=(const LiveVersion&) = delete;
+
+  const Version* operator->() const { return version_; }
+
+  std::string Path(const FileDescriptor& file) const {
+    return TableFileName(family_->ioptions().cf_paths, file.GetNumber(), file.GetPathId());
+  }
+
+ private:
+  InstrumentedMutex* mutex_;
+  ColumnFamilyData* family_;
+  Version* version_;
+};
+
+}  // namespace
 
 extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
@@ -43,31 +76,40 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
   });
 }
 
+// RocksDB's own GetPropertiesOfAllTables asks all of them, and reads those again each time that are closed.
 extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
                                                      const uint64_t* known, size_t known_count, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
-    TablePropertiesCollection tables;
-    const Status status = static_cast<ecotone::DbHandle*>(db)->rep->GetPropertiesOfAllTables(
-        static_cast<ecotone::FamilyHandle*>(family)->rep, &tables);
-    if (!status.ok()) {
-      ecotone::Give(status.ToString(), out);
-      return ecotone::CodeOf(status);
+    const LiveVersion version(db, family);
+    const VersionStorageInfo* tables = version->storage_info();
+    Record found;
+    uint64_t found_count = 0;
+    for (int level = 0; level < tables->num_levels(); level++) {
+      for (const FileMetaData* table : tables->LevelFiles(level)) {
+        const uint64_t number = table->fd.GetNumber();
+        const std::string path = version.Path(table->fd);
+        Record pairs;
+        uint64_t count = 0;
+        if (!std::binary_search(known, known + known_count, number)) {
+          std::shared_ptr<const TableProperties> properties;
+          const Status status = version->GetTableProperties(ReadOptions(), &properties, table, &path);
+          if (!status.ok()) {
+            ecotone::Give(status.ToString(), out);
+            return ecotone::CodeOf(status);
+          }
+          for (const auto& [name, value] : properties->user_collected_properties) {
+            if (std::string_view(name).starts_with(ecotone::View(prefix))) {
+              pairs.Bytes(name).Bytes(value);
+              count++;
+            }
+          }
+        }
+        found.Bytes(path).Number(number).Number(count).Append(pairs);
+        found_count++;
+      }
     }
     Record record;
-    record.Number(tables.size());
-    for (const auto& [path, properties] : tables) {
-      Record pairs;
-      uint64_t count = 0;
-      const uint64_t number = ROCKSDB_NAMESPACE::TableFileNameToNumber(path);
-      const bool is_known = std::binary_search(known, known + known_count, number);
-      for (const auto& [name, value] : properties->user_collected_properties) {
-        if (!is_known && std::string_view(name).starts_with(ecotone::View(prefix))) {
-          pairs.Bytes(name).Bytes(value);
-          count++;
-        }
-      }
-      record.Bytes(path).Number(number).Number(count).Append(pairs);
-    }
+    record.Number(found_count).Append(found);
     ecotone::Give(record.data(), out);
     return ecotone_code{ECOTONE_OK};
   });

@@ -80,7 +80,7 @@ pub fn collected_properties(
     read::collected_properties(db, column_family, prefix, &[])
 }
 
-/// The same, without the properties of the tables whose numbers are in `known`, rising: those tables come without any.
+/// The same, without the properties of the tables whose numbers are in `known`, rising: those tables come without any, and are not opened.
 ///
 /// # Errors
 ///

@@ -1,9 +1,121 @@
-//! A filter of the keys of a table, which it keeps as property [`PROPERTY`] where duplicates are counted by filters.
+//! A filter of the keys of a table, which it keeps as property [`PROPERTY`] where duplicates are counted by filters. Its bytes are those of
+//! [`ecotone_policy::dedup::filter`].
+//!
+//! The filters of lower levels are asked for all keys of a new table. These are kept in memory for a while ([`RecentHashes`]) after it was
+//! written, found again by its filter: who writes a table does not know the number that it will have.
+//!
+//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`MOST_RECENT_BYTES`] of hashes, the oldest go first.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use ecotone_policy::dedup::filter::{DEFAULT_BITS_PER_KEY, build};
+use parking_lot::Mutex;
+use twox_hash::XxHash3_64;
 
 /// The name of the property.
 pub(crate) const PROPERTY: &str = "ecotone.filter";
 
-/// The hashes of all keys of a table, while it is new: what the filters of lower levels are asked for.
+/// Whole bits, as a worker is told.
+pub(crate) const BITS_PER_KEY: u8 = DEFAULT_BITS_PER_KEY.ceil() as u8;
+
+/// Keys of a table that are remembered while it is written: 32 MiB.
+const MOST_KEYS: usize = 1 << 22;
+
+/// Hashes of keys of tables that were written: as much as one of the largest.
+const MOST_RECENT_BYTES: usize = MOST_KEYS * size_of::<u64>();
+
+/// The hashes of all keys of a table.
 pub(crate) type KeyHashes = Arc<[u64]>;
+
+/// The keys of a table that is being written.
+#[derive(Debug)]
+pub(crate) struct KeysOfTable {
+    hashes: Vec<u64>,
+    bits_per_key: u8,
+    is_too_large: bool,
+}
+
+impl KeysOfTable {
+    pub(crate) fn new(bits_per_key: u8) -> Self {
+        Self { hashes: Vec::new(), bits_per_key, is_too_large: false }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, hash: u64) {
+        if self.hashes.len() < MOST_KEYS {
+            self.hashes.push(hash);
+        } else {
+            self.is_too_large = true;
+        }
+    }
+
+    /// The filter, unless there are too many keys for one. Leaves the keys in `recent`.
+    pub(crate) fn build(self, recent: &RecentHashes) -> Option<Vec<u8>> {
+        if self.is_too_large {
+            return None;
+        }
+        let filter = build(&self.hashes, self.bits_per_key.into());
+        recent.keep(&filter, self.hashes.into());
+        Some(filter)
+    }
+}
+
+/// The keys of tables that are new.
+#[derive(Debug, Default)]
+pub(crate) struct RecentHashes(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent {
+    /// By the hash of their filter, the oldest first.
+    tables: VecDeque<(u64, KeyHashes)>,
+    bytes: usize,
+}
+
+impl RecentHashes {
+    /// The keys of the table with this filter, where they are still there.
+    pub(crate) fn of(&self, filter: &[u8]) -> Option<KeyHashes> {
+        let name = XxHash3_64::oneshot(filter);
+        self.0.lock().tables.iter().rev().find(|(found, _)| *found == name).map(|(_, hashes)| hashes.clone())
+    }
+
+    fn keep(&self, filter: &[u8], hashes: KeyHashes) {
+        let mut recent = self.0.lock();
+        recent.bytes += size_of_val(&*hashes);
+        recent.tables.push_back((XxHash3_64::oneshot(filter), hashes));
+        while recent.bytes > MOST_RECENT_BYTES
+            && let Some((_, oldest)) = recent.tables.pop_front()
+        {
+            recent.bytes -= size_of_val(&*oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(first: u64, keys: u64) -> KeysOfTable {
+        let mut table = KeysOfTable::new(BITS_PER_KEY);
+        (first..first + keys).for_each(|key| table.add(key.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+        table
+    }
+
+    #[test]
+    fn the_keys_of_the_newest_tables_are_there_and_no_more_than_fit() {
+        let recent = RecentHashes::default();
+        let keys = MOST_KEYS as u64 / 4;
+        let filters: Vec<_> = (0..6).map(|number| table(number * keys, keys).build(&recent).unwrap()).collect();
+        let known: Vec<_> = filters.iter().map(|filter| recent.of(filter).is_some()).collect();
+        assert_eq!(known, [false, false, true, true, true, true]);
+        assert_eq!(recent.of(&filters[5]).unwrap().len() as u64, keys);
+        assert!(recent.of(b"no filter").is_none());
+    }
+
+    #[test]
+    fn a_table_of_too_many_keys_has_no_filter() {
+        let recent = RecentHashes::default();
+        assert!(table(0, MOST_KEYS as u64).build(&recent).is_some());
+        assert!(table(0, MOST_KEYS as u64 + 1).build(&recent).is_none());
+    }
+}

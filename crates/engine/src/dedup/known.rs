@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use ecotone_policy::dedup::filter::FilterView;
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
 use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
 use parking_lot::{Mutex, MutexGuard};
@@ -25,6 +26,7 @@ use rust_rocksdb::{AsColumnFamilyRef, DB};
 
 use super::filters::{self, KeyHashes};
 use super::samples;
+use super::sketch::Sketching;
 use crate::family::DATA_FAMILY;
 use crate::{Error, Result};
 
@@ -47,6 +49,8 @@ const PREFIX: &str = "ecotone.";
 #[derive(Debug)]
 pub(crate) struct KnownSamples {
     wants_filters: bool,
+    /// What the collectors of the store share.
+    sketching: Arc<Sketching>,
     heard: Mutex<Heard>,
     sketches: Mutex<Sketches>,
 }
@@ -54,6 +58,7 @@ pub(crate) struct KnownSamples {
 /// What all tables that are known tell.
 #[derive(Debug)]
 pub(crate) struct Sketches {
+    sketching: Arc<Sketching>,
     duplicates: Duplicates,
     tables: BTreeMap<u64, Table>,
     filter_bytes: usize,
@@ -90,13 +95,20 @@ struct NewTable {
 impl KnownSamples {
     /// Nothing yet; with filters where the tables carry them and somebody asks them.
     pub(crate) fn new(wants_filters: bool) -> Arc<Self> {
+        let sketching = Arc::<Sketching>::default();
         let sketches = Sketches {
+            sketching: sketching.clone(),
             duplicates: Duplicates::new(MOST_SAMPLES),
             tables: BTreeMap::new(),
             filter_bytes: 0,
             overlaps: BTreeMap::new(),
         };
-        Arc::new(Self { wants_filters, heard: Mutex::default(), sketches: Mutex::new(sketches) })
+        Arc::new(Self { wants_filters, sketching, heard: Mutex::default(), sketches: Mutex::new(sketches) })
+    }
+
+    /// For the collectors of the store.
+    pub(crate) fn sketching(&self) -> &Arc<Sketching> {
+        &self.sketching
     }
 
     /// A flush has ended.
@@ -156,10 +168,10 @@ impl KnownSamples {
 
     /// Processor time that was spent on samples and filters in flushes and compactions, in microseconds.
     pub(crate) fn sketch_cpu_us(&self) -> u64 {
-        0
+        self.sketching.cpu_us()
     }
 
-    /// The same, unless somebody else looks.
+    /// As [`now`](Self::now), unless somebody else looks.
     pub(crate) fn now_at_once(&self) -> Option<MutexGuard<'_, Sketches>> {
         Some(self.in_step(self.sketches.try_lock()?))
     }
@@ -201,14 +213,19 @@ impl Sketches {
         self.tables.values().filter(|table| !table.is_sampled).count() as u64
     }
 
-    /// The filter of a table, as it is in the table.
-    pub(crate) fn filter(&self, table: u64) -> Option<&[u8]> {
-        self.tables.get(&table)?.filter.as_deref()
+    /// The filter of a table; `None` where it carries none, or one that is damaged.
+    pub(crate) fn filter(&self, table: u64) -> Option<FilterView<'_>> {
+        FilterView::parse(self.tables.get(&table)?.filter.as_deref()?).ok()
     }
 
-    /// The hashes of all keys of a table, where they are still there.
-    pub(crate) fn key_hashes(&self, _table: u64) -> Option<KeyHashes> {
-        None
+    /// The hashes of all keys of a table, where it carries a filter and they are still in memory: until some tables later.
+    pub(crate) fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
+        self.sketching.hashes_of(self.tables.get(&table)?.filter.as_deref()?)
+    }
+
+    /// Tables without a filter.
+    pub(crate) fn unfiltered_tables(&self) -> u64 {
+        self.tables.values().filter(|table| table.filter.is_none()).count() as u64
     }
 
     /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.

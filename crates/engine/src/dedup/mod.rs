@@ -1,6 +1,7 @@
 //! Finding what upper levels have replaced in lower ones, and merging it away.
 //!
-//! - [`samples`], [`filters`]: what each table tells of its keys. [`known`]: what all of them tell, in memory.
+//! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is wanted.
+//! - [`known`]: what all of them tell, in memory.
 //! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`merge`]: one merge of an extension.
 //! - [`counts`]: what was done, and what there is.
 
@@ -11,6 +12,7 @@ mod merge;
 pub(crate) mod queue;
 pub(crate) mod samples;
 mod settings;
+pub(crate) mod sketch;
 mod thread;
 
 use std::sync::{Arc, Weak};

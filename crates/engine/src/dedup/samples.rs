@@ -10,7 +10,6 @@
 //! Failure: a table without the property, of an earlier version of this program, has no samples.
 
 use ecotone_policy::duplicates::{KeySample, is_sampled};
-use twox_hash::XxHash3_64;
 
 /// The name of the property.
 pub(crate) const PROPERTY: &str = "ecotone.keys";
@@ -20,29 +19,31 @@ const ITEM_BYTES: usize = 20;
 /// In the place of the bytes. No value is that long.
 const DELETED: u32 = u32::MAX;
 
+/// The length of a value or of its record, as samples have it.
+pub(crate) fn bytes_of(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX).min(DELETED - 1)
+}
+
 /// Samples the keys of one table.
 #[derive(Debug, Default)]
 pub(crate) struct KeySampler {
     property: Vec<u8>,
-    last: u64,
 }
 
 impl KeySampler {
-    /// An entry, in the order of the table; `bytes` as in [`KeySample`].
+    /// A key by its hash, in the order of the table; `bytes` as in [`KeySample`].
     #[inline]
-    pub(crate) fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
-        let hash = XxHash3_64::oneshot(key);
-        if !is_sampled(hash) || hash == self.last && !self.property.is_empty() {
+    pub(crate) fn add(&mut self, hash: u64, bytes: Option<u32>, sequence: u64) {
+        if !is_sampled(hash) {
             return;
         }
-        self.last = hash;
         self.property.extend_from_slice(&hash.to_le_bytes());
         self.property.extend_from_slice(&sequence.to_le_bytes());
         self.property.extend_from_slice(&bytes.unwrap_or(DELETED).to_le_bytes());
     }
 
-    pub(crate) fn finish(&mut self) -> (String, Vec<u8>) {
-        (PROPERTY.into(), std::mem::take(&mut self.property))
+    pub(crate) fn finish(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.property)
     }
 }
 
@@ -64,17 +65,23 @@ pub(crate) fn decode(property: &[u8]) -> Vec<KeySample> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dedup::sketch::KeySketch;
     use crate::mutation::mutated;
+    use crate::offload::Collects;
     use ecotone_policy::duplicates::SAMPLED_ONE_IN;
+    use std::sync::Arc;
+    use twox_hash::XxHash3_64;
 
     fn sampled(keys: std::ops::Range<u32>) -> Vec<u8> {
-        let mut sampler = KeySampler::default();
+        let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, Arc::default());
         for key in keys {
             for version in 0..2 {
-                sampler.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
+                sketch.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
             }
         }
-        sampler.finish().1
+        let [(name, property)] = sketch.finish().try_into().expect("one property");
+        assert_eq!(name, PROPERTY);
+        property
     }
 
     #[test]

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use ecotone_policy::dedup::back_off::BackOff;
 use ecotone_policy::dedup::decide::{Verdict, decide_triggered, is_worth};
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
-use ecotone_policy::dedup::filter::FilterView;
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -283,7 +282,7 @@ impl Thread {
             .collect();
         let lower: Vec<_> = lower
             .iter()
-            .map(|table| TableSketch { filter: filter(&known, table.number), ..sketch(&known, table) })
+            .map(|table| TableSketch { filter: known.filter(table.number), ..sketch(&known, table) })
             .collect();
         let estimate = match asks_filters {
             true => Filtered { one_in }.count(&upper, &lower),
@@ -495,11 +494,6 @@ impl Extension {
 
 fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
     table.sketch(known.duplicates().samples(table.number).unwrap_or_default())
-}
-
-/// A damaged one is none.
-fn filter(known: &Sketches, table: u64) -> Option<FilterView<'_>> {
-    FilterView::parse(known.filter(table)?).ok()
 }
 
 /// What this thread has taken of the processor.

@@ -9,6 +9,7 @@
 //!   promised: every block, every entry, order, range, counts, size, identity ([`ecotone_rocks_sys::verify`]);
 //! - where the store has a value log, each output says which segments its entries name, by how many bytes, as they do: what a table
 //!   does not name is removed;
+//! - what an output tells of its keys follows from them; a worker of an earlier version may have left that out;
 //! - the outputs are in ascending order and disjoint, inside the job's `[begin, end)`, and inside the keys of the inputs;
 //! - the entries it claims to have written are those in its outputs (RocksDB: `VerifyOutputRecordCount`);
 //! - the entries it claims to have read are those of the input tables (RocksDB: `VerifyInputRecordCount`). For one part of
@@ -30,8 +31,8 @@ use ecotone_rocks_sys::verify::{
     recount_table,
 };
 
-use super::{RemoteJob, TableFormat};
-use crate::values::references;
+use super::{Collects, RemoteJob, TableFormat};
+use crate::dedup::sketch::recounting;
 
 /// Why a result was refused. Every kind means: remove the outputs, and let the job fall back to a local one.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +102,7 @@ impl VerifiedResult {
 pub struct ReceivedTable {
     crc32c: u32,
     summary: TableSummary,
-    counts_references: bool,
+    collects: Collects,
 }
 
 impl ReceivedTable {
@@ -114,14 +115,15 @@ impl ReceivedTable {
         format: TableFormat,
         stop: &AtomicBool,
     ) -> Result<ReceivedTable, VerifyError> {
-        let counts_references = format.counts_references;
-        let summary = if counts_references {
-            recount_table(path, stop, references::collector())?
+        let collects = format.collects;
+        let summary = if collects.is_any() {
+            let (collector, may_lack) = recounting(collects);
+            recount_table(path, stop, collector, &may_lack)?
         } else {
             read_table(path, stop)?
         };
         sync(path)?;
-        Ok(ReceivedTable { crc32c, summary, counts_references })
+        Ok(ReceivedTable { crc32c, summary, collects })
     }
 
     /// Whether nothing is in it. A compaction may finish such a table and then drop it.
@@ -170,7 +172,7 @@ pub fn verify_received_outputs(
             let what = "it has another checksum than was promised".to_owned();
             return Err(TableError::Foreign { file: directory.join(name), what }.into());
         }
-        if job.table_format.counts_references && !table.counts_references {
+        if job.table_format.collects.references && !table.collects.references {
             return Err(VerifyError::Foreign(format!("{name} was taken for a table of a store without a value log")));
         }
         let expected = ExpectedTable::of_output(output, job.request.begin.as_deref(), job.request.end.as_deref());

@@ -1,7 +1,7 @@
 //! Which tables refer to which segments, and by how many bytes.
 //!
 //! A collector counts the references of a table while RocksDB writes it, here or on a worker, and leaves them in it as
-//! property [`PROPERTY`], with a sample of its keys ([`crate::dedup::samples`]). The sums over the live tables are the referenced bytes of each segment: derived from the tables
+//! property [`PROPERTY`], with a sketch of its keys ([`crate::dedup::sketch`]). The sums over the live tables are the referenced bytes of each segment: derived from the tables
 //! themselves, so nothing has to be logged and nothing can be forgotten.
 //!
 //! ```text
@@ -11,15 +11,15 @@
 //! Entries that are overwritten or deleted count until a compaction has met them; the samples tell how much that is. A table without the property (its
 //! collector panicked) may refer to anything: while there is one, no segment can be called unreferenced.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use ecotone_rocks_sys::properties::{EntryKind, TableCollector, TableCollectorFactory, TableContext};
+use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 use ecotone_rocks_sys::tables::collected_properties_but;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
-use crate::dedup::samples::KeySampler;
+use crate::dedup::samples;
+use crate::dedup::sketch::KeySketch;
 use crate::header::{Header, Kind};
 use crate::identity::Identity;
 use crate::{Error, Result};
@@ -32,30 +32,15 @@ const ITEM_BYTES: usize = 12;
 /// References that are kept in memory, of all tables together: 64 MiB. Tables beyond them are read again each time.
 const MOST_KEPT: usize = 1 << 22;
 
-/// Makes a collector for each table.
+/// The collector of one table, which also sketches its keys.
+pub(crate) fn collector(keys: KeySketch) -> Box<dyn TableCollector> {
+    Box::new(ReferenceCollector { bytes: SegmentMap::default(), keys })
+}
+
 #[derive(Debug)]
-pub(crate) struct ReferenceCollectors;
-
-/// The collector of one table, for whoever counts again what another one wrote.
-pub(crate) fn collector() -> Box<dyn TableCollector> {
-    Box::<ReferenceCollector>::default()
-}
-
-/// A factory, to be shared.
-pub(crate) fn collectors() -> Arc<dyn TableCollectorFactory> {
-    Arc::new(ReferenceCollectors)
-}
-
-impl TableCollectorFactory for ReferenceCollectors {
-    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
-        Some(collector())
-    }
-}
-
-#[derive(Debug, Default)]
 struct ReferenceCollector {
     bytes: SegmentMap<u64>,
-    samples: KeySampler,
+    keys: KeySketch,
 }
 
 impl TableCollector for ReferenceCollector {
@@ -67,16 +52,18 @@ impl TableCollector for ReferenceCollector {
                     bytes = pointer.record_bytes(key.len());
                     *self.bytes.entry(pointer.segment).or_default() += bytes as u64;
                 }
-                self.samples.add(key, Some(u32::try_from(bytes).unwrap_or(u32::MAX - 1)), sequence);
+                self.keys.add(key, Some(samples::bytes_of(bytes)), sequence);
             }
-            EntryKind::Delete | EntryKind::SingleDelete => self.samples.add(key, None, sequence),
+            EntryKind::Delete | EntryKind::SingleDelete => self.keys.add(key, None, sequence),
             _ => (),
         }
     }
 
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
         let sorted: BTreeMap<_, _> = self.bytes.drain().collect();
-        vec![(PROPERTY.into(), encode(&sorted)), self.samples.finish()]
+        let mut properties = vec![(PROPERTY.into(), encode(&sorted))];
+        properties.extend(self.keys.finish());
+        properties
     }
 }
 
@@ -106,6 +93,8 @@ pub(crate) struct References {
     tables: BTreeMap<u64, Vec<(SegmentNumber, u64)>>,
     /// Tables that are not kept until the next time.
     surplus: Vec<u64>,
+    /// Tables that were written before there was a value log.
+    plain: BTreeSet<u64>,
     /// Tables that do not say what they refer to, by their numbers.
     silent: BTreeMap<u64, String>,
 }
@@ -124,15 +113,17 @@ impl References {
             self.tables.remove(&table);
         }
         // Those that are silent are asked again, for their names; they are few.
-        let known: Vec<_> = self.tables.keys().copied().collect();
+        let known: BTreeSet<_> = self.tables.keys().chain(&self.plain).copied().collect();
+        let known: Vec<_> = known.into_iter().collect();
         let live = collected_properties_but(db, family, PROPERTY, &known)
             .map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let numbers: HashSet<_> = live.iter().map(|table| table.file_number).collect();
         self.tables.retain(|number, _| numbers.contains(number));
+        self.plain.retain(|number| numbers.contains(number));
         self.silent.clear();
         let mut kept: usize = self.tables.values().map(Vec::len).sum();
         for mut table in live {
-            if self.tables.contains_key(&table.file_number) {
+            if known.binary_search(&table.file_number).is_ok() {
                 continue;
             }
             match table.properties.remove(PROPERTY).and_then(|property| decode(&property)) {
@@ -144,7 +135,9 @@ impl References {
                     self.tables.insert(table.file_number, items);
                 }
                 // Written before there was a value log.
-                None if table.file_number < identity.plain_tables_below => (),
+                None if table.file_number < identity.plain_tables_below => {
+                    self.plain.insert(table.file_number);
+                }
                 None => {
                     self.silent.insert(table.file_number, table.path.display().to_string());
                 }

@@ -1,0 +1,289 @@
+//! What a table is told to remember of its keys while RocksDB writes it: samples of them, and a filter of all where one is wanted.
+//!
+//! One collector sees each entry once, whatever it collects: that of [`SampleCollector`] in a plain store, that of
+//! [`crate::values::references`] where there is a value log. What it leaves in the table depends on the entries alone, so that a table that
+//! a worker wrote can be counted again.
+//!
+//! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread takes longer than a hash. So of
+//! [`TIMED_ONE_IN`] batches of [`BATCH`] keys one is put aside and then sketched at one go, between two readings of the clock.
+//!
+//! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+};
+use rust_rocksdb::Options;
+use rustix::time::{ClockId, clock_gettime};
+use twox_hash::XxHash3_64;
+
+use super::filters::{self, KeyHashes, KeysOfTable, RecentHashes};
+use super::samples::{self, KeySampler};
+use crate::offload::Collects;
+use crate::values::references;
+
+/// Keys that are timed together: two readings of the clock are little beside them.
+const BATCH: u32 = 256;
+
+/// Of so many batches one is timed.
+const TIMED_ONE_IN: u64 = 64;
+
+/// Of the keys of a batch that is put aside. Longer keys are timed in smaller groups.
+const MOST_HELD_BYTES: usize = 256 * 1024;
+
+/// What the collectors of all tables of a store share.
+#[derive(Debug, Default)]
+pub(crate) struct Sketching {
+    batches: AtomicU64,
+    cpu_ns: AtomicU64,
+    recent: RecentHashes,
+}
+
+impl Sketching {
+    /// Processor time that was spent on sketches, in microseconds; by timing a part of it.
+    pub(crate) fn cpu_us(&self) -> u64 {
+        self.cpu_ns.load(Ordering::Relaxed) / 1000
+    }
+
+    /// The hashes of all keys of the table that was written with this filter.
+    pub(crate) fn hashes_of(&self, filter: &[u8]) -> Option<KeyHashes> {
+        self.recent.of(filter)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.batches.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_ONE_IN)
+    }
+
+    /// Runs `work`, and counts its time as that of `times` like it.
+    fn timed<T>(&self, times: u64, work: impl FnOnce() -> T) -> T {
+        let began = thread_cpu_ns();
+        let outcome = work();
+        let took = thread_cpu_ns().saturating_sub(began);
+        self.cpu_ns.fetch_add(took * times, Ordering::Relaxed);
+        outcome
+    }
+}
+
+/// Processor time of this thread. `Instant` would count the time of others as well.
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The sketch of the keys of one table.
+#[derive(Debug)]
+pub(crate) struct KeySketch {
+    shared: Arc<Sketching>,
+    sketched: Sketched,
+    /// Keys until the next batch.
+    left: u32,
+    /// The keys of this batch, where it is timed.
+    held: Option<HeldKeys>,
+}
+
+#[derive(Debug)]
+struct Sketched {
+    /// Of the key before; several versions of a key follow one another.
+    last: Option<u64>,
+    samples: KeySampler,
+    filter: Option<KeysOfTable>,
+}
+
+#[derive(Debug, Default)]
+struct HeldKeys {
+    keys: Vec<u8>,
+    entries: Vec<HeldEntry>,
+}
+
+#[derive(Debug)]
+struct HeldEntry {
+    key_bytes: usize,
+    bytes: Option<u32>,
+    sequence: u64,
+}
+
+impl Sketched {
+    #[inline]
+    fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
+        let hash = XxHash3_64::oneshot(key);
+        if self.last.replace(hash) == Some(hash) {
+            return;
+        }
+        self.samples.add(hash, bytes, sequence);
+        if let Some(filter) = &mut self.filter {
+            filter.add(hash);
+        }
+    }
+}
+
+impl KeySketch {
+    pub(crate) fn new(collects: Collects, shared: Arc<Sketching>) -> Self {
+        let filter = (collects.filter_bits_per_key > 0).then(|| KeysOfTable::new(collects.filter_bits_per_key));
+        let sketched = Sketched { last: None, samples: KeySampler::default(), filter };
+        Self { shared, sketched, left: 0, held: None }
+    }
+
+    /// An entry, in the order of the table; `bytes` as in [`ecotone_policy::duplicates::KeySample`]. Of a key with several versions the
+    /// newest comes first.
+    #[inline]
+    pub(crate) fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
+        if self.left == 0 {
+            self.begin_batch();
+        }
+        self.left -= 1;
+        match &mut self.held {
+            None => self.sketched.add(key, bytes, sequence),
+            Some(held) => {
+                held.keys.extend_from_slice(key);
+                held.entries.push(HeldEntry { key_bytes: key.len(), bytes, sequence });
+                if held.keys.len() >= MOST_HELD_BYTES {
+                    self.sketch_held();
+                }
+            }
+        }
+    }
+
+    /// The properties for the table.
+    pub(crate) fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        self.sketch_held();
+        let mut properties = vec![(samples::PROPERTY.into(), self.sketched.samples.finish())];
+        if let Some(keys) = self.sketched.filter.take() {
+            let filter = self.shared.timed(1, || keys.build(&self.shared.recent));
+            properties.extend(filter.map(|filter| (filters::PROPERTY.into(), filter)));
+        }
+        properties
+    }
+
+    #[cold]
+    fn begin_batch(&mut self) {
+        self.sketch_held();
+        self.left = BATCH;
+        self.held = self.shared.is_timed().then(HeldKeys::default);
+    }
+
+    fn sketch_held(&mut self) {
+        let Some(held) = &mut self.held else { return };
+        let (keys, entries) = (std::mem::take(&mut held.keys), std::mem::take(&mut held.entries));
+        let sketched = &mut self.sketched;
+        self.shared.timed(TIMED_ONE_IN, || {
+            let mut rest = &keys[..];
+            for HeldEntry { key_bytes, bytes, sequence } in entries {
+                let (key, after) = rest.split_at(key_bytes);
+                rest = after;
+                sketched.add(key, bytes, sequence);
+            }
+        });
+    }
+}
+
+/// Adds the collectors of what the tables are to tell.
+pub(crate) fn add_collectors(options: &mut Options, collects: Collects, shared: &Arc<Sketching>) {
+    if collects.is_any() {
+        add_table_collector(options, Arc::new(Collectors { collects, shared: shared.clone() }));
+    }
+}
+
+/// The collector of one table, for whoever counts again what another one wrote; and the properties that the table may lack, since they
+/// only serve estimates.
+pub(crate) fn recounting(collects: Collects) -> (Box<dyn TableCollector>, [&'static str; 2]) {
+    (collector(collects, Arc::default()), [samples::PROPERTY, filters::PROPERTY])
+}
+
+fn collector(collects: Collects, shared: Arc<Sketching>) -> Box<dyn TableCollector> {
+    let keys = KeySketch::new(collects, shared);
+    if collects.references { references::collector(keys) } else { Box::new(SampleCollector { keys }) }
+}
+
+#[derive(Debug)]
+struct Collectors {
+    collects: Collects,
+    shared: Arc<Sketching>,
+}
+
+impl TableCollectorFactory for Collectors {
+    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
+        Some(collector(self.collects, self.shared.clone()))
+    }
+}
+
+/// The collector of a plain store.
+#[derive(Debug)]
+struct SampleCollector {
+    keys: KeySketch,
+}
+
+impl TableCollector for SampleCollector {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
+        match kind {
+            EntryKind::Put => self.keys.add(key, Some(samples::bytes_of(value.len())), sequence),
+            EntryKind::Delete | EntryKind::SingleDelete => self.keys.add(key, None, sequence),
+            _ => (),
+        }
+    }
+
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        self.keys.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ecotone_policy::dedup::filter::FilterView;
+
+    fn properties(keys: std::ops::Range<u32>, shared: &Arc<Sketching>) -> Vec<(String, Vec<u8>)> {
+        let collects = Collects { references: false, samples: true, filter_bits_per_key: 11 };
+        let mut sketch = KeySketch::new(collects, shared.clone());
+        for key in keys {
+            for version in 0..2 {
+                sketch.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
+            }
+        }
+        sketch.finish()
+    }
+
+    #[test]
+    fn what_a_table_tells_does_not_depend_on_which_batches_are_timed() {
+        // Batches of 256 entries, so that the timed one is another one for each.
+        let shared = Arc::<Sketching>::default();
+        let first = properties(0..20_000, &shared);
+        for begun in 1..TIMED_ONE_IN {
+            let shared = Arc::new(Sketching { batches: AtomicU64::new(begun), ..Sketching::default() });
+            assert_eq!(properties(0..20_000, &shared), first);
+        }
+        assert!(shared.cpu_us() > 0);
+    }
+
+    #[test]
+    fn the_filter_finds_each_key_and_the_hashes_are_those_of_all() {
+        let shared = Arc::<Sketching>::default();
+        let properties = properties(0..10_000, &shared);
+        let names: Vec<_> = properties.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, [samples::PROPERTY, filters::PROPERTY]);
+        let filter = &properties[1].1;
+        let hashes = shared.hashes_of(filter).expect("it is the newest");
+        assert_eq!(hashes.len(), 10_000, "each key once");
+        let view = FilterView::parse(filter).unwrap();
+        let hash = |key: u32| XxHash3_64::oneshot(format!("key{key:08}").as_bytes());
+        assert!((0..10_000).all(|key| view.may_hold(hash(key)) && hashes.contains(&hash(key))));
+        assert!((10_000..20_000).filter(|key| view.may_hold(hash(*key))).count() < 250);
+    }
+
+    #[test]
+    fn the_time_of_the_timed_batches_stands_for_that_of_all() {
+        let shared = Arc::<Sketching>::default();
+        let began = thread_cpu_ns();
+        let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, shared.clone());
+        let key = [7; 1024];
+        for _ in 0..BATCH * TIMED_ONE_IN as u32 * 8 {
+            sketch.add(&key, Some(1), 1);
+        }
+        sketch.finish();
+        let all_ns = thread_cpu_ns() - began;
+        let share = shared.cpu_us() as f64 * 1000.0 / all_ns as f64;
+        // Nearly all of the time goes into hashing such keys.
+        assert!((0.3..3.0).contains(&share), "{share}");
+    }
+}
