@@ -177,13 +177,13 @@ impl Thread {
         self.observe_flushes();
         self.metered(|thread| thread.check(db, finished))?;
         let own = self.parts.own.clone();
-        let now = Instant::now();
-        if let Some(until) = self.must_wait_until().filter(|until| *until > now) {
-            return Ok(Some(until - now));
-        }
-        if self.waiting.is_empty() {
-            self.shared.counts.is_busy.store(false, Relaxed);
-            return Ok(self.until_check());
+        match self.must_wait() {
+            Some(Duration::ZERO) => (),
+            Some(wait) => return Ok(Some(self.until_check().map_or(wait, |check| check.min(wait)))),
+            None => {
+                self.shared.counts.is_busy.store(false, Relaxed);
+                return Ok(self.until_check());
+            }
         }
         // Tables are chosen by who has the turn.
         let Some(turn) = own.turn(LOOK_AGAIN) else { return Ok(Some(Duration::ZERO)) };
@@ -229,14 +229,13 @@ impl Thread {
         self.next_check.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
-    /// Until when no merge can begin, where that is known already; checks go on.
-    fn must_wait_until(&self) -> Option<Instant> {
+    /// How long no merge can begin, as far as that is known already; checks go on. `None` where nothing waits.
+    fn must_wait(&self) -> Option<Duration> {
         let soonest = self.waiting.iter().map(|extension| extension.again).min()?;
         let pause = Duration::from_secs_f64(self.back_off.remaining(self.now()).0);
         // A store that backs off has nothing that would soon be done.
         self.shared.counts.is_busy.store(pause.is_zero(), Relaxed);
-        let until = soonest.max(self.rests_until).max(Instant::now() + pause);
-        Some(self.next_check.map_or(until, |check| until.min(check)))
+        Some(soonest.max(self.rests_until).saturating_duration_since(Instant::now()).max(pause))
     }
 
     fn look(&self, db: &DB) -> Result<Vec<Table>> {
