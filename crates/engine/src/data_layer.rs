@@ -22,6 +22,7 @@ use crate::header::{Header, Kind, encode_separated};
 use crate::identity::Identity;
 use crate::limits::gate::Gate;
 use crate::options::Separation;
+use crate::own_compactions::OwnCompactions;
 use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
@@ -75,7 +76,6 @@ pub(crate) struct Opening {
 #[derive(Clone)]
 pub(crate) struct TableEvents {
     wake: Arc<Wake>,
-    pub(crate) relocation: Arc<Relocation>,
 }
 
 impl TableEvents {
@@ -91,6 +91,7 @@ impl Opening {
     pub(crate) fn prepare(
         directory: &Path,
         gate: Option<&Arc<Gate>>,
+        own: &Arc<OwnCompactions>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
         options: &mut Options,
@@ -117,7 +118,8 @@ impl Opening {
         options.set_wal_filter(replay);
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
-        let relocation = Relocation::new(log.clone(), gate.cloned(), store_options.reclaim_expired, mapped, duties);
+        let expired = store_options.reclaim_expired;
+        let relocation = Relocation::new(log.clone(), gate.cloned(), own.clone(), expired, mapped, duties);
         let relocation = Arc::new(relocation);
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
         let next = hooks.take().unwrap_or_default();
@@ -147,7 +149,7 @@ impl Opening {
 
     /// What the listener is to tell.
     pub(crate) fn table_events(&self) -> TableEvents {
-        TableEvents { wake: self.wake.clone(), relocation: self.relocation.clone() }
+        TableEvents { wake: self.wake.clone() }
     }
 
     /// What went wrong in the value log when the database could not be opened.

@@ -48,6 +48,7 @@ mod memory;
 mod mutation;
 mod offload;
 mod options;
+mod own_compactions;
 mod profile;
 mod properties;
 #[allow(unsafe_code)] // setters of the C API that the wrapper lacks

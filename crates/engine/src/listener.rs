@@ -18,6 +18,7 @@ use rust_rocksdb::event_listener::{
 };
 
 use crate::data_layer::TableEvents;
+use crate::dedup;
 use crate::dedup::known::KnownSamples;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
@@ -25,6 +26,7 @@ use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallCha
 use crate::limits::gate::Gate;
 use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
+use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::stall::StallClock;
 use crate::values::barrier::mark_flushing;
 use crate::values::relocation::mark_compaction;
@@ -74,6 +76,11 @@ impl Running {
     /// The part that begins on this thread is what became of `job`.
     pub(crate) fn part_is_local(&self, job: u64) {
         LOCAL_JOB.set(Some(job));
+    }
+
+    /// Whether RocksDB has told of the begin of this compaction, and not of its end.
+    pub(crate) fn has_begun(&self, compaction: i32) -> bool {
+        self.compactions.lock().contains_key(&compaction)
     }
 
     fn begin_compaction(&self, number: i32, input_records: Option<u64>) {
@@ -145,19 +152,22 @@ pub(crate) struct Listener {
     pub(crate) duties: ThreadDuties,
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) offload: Option<Arc<OffloadState>>,
+    pub(crate) own: Arc<OwnCompactions>,
     /// Where the store has a value log.
     pub(crate) values: Option<TableEvents>,
     /// Where tables tell of their keys.
     pub(crate) known: Option<Arc<KnownSamples>>,
+    /// Where compactions are extended.
+    pub(crate) dedup: Option<Arc<dedup::Shared>>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
 }
 
 impl Listener {
-    /// What a compaction that begins is for.
-    fn duty_of(&self, reason: DBCompactionReason) -> Duty {
-        let on_purpose = self.values.as_ref().is_some_and(|values| values.relocation.runs_on_purpose());
-        if on_purpose && reason == DBCompactionReason::KManualCompaction { Duty::Relocation } else { Duty::Compaction }
+    /// What of ours the compaction is for that begins, if it is ours.
+    fn purpose_of(&self, reason: DBCompactionReason, compaction: i32) -> Option<Purpose> {
+        let is_manual = reason == DBCompactionReason::KManualCompaction;
+        if is_manual { self.own.purpose_of(compaction) } else { None }
     }
 
     fn tell(&self, tell: impl FnOnce(&dyn StoreEvents)) {
@@ -220,7 +230,8 @@ impl EventListener for Listener {
                 gate.compaction_begins(info.job_id(), input_bytes(info));
             }
             mark_compaction(info.output_level());
-            self.duties.begin_job(self.duty_of(info.compaction_reason()), info.job_id());
+            let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
+            self.duties.begin_job(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
         });
     }
 
@@ -243,6 +254,10 @@ impl EventListener for Listener {
             let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let error = info.status().err().map(rust_rocksdb::Error::into_string);
             let remote = known.remote_parts > 0;
+            // One without parts has only moved tables.
+            if let Some(dedup) = self.dedup.as_ref().filter(|_| known.local_parts + known.remote_parts > 0) {
+                dedup.queue.compacted(info);
+            }
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
             self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
             self.totals.failed_compactions.fetch_add(error.is_some().into(), Ordering::Relaxed);
@@ -271,8 +286,12 @@ impl EventListener for Listener {
     fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction begin", || {
             mark_compaction(info.output_level());
-            self.duties.begin_part(self.duty_of(info.compaction_reason()), info.job_id());
+            let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
+            self.duties.begin_part(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
             self.running.part_ran_here(info.job_id());
+            if purpose.is_some() {
+                self.own.part_begins();
+            }
         });
     }
 

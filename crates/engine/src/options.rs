@@ -282,6 +282,11 @@ impl StoreOptions {
         }
         self.space.validate(self.memtable_bytes)?;
         self.dedup.validate()?;
+        if self.dedup.threshold.is_some() && self.background_compactions < 2 {
+            let problem =
+                "1 is too few with a dedup.threshold: RocksDB would compact nothing else while duplicates are merged";
+            return Err(Error::invalid("background_compactions", problem));
+        }
         self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;

@@ -17,8 +17,9 @@ use rust_rocksdb::{
 
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
-use crate::dedup::known::KnownSamples;
+use crate::dedup::known::{KnownSamples, Sketches};
 use crate::dedup::sketch::add_collectors;
+use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
@@ -29,6 +30,7 @@ use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState};
 use crate::offload::slots::LocalSlots;
+use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
 use crate::read::ending_early;
 use crate::row_cache::RowCache;
@@ -54,9 +56,10 @@ const APPEND_FAILED: &str = "Writer has previous error";
 /// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
 /// either way, nor by a kill of the process.
 pub struct Store {
-    // These three before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
+    // These four before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
     wal_sync: Option<WalSync>,
     watch: Option<Watch>,
+    dedup: Option<Dedup>,
     pub(crate) values: Option<DataLayer>,
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
@@ -79,6 +82,9 @@ pub struct Store {
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
     offload: Option<Arc<OffloadState>>,
+    /// Where tables tell of their keys.
+    known: Option<Arc<KnownSamples>>,
+    dedup_shared: Arc<dedup::Shared>,
     max_subcompactions: AtomicU32,
     closed: bool,
 }
@@ -119,8 +125,12 @@ impl Store {
         } else {
             None
         };
+        let running = Arc::<Running>::default();
+        let totals = Arc::<Totals>::default();
+        let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
+        let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
-        let values = Opening::prepare(&directory, gate.as_ref(), &options, &mut hooks, &mut rocks_options)?;
+        let values = Opening::prepare(&directory, gate.as_ref(), &own, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
         }
@@ -138,34 +148,29 @@ impl Store {
             known
         });
         let duties = ThreadDuties::new(options.duties.clone());
-        let running = Arc::<Running>::default();
-        let totals = Arc::<Totals>::default();
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            OffloadState::new(
-                offload,
-                slots,
-                running.clone(),
-                duties.clone(),
-                table_format,
-                values.as_ref().map(|values| values.table_events().relocation),
-            )
+            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone())
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));
         }
+        let dedup_settings = dedup::Settings::of(&options).filter(|_| writable);
+        let dedup_shared = Arc::<dedup::Shared>::default();
         rocks_options.add_event_listener(Listener {
             running,
             totals: totals.clone(),
             background: background.clone(),
             stall: stall.clone(),
-            duties,
+            duties: duties.clone(),
             events: options.events.clone(),
             offload: offload.clone(),
+            own: own.clone(),
             values: values.as_ref().map(Opening::table_events),
             known: known.clone(),
+            dedup: dedup_settings.as_ref().map(|_| dedup_shared.clone()),
             gate: gate.clone(),
         });
 
@@ -186,10 +191,26 @@ impl Store {
         let watch = match &gate {
             Some(gate) => {
                 gate.opened(&db, family);
-                let started = Watch::start(gate.clone(), value_events);
+                let started = Watch::start(gate.clone(), value_events.clone());
                 Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
             }
             None => None,
+        };
+        let dedup = match (dedup_settings, &known) {
+            (Some(settings), Some(known)) => {
+                let parts = dedup::Parts {
+                    known: known.clone(),
+                    own,
+                    gate: gate.clone(),
+                    background: background.clone(),
+                    totals: totals.clone(),
+                    duties,
+                    values: value_events,
+                };
+                let started = Dedup::start(settings, parts, dedup_shared.clone(), &db, family);
+                Some(started.map_err(|e| Error::io("start the thread that looks for duplicates in", &directory, &e))?)
+            }
+            _ => None,
         };
         // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
         if let Some(offload) = &offload {
@@ -202,6 +223,7 @@ impl Store {
         Ok(Self {
             wal_sync,
             watch,
+            dedup,
             values,
             db,
             family,
@@ -221,6 +243,8 @@ impl Store {
             background,
             gate,
             offload,
+            known,
+            dedup_shared,
             max_subcompactions: AtomicU32::new(options.max_subcompactions),
             closed: false,
         })
@@ -331,7 +355,24 @@ impl Store {
 
     /// What the store knows of its duplicates and has done about them; `None` where it counts none.
     pub fn dedup(&self) -> Option<DedupProperties> {
-        None
+        let known = self.known.as_ref()?;
+        if let Err(error) = known.look(&self.db, &self.family) {
+            tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
+        }
+        self.dedup_of(known, &known.now())
+    }
+
+    /// The same without reading anything; `None` also while somebody else looks. Of tables that came before the store was opened it tells
+    /// once somebody has looked at them.
+    pub fn dedup_at_once(&self) -> Option<DedupProperties> {
+        let known = self.known.as_ref()?;
+        self.dedup_of(known, &*known.now_at_once()?)
+    }
+
+    fn dedup_of(&self, known: &KnownSamples, sketches: &Sketches) -> Option<DedupProperties> {
+        let tables = self.live_tables().ok()?;
+        let done = DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() };
+        Some(dedup::with_levels(done, &tables, sketches))
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.
@@ -415,9 +456,15 @@ impl Store {
         if let Some(values) = &self.values {
             values.ask_to_stop();
         }
+        if let Some(dedup) = &self.dedup {
+            dedup.ask_to_stop();
+        }
         if self.mode != OpenMode::ReadOnly {
             self.db.disable_manual_compaction();
+            // One that was asked for by its tables looks at nothing else once it runs, and our threads wait for theirs.
+            self.db.cancel_all_background_work(false);
             self.watch = None;
+            self.dedup = None;
             if let Some(values) = &mut self.values {
                 values.stop();
             }

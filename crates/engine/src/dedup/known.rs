@@ -171,6 +171,11 @@ impl KnownSamples {
         self.sketching.cpu_us()
     }
 
+    /// As [`now`](Self::now), unless somebody else looks.
+    pub(crate) fn now_at_once(&self) -> Option<MutexGuard<'_, Sketches>> {
+        Some(self.in_step(self.sketches.try_lock()?))
+    }
+
     fn table(&self, number: u64, properties: Option<&TableProperties<'_>>) -> NewTable {
         let property = |name: &str| {
             let mut all = properties?.user_collected_properties();

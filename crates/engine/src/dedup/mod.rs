@@ -2,11 +2,82 @@
 //!
 //! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is wanted.
 //! - [`known`]: what all of them tell, in memory.
+//! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`merge`]: one merge of an extension.
+//! - [`counts`]: what was done, and what there is.
 
+mod counts;
 pub(crate) mod filters;
 pub(crate) mod known;
+mod merge;
+pub(crate) mod queue;
 pub(crate) mod samples;
 mod settings;
 pub(crate) mod sketch;
+mod thread;
 
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use rust_rocksdb::DB;
+
+use crate::family::DataFamily;
+use counts::Counts;
+pub(crate) use counts::with_levels;
+use queue::Queue;
 pub use settings::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
+pub(crate) use thread::{Parts, Settings};
+
+/// What listener, thread and store share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) queue: Queue,
+    counts: Counts,
+}
+
+impl Shared {
+    /// What was done about duplicates, nothing of what there is.
+    pub(crate) fn properties(&self) -> DedupProperties {
+        let properties = self.counts.properties();
+        DedupProperties {
+            checks_dropped: self.queue.dropped(),
+            is_busy: properties.is_busy || self.queue.has_more(),
+            ..properties
+        }
+    }
+}
+
+/// The thread, while it lives.
+pub(crate) struct Dedup {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Dedup {
+    pub(crate) fn start(
+        settings: Settings,
+        parts: Parts,
+        shared: Arc<Shared>,
+        db: &Arc<DB>,
+        family: DataFamily,
+    ) -> std::io::Result<Self> {
+        let of_thread = thread::Thread::new(settings, parts, shared.clone(), family);
+        let db: Weak<DB> = Arc::downgrade(db);
+        let thread = std::thread::Builder::new().name("ecotone-dedup".into()).spawn(move || of_thread.run(&db))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Tells the thread to end. A merge that it waits for must be stopped by the caller.
+    pub(crate) fn ask_to_stop(&self) {
+        self.shared.queue.ask_to_stop();
+    }
+}
+
+impl Drop for Dedup {
+    fn drop(&mut self) {
+        self.ask_to_stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, its message is on standard error.
+            let _ = thread.join();
+        }
+    }
+}

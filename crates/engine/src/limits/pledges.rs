@@ -62,9 +62,6 @@ fn next_compaction(levels: &[u64], base: usize, memtable_bytes: u64, deep_compac
     of_level_0.max(deep)
 }
 
-/// The compaction of one table on purpose: RocksDB tells nobody of such, and gives its own numbers from 1 on.
-pub(crate) const ON_PURPOSE: i32 = -1;
-
 /// What running compactions will still write: no more than their inputs, less what they have written already.
 ///
 /// RocksDB counts what all compactions write, not each of them; so what those wrote that have ended meanwhile is taken off.
@@ -96,9 +93,10 @@ impl RunningCompactions {
         }
     }
 
-    /// RocksDB runs none in the background: those whose end it never told are forgotten.
+    /// RocksDB runs none in the background: those whose end it never told are forgotten. It does not count those of our own, which have
+    /// negative numbers ([`crate::own_compactions`]).
     pub(crate) fn none_runs(&mut self) {
-        self.inputs.retain(|job, _| *job == ON_PURPOSE);
+        self.inputs.retain(|job, _| *job < 0);
     }
 
     /// Bytes that are still to be written.
@@ -155,10 +153,12 @@ mod tests {
         assert_eq!(running.to_write(585), 0);
         running.begin(3, 10, 700);
         assert_eq!(running.to_write(700), 10, "what was written before does not count");
-        running.begin(ON_PURPOSE, 7, 700);
+        running.begin(-1, 7, 700);
+        running.begin(-2, 4, 700);
         running.none_runs();
-        assert_eq!(running.to_write(700), 7, "nor does RocksDB count what it was asked for");
-        running.end(ON_PURPOSE, 7);
+        assert_eq!(running.to_write(700), 11, "nor does RocksDB count what it was asked for");
+        running.end(-1, 7);
+        running.end(-2, 4);
         assert_eq!(running.to_write(700), 0);
     }
 

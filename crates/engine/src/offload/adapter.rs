@@ -23,7 +23,7 @@ use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
-use crate::values::relocation::Relocation;
+use crate::own_compactions::OwnCompactions;
 
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
@@ -36,8 +36,7 @@ pub(crate) struct OffloadState {
     pub(crate) duties: ThreadDuties,
     pub(crate) table_format: TableFormat,
     pub(crate) siblings: Siblings,
-    /// Where the store has a value log.
-    relocation: Option<Arc<Relocation>>,
+    own: Arc<OwnCompactions>,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
@@ -53,7 +52,7 @@ impl OffloadState {
         running: Arc<Running>,
         duties: ThreadDuties,
         table_format: TableFormat,
-        relocation: Option<Arc<Relocation>>,
+        own: Arc<OwnCompactions>,
     ) -> Arc<Self> {
         Arc::new(Self {
             offload,
@@ -62,7 +61,7 @@ impl OffloadState {
             duties,
             table_format,
             siblings: Siblings::default(),
-            relocation,
+            own,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
             db: OnceLock::new(),
@@ -106,8 +105,8 @@ impl CompactionService for Adapter {
         if self.0.is_closing() {
             return local();
         }
-        // A worker has no values to relocate.
-        if info.is_manual_compaction() && self.0.relocation.as_ref().is_some_and(|it| it.runs_on_purpose()) {
+        // A worker has no values to relocate; and of one for duplicates nobody has counted the records that a worker must have read.
+        if info.is_manual_compaction() && self.0.own.purpose_of(compaction_of(info.job_id())).is_some() {
             self.0.siblings.give_up(compaction_of(info.job_id()));
             return local();
         }

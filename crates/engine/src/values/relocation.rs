@@ -40,6 +40,7 @@ use super::segment::{InFlight, Segment};
 use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
 use crate::limits::gate::Gate;
+use crate::own_compactions::{OwnCompactions, Purpose};
 
 thread_local! {
     /// The level that the tables of this thread's last compaction went to.
@@ -73,8 +74,8 @@ pub(crate) struct Relocation {
     /// How slow users' writes are to be.
     pub(crate) pacing: Pacing,
     is_pursued: AtomicBool,
-    /// Whether a compaction on purpose runs.
-    on_purpose: AtomicBool,
+    /// Among them those that are made for relocation alone.
+    pub(crate) own: Arc<OwnCompactions>,
     reclaims_expired: bool,
     /// The store closes: what runs should end soon.
     stopping: AtomicBool,
@@ -90,6 +91,7 @@ impl Relocation {
     pub(crate) fn new(
         log: Arc<ValueLog>,
         gate: Option<Arc<Gate>>,
+        own: Arc<OwnCompactions>,
         reclaims_expired: bool,
         most_mapped_bytes: u64,
         duties: ThreadDuties,
@@ -101,7 +103,7 @@ impl Relocation {
             cohort: RwLock::default(),
             pacing: Pacing::default(),
             is_pursued: AtomicBool::new(false),
-            on_purpose: AtomicBool::new(false),
+            own,
             reclaims_expired,
             stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
@@ -126,22 +128,9 @@ impl Relocation {
         self.is_pursued.store(pursued, Ordering::Relaxed);
     }
 
-    /// Runs a compaction that is made for relocation alone.
-    pub(crate) fn on_purpose<T>(&self, compact: impl FnOnce() -> T) -> T {
-        self.on_purpose.store(true, Ordering::Release);
-        let outcome = compact();
-        self.on_purpose.store(false, Ordering::Release);
-        outcome
-    }
-
     /// From now on compactions leave every value where it is.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-    }
-
-    /// Whether a manual compaction that begins now is one for relocation, and so must stay here.
-    pub(crate) fn runs_on_purpose(&self) -> bool {
-        self.on_purpose.load(Ordering::Acquire)
     }
 
     /// Segments whose values are being relocated on purpose.
@@ -180,7 +169,7 @@ impl CompactionFilterFactory for Relocators {
             cohort,
             place: Place::Relocated(output_level),
             // All that such a compaction does is relocation already.
-            tells_duty: !(context.is_manual && self.0.runs_on_purpose()),
+            tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
             now_ms,
             segments: Vec::new(),
             sources: Sources { relocation: self.0.clone(), mapped: SegmentMap::default() },
@@ -386,7 +375,8 @@ mod tests {
         assert!(log.segments().len() >= 9);
 
         let most = SEGMENT_BYTES * 5 / 2;
-        let relocation = Relocation::new(log.clone(), None, false, most, ThreadDuties::new(None));
+        let relocation =
+            Relocation::new(log.clone(), None, OwnCompactions::idle(), false, most, ThreadDuties::new(None));
         let relocation = Arc::new(relocation);
         let threads = 3;
         // All that they have mapped is there at once, in the second turn as in the first.

@@ -39,7 +39,7 @@ use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
 use crate::family::DataFamily;
-use crate::limits::pledges::ON_PURPOSE;
+use crate::own_compactions::{Purpose, Turn};
 use crate::{Error, Result};
 
 /// The longest time between two rounds while something is waited for that nobody tells of.
@@ -391,9 +391,13 @@ impl Thread {
         };
         match self.unmet {
             Some((newest, since)) if newest == self.newest_table => {
-                if since.elapsed() >= PATIENCE && !table.being_compacted {
+                if since.elapsed() >= PATIENCE
+                    && !table.being_compacted
+                    && let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL)
+                {
                     self.unmet = None;
-                    compact_on_purpose(&self.relocation, table, || compact_down(db, self.family, table));
+                    // RocksDB's C API does not return the outcome.
+                    drop(compact_down(db, self.family, table, &turn));
                 }
             }
             _ => self.unmet = Some((self.newest_table, Instant::now())),
@@ -441,6 +445,7 @@ impl Thread {
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
+        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
         let Some(table) = next_table(db, &round.naming_cohort)? else {
             // A compaction is rewriting what names the cohort, or only iterators hold its segments.
             return Ok(ROUND_INTERVAL);
@@ -467,7 +472,8 @@ impl Thread {
         };
         *left = fewer;
         let began = Instant::now();
-        let outcome = compact_on_purpose(&self.relocation, &table, || compact(db, self.family, &table));
+        let outcome = compact(db, self.family, &table, &turn);
+        drop(turn);
         if let Err(error) = outcome {
             // Another compaction was faster, most likely; the next round looks again.
             tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
@@ -493,28 +499,37 @@ fn next_table(db: &DB, naming: &HashSet<u64>) -> Result<Option<TableMetadata>> {
 }
 
 /// Rewrites one table in its level. Tables of level 0 overlap and go down with what is below them.
-fn compact(db: &DB, family: DataFamily, table: &TableMetadata) -> std::result::Result<(), rust_rocksdb::Error> {
+fn compact(
+    db: &DB,
+    family: DataFamily,
+    table: &TableMetadata,
+    turn: &Turn<'_>,
+) -> std::result::Result<(), rust_rocksdb::Error> {
     if table.level == 0 {
-        compact_down(db, family, table);
-        return Ok(());
+        return compact_down(db, family, table, turn);
     }
     // Levels are few.
     let level = table.level as i32;
-    db.compact_files_cf(&family, &CompactionOptions::default(), [table.name.as_str()], level).map(drop)
-}
-
-fn compact_on_purpose<T>(relocation: &Relocation, table: &TableMetadata, compact: impl FnOnce() -> T) -> T {
-    relocation.gate.as_ref().inspect(|gate| gate.compaction_begins(ON_PURPOSE, table.bytes));
-    let outcome = relocation.on_purpose(compact);
-    relocation.gate.as_ref().inspect(|gate| gate.compaction_ended(ON_PURPOSE, table.bytes));
-    outcome
+    let options = CompactionOptions::default();
+    let rewrite = || Ok(db.compact_files_cf(&family, &options, [table.name.as_str()], level)?.job_info);
+    turn.run(Purpose::Relocation, table.bytes, rewrite).map(drop)
 }
 
 /// Brings the keys of a table's range to the last level.
-fn compact_down(db: &DB, family: DataFamily, table: &TableMetadata) {
+fn compact_down(
+    db: &DB,
+    family: DataFamily,
+    table: &TableMetadata,
+    turn: &Turn<'_>,
+) -> std::result::Result<(), rust_rocksdb::Error> {
     let mut options = CompactOptions::default();
     options.set_exclusive_manual_compaction(false);
-    db.compact_range_cf_opt(&family, Some(&table.smallest_user_key), Some(&table.largest_user_key), &options);
+    let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
+    let compact = || {
+        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
+        Ok(None)
+    };
+    turn.run(Purpose::Relocation, table.bytes, compact).map(drop)
 }
 
 fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {

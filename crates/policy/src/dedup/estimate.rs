@@ -6,6 +6,7 @@
 //! Failure modes: memtables and range deletions are not seen. Snapshots keep versions that are counted here as hidden: a merge then
 //! frees less than expected, see [`super::back_off`].
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use super::filter::FilterView;
@@ -135,44 +136,37 @@ pub struct Filtered {
 
 impl Estimator for Filtered {
     fn count(&self, reached: &[TableSketch<'_>], below: &[TableSketch<'_>]) -> Estimate {
-        // Duplicates by the rate at which they were looked for.
-        let (mut of_all, mut of_samples) = (0.0, 0.0);
-        let mut false_positives = 0.0;
+        let knows_all = reached.iter().all(|table| table.hashes.is_some());
+        let one_in = if knows_all { 1 } else { self.one_in };
+        let (mut duplicates, mut false_positives) = (0.0, 0.0);
         for table in reached {
+            let asked = match table.hashes {
+                Some(hashes) if knows_all => Cow::Borrowed(hashes),
+                _ => table.samples.iter().map(|sample| sample.hash).collect(),
+            };
             for lower in below.iter().filter(|lower| lower.overlaps(table)) {
                 let Some(filter) = &lower.filter else { continue };
                 let share = filter.false_positive_share();
-                let found = |asked: usize, positive: usize| {
-                    if share < 1.0 { (positive as f64 - asked as f64 * share) / (1.0 - share) } else { 0.0 }
-                };
-                let asked = match table.hashes {
-                    Some(hashes) => {
-                        let positive = hashes.iter().filter(|hash| filter.may_hold(**hash)).count();
-                        of_all += found(hashes.len(), positive);
-                        hashes.len()
-                    }
-                    None => {
-                        let positive = table.samples.iter().filter(|sample| filter.may_hold(sample.hash)).count();
-                        of_samples += found(table.samples.len(), positive);
-                        table.samples.len()
-                    }
-                };
-                false_positives += asked as f64 * share;
+                let positive = asked.iter().filter(|hash| filter.may_hold(**hash)).count() as f64;
+                let expected = asked.len() as f64 * share;
+                if share < 1.0 {
+                    duplicates += (positive - expected) / (1.0 - share);
+                    false_positives += expected;
+                }
             }
         }
-        let one_in = if reached.iter().all(|table| table.hashes.is_some()) { 1 } else { self.one_in };
-        let duplicates = of_all + of_samples * self.one_in as f64;
-        let sampled = duplicates / one_in as f64;
-        let unknown = reached.iter().filter(|table| table.hashes.is_none() && table.is_unsampled(self.one_in));
+        // By chance fewer answers may be false than expected.
+        let duplicates = duplicates.max(0.0);
+        let unknown = reached.iter().filter(|table| !knows_all && table.is_unsampled(one_in));
         let unknown = unknown.chain(below.iter().filter(|table| table.filter.is_none()));
         Estimate {
             total_keys: reached.iter().chain(below).map(|table| table.keys(self.one_in)).sum(),
-            duplicate_keys: duplicates.max(0.0).round() as u64,
-            hidden: Bytes((duplicates.max(0.0) * mean_bytes(below)).round() as u64),
-            sampled_duplicates: sampled.max(0.0).round() as u64,
+            duplicate_keys: (duplicates * one_in as f64).round() as u64,
+            hidden: Bytes((duplicates * one_in as f64 * mean_bytes(below)).round() as u64),
+            sampled_duplicates: duplicates.round() as u64,
             one_in,
             false_positives,
-            unknown_keys: unknown.map(|table| table.entries).sum(),
+            unknown_keys: unknown.map(|table| table.keys(self.one_in)).sum(),
         }
     }
 }

@@ -164,3 +164,126 @@ fn fill(set: u64, blocks: usize) -> u16 {
     let bits = (blocks * BLOCK_BYTES * 8).max(1) as u64;
     (set * u64::from(u16::MAX) / bits) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duplicates::is_sampled;
+    use proptest::prelude::*;
+
+    /// A hash in which nothing is to be seen.
+    fn hash(key: u64) -> u64 {
+        let mut mixed = key.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn hashes(keys: std::ops::Range<u64>) -> Vec<u64> {
+        keys.map(hash).collect()
+    }
+
+    /// Of hashes that are not in the filter, those that it finds.
+    fn found(filter: &FilterView<'_>, others: impl Iterator<Item = u64>) -> f64 {
+        let (mut asked, mut positive) = (0_u32, 0_u32);
+        for hash in others {
+            asked += 1;
+            positive += u32::from(filter.may_hold(hash));
+        }
+        f64::from(positive) / f64::from(asked)
+    }
+
+    #[test]
+    fn what_went_in_is_found_and_the_order_leaves_no_trace() {
+        for count in [0, 1, 2, 100, 50_000] {
+            let mut hashes = hashes(0..count);
+            let bytes = build(&hashes, DEFAULT_BITS_PER_KEY);
+            let filter = FilterView::parse(&bytes).unwrap();
+            assert!(hashes.iter().all(|hash| filter.may_hold(*hash)));
+            hashes.reverse();
+            assert_eq!(build(&hashes, DEFAULT_BITS_PER_KEY), bytes);
+        }
+        assert!(!FilterView::parse(&build(&[], 10.0)).unwrap().may_hold(7), "an empty table holds nothing");
+    }
+
+    #[test]
+    fn the_default_gives_about_one_percent_of_false_positives() {
+        let keys = hashes(0..100_000);
+        let mut shares = Vec::new();
+        for bits_per_key in [8.0, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0, 16.0, DEFAULT_BITS_PER_KEY] {
+            let bytes = build(&keys, bits_per_key);
+            let filter = FilterView::parse(&bytes).unwrap();
+            let measured = found(&filter, (1_000_000..2_000_000).map(hash));
+            // A million questions: four standard deviations of 1 % are 4 % of it.
+            assert!((filter.false_positive_share() / measured - 1.0).abs() < 0.15, "{bits_per_key}: {measured}");
+            println!("{bits_per_key} bits: {measured:.5}, foretold {:.5}", filter.false_positive_share());
+            shares.push(measured);
+        }
+        let of_default = shares.pop().unwrap();
+        assert!((0.0085..0.0115).contains(&of_default), "{of_default}");
+        assert!(shares.is_sorted_by(|more, fewer| more > fewer), "{shares:?}");
+    }
+
+    #[test]
+    fn sampled_keys_are_told_apart_as_well_as_others() {
+        // Their lowest bits are all the same.
+        let bytes = build(&hashes(0..200_000), DEFAULT_BITS_PER_KEY);
+        let filter = FilterView::parse(&bytes).unwrap();
+        let measured = found(&filter, (1_000_000..21_000_000).map(hash).filter(|hash| is_sampled(*hash)));
+        assert!((measured / filter.false_positive_share() - 1.0).abs() < 0.1, "{measured}");
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_format() {
+        // Two keys, one block: block 0 whatever the upper half. The lower halves 0 and 1 set bit 0 and the bit of the five uppermost bits
+        // of each constant: 0xE220_A839 >> 27 = 28, 0x6E78_9E6B >> 27 = 13, and so on.
+        let bytes = build(&[0, 1], 1.0);
+        let (header, words) = bytes.split_at(7);
+        let expected: [u32; 8] = [28, 13, 0, 31, 3, 10, 5, 24].map(|bit| 1 | 1 << bit);
+        assert_eq!(words, expected.map(u32::to_le_bytes).as_flattened());
+        // 15 of 256 bits: 3839.9 parts of 65535.
+        assert_eq!(header, [1, 1, 0, 0, 0, 0xFF, 0x0E]);
+    }
+
+    #[test]
+    fn damage_is_refused_by_its_kind() {
+        let bytes = build(&hashes(0..1000), 10.0);
+        let parse = |bytes: &[u8]| FilterView::parse(bytes).map(|_| ());
+        assert_eq!(parse(&bytes[..6]), Err(DamagedFilter::TooShort { bytes: 6 }));
+        let cut = &bytes[..bytes.len() - 32];
+        assert!(matches!(parse(cut), Err(DamagedFilter::Length { .. })));
+        assert!(matches!(parse(&bytes[..bytes.len() - 1]), Err(DamagedFilter::Length { .. })));
+        let mut other = bytes.clone();
+        other[0] = 2;
+        assert_eq!(parse(&other), Err(DamagedFilter::Version { version: 2 }));
+        let mut other = bytes.clone();
+        other[40..60].fill(0xFF);
+        assert!(matches!(parse(&other), Err(DamagedFilter::Fill { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn changed_bytes_are_a_filter_or_are_refused(
+            keys in 0_u64..200,
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+            cut in proptest::option::of(any::<proptest::sample::Index>()),
+            more in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let mut bytes = build(&hashes(0..keys), 10.0);
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            bytes.extend(more);
+            if let Ok(filter) = FilterView::parse(&bytes) {
+                prop_assert!((0.0..=1.0).contains(&filter.false_positive_share()));
+                for hash in hashes(0..50).into_iter().chain([0, u64::MAX]) {
+                    filter.may_hold(hash);
+                }
+            }
+        }
+    }
+}

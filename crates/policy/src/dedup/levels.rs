@@ -5,6 +5,9 @@ use std::cmp::Reverse;
 use crate::duplicates::Duplicates;
 use crate::units::Bytes;
 
+/// No tree is deeper; what is said to be counts here.
+const DEEPEST: u32 = 63;
+
 /// What of one level is replaced: by a level above, or by a newer table of L0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HiddenLevel {
@@ -24,7 +27,7 @@ pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> u32) -
     let mut levels = Vec::new();
     let mut versions = Vec::new();
     for (table, samples) in duplicates.tables() {
-        let level = level_of(table) as usize;
+        let level = level_of(table).min(DEEPEST) as usize;
         if levels.len() <= level {
             levels.resize(level + 1, HiddenLevel::default());
         }
@@ -50,4 +53,44 @@ pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> u32) -
         }
     }
     levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::duplicates::{KeySample, SAMPLED_ONE_IN};
+
+    fn sample(key: u64, bytes: Option<u32>, sequence: u64) -> KeySample {
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes, sequence }
+    }
+
+    #[test]
+    fn what_is_hidden_counts_where_it_stands_and_not_where_it_was_replaced() {
+        let mut duplicates = Duplicates::new(1000);
+        // Key 1: in L0 twice, and in L2. Key 2: deleted in L1, in L2 still. Key 3: once.
+        duplicates.add(10, vec![sample(1, Some(100), 8)]);
+        duplicates.add(11, vec![sample(1, Some(100), 9)]);
+        duplicates.add(12, vec![sample(2, None, 7)]);
+        duplicates.add(13, vec![sample(1, Some(100), 0), sample(2, Some(50), 0), sample(3, Some(70), 0)]);
+        let hidden = hidden_by_level(&duplicates, |table| [0, 0, 1, 2][(table - 10) as usize]);
+        let level = |sampled, bytes: u64| HiddenLevel { keys: sampled * 64, bytes: Bytes(bytes * 64), sampled };
+        assert_eq!(hidden, [level(1, 100), level(0, 0), level(2, 150)]);
+        assert_eq!(hidden.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());
+    }
+
+    #[test]
+    fn a_deletion_that_was_overwritten_hides_without_bytes() {
+        let mut duplicates = Duplicates::new(1000);
+        duplicates.add(1, vec![sample(1, Some(30), 9)]);
+        duplicates.add(2, vec![sample(1, None, 8)]);
+        let hidden = hidden_by_level(&duplicates, |table| table as u32);
+        assert_eq!((hidden[2].keys, hidden[2].bytes), (64, Bytes(0)));
+    }
+
+    #[test]
+    fn a_level_that_cannot_be_takes_no_memory() {
+        let mut duplicates = Duplicates::new(1000);
+        duplicates.add(1, vec![sample(1, Some(30), 9)]);
+        assert_eq!(hidden_by_level(&duplicates, |_| u32::MAX).len(), 64);
+    }
 }

@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn each_impossible_parameter_is_refused_by_its_name() {
         DedupParameters::default().validate().unwrap();
-        let spoiled: [(&str, fn(&mut DedupParameters)); 7] = [
+        type Spoil = fn(&mut DedupParameters);
+        let spoiled: [(&str, Spoil); 7] = [
             ("dedup.max_merge_bytes", |p| p.max_merge_bytes = Bytes(1)),
             ("dedup.min_sampled_duplicates", |p| p.min_sampled_duplicates = 0),
             ("dedup.least_found_share", |p| p.least_found_share = 0.0),

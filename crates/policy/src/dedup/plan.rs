@@ -134,7 +134,7 @@ pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLi
         }
         let Some(mut merge) = tree.deepest(&[number], last_level, limits, &taken) else { continue };
         let mut last = seed;
-        while let Some(next) = places.next_if(|next| next.0 == last.0 && next.1 == last.1 + 1) {
+        while let Some(next) = places.peek().copied().filter(|next| *next == (last.0, last.1 + 1)) {
             let mut seeds = merge.seeds.clone();
             seeds.push(tree.at(next).number);
             let Some(wider) = tree.deepest(&seeds, last_level, limits, &taken) else { break };
@@ -142,6 +142,7 @@ pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLi
                 break;
             }
             (merge, last) = (wider, next);
+            places.next();
         }
         taken.extend(&merge.inputs);
         merges.push(merge);

@@ -1,0 +1,145 @@
+//! Makes one merge, as RocksDB lets us: the tables are named, RocksDB adds what they overlap down to the level that is written to.
+
+use ecotone_policy::dedup::plan::{Merge, Table};
+use ecotone_policy::units::Bytes;
+use ecotone_rocks_sys::tables::TableMetadata;
+use rust_rocksdb::compaction::CompactionOptions;
+use rust_rocksdb::event_listener::OwnedCompactionJobInfo;
+use rust_rocksdb::{DB, Error, ErrorKind};
+
+use crate::family::DataFamily;
+use crate::own_compactions::{Purpose, Turn};
+
+/// As the policy sees a table.
+pub(super) fn table(table: &TableMetadata) -> Table {
+    Table {
+        number: table.file_number,
+        level: table.level,
+        first: table.smallest_user_key.clone(),
+        last: table.largest_user_key.clone(),
+        bytes: Bytes(table.bytes),
+        entries: table.entries,
+        is_busy: table.being_compacted,
+    }
+}
+
+/// Runs `merge`, and returns what RocksDB tells of it.
+pub(super) fn run(
+    db: &DB,
+    family: DataFamily,
+    turn: &Turn<'_>,
+    merge: &Merge,
+    target_file_bytes: u64,
+) -> Result<Option<OwnedCompactionJobInfo>, Error> {
+    let mut options = CompactionOptions::default();
+    // Otherwise all of it would become one table.
+    options.set_output_file_size_limit(target_file_bytes);
+    // One core is enough, and one part is what its duty and its counts are told of.
+    options.set_max_subcompactions(1);
+    let names: Vec<_> = merge.seeds.iter().map(|number| format!("{number:06}.sst")).collect();
+    // Levels are few.
+    let level = merge.output_level as i32;
+    let compact = || Ok(db.compact_files_cf(&family, &options, &names, level)?.job_info);
+    turn.run(Purpose::Dedup, merge.bytes.0, compact)
+}
+
+/// What to make of a merge that RocksDB did not make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Setback {
+    /// RocksDB compacts some of its tables, or has done so meanwhile.
+    Conflict,
+    /// There is no room for it now.
+    NoRoom,
+    /// The store closes.
+    Closing,
+    /// Anything else.
+    Failure,
+}
+
+impl Setback {
+    pub(super) fn of(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Aborted | ErrorKind::InvalidArgument => Self::Conflict,
+            ErrorKind::CompactionTooLarge => Self::NoRoom,
+            ErrorKind::Incomplete | ErrorKind::ShutdownInProgress => Self::Closing,
+            _ => Self::Failure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ecotone_policy::dedup::plan::closure;
+    use ecotone_rocks_sys::tables::live_tables;
+
+    use super::*;
+    use crate::dedup::known::number_of;
+    use crate::own_compactions::OwnCompactions;
+    use crate::{Compression, OpenMode, Store, StoreOptions};
+
+    fn settled(store: &Store) -> Vec<Table> {
+        loop {
+            let properties = store.properties().unwrap();
+            if properties.running_compactions == 0 && !properties.compaction_pending {
+                return live_tables(&store.db).unwrap().iter().map(table).collect();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn rocksdb_takes_the_tables_that_are_foretold() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            memtable_bytes: 256 * 1024,
+            level_base_bytes: 1024 * 1024,
+            level_multiplier: 2,
+            dynamic_levels: false,
+            target_file_bytes: 64 * 1024,
+            compression: Compression::None,
+            ..StoreOptions::default()
+        };
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+        let mut state = 1_u64;
+        let mut write = |entries: u64| {
+            for _ in 0..entries {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                store.put(format!("key{:08}", (state >> 33) % 60_000).as_bytes(), &[7; 100]).unwrap();
+            }
+            store.flush(true).unwrap();
+        };
+        write(150_000);
+        let own = OwnCompactions::idle();
+        let turn = own.turn(Duration::ZERO).unwrap();
+        let (mut deepest, mut most) = (0, 0);
+        for attempt in 0_usize..40 {
+            let tables = settled(&store);
+            let last_level = tables.iter().map(|table| table.level).max().unwrap();
+            let seeds: Vec<_> = tables.iter().filter(|table| (1..last_level).contains(&table.level)).collect();
+            let Some(seed) = seeds.get(attempt * 7 % seeds.len().max(1)) else {
+                write(20_000);
+                continue;
+            };
+            // Two seeds with something between them, too.
+            let level = seed.level;
+            let second = seeds.iter().filter(|table| table.level == level).nth(3).filter(|_| attempt % 2 == 0);
+            let numbers: Vec<_> = [Some(seed), second].into_iter().flatten().map(|table| table.number).collect();
+            let to_level = if attempt % 3 == 0 { level + 1 } else { last_level };
+            let foretold = closure(&tables, &numbers, to_level).unwrap();
+            let told = run(&store.db, store.family, &turn, &foretold, 64 * 1024).unwrap().unwrap();
+            let mut taken: Vec<_> = told.info().input_files().filter_map(number_of).collect();
+            let mut inputs = foretold.inputs.clone();
+            taken.sort_unstable();
+            inputs.sort_unstable();
+            assert_eq!(taken, inputs, "{numbers:?} to level {to_level}");
+            assert_eq!(told.info().stats().num_input_records(), foretold.entries);
+            (deepest, most) = (deepest.max(to_level - level), most.max(inputs.len()));
+            if attempt % 4 == 3 {
+                write(10_000);
+            }
+        }
+        assert!(deepest > 1 && most > 10, "{deepest} levels, {most} tables");
+    }
+}

@@ -1,0 +1,74 @@
+//! Compactions that have ended and are to be looked at: what the listener hands to the thread of [`super::thread`].
+//!
+//! Bounds: [`MOST_FINISHED`]; beyond it the oldest is forgotten, and counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rust_rocksdb::event_listener::CompactionJobInfo;
+
+use super::known::number_of;
+
+/// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely been compacted again.
+const MOST_FINISHED: usize = 64;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Numbers of the tables that each of them wrote.
+    finished: VecDeque<Vec<u64>>,
+    stops: bool,
+}
+
+impl Queue {
+    /// A compaction has ended that rewrote tables.
+    pub(crate) fn compacted(&self, info: &CompactionJobInfo) {
+        let written: Vec<_> = info.output_files().filter_map(number_of).collect();
+        if info.status().is_err() || written.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.finished.len() >= MOST_FINISHED {
+            state.finished.pop_front();
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        state.finished.push_back(written);
+        self.changed.notify_one();
+    }
+
+    /// Those that were forgotten.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody has taken some of them yet.
+    pub(super) fn has_more(&self) -> bool {
+        !self.state.lock().finished.is_empty()
+    }
+
+    /// Waits until one has ended, or for `most`, and takes all there are. `None` when the thread is to end.
+    pub(super) fn wait(&self, most: Option<Duration>) -> Option<VecDeque<Vec<u64>>> {
+        let mut state = self.state.lock();
+        let waits = |state: &mut State| !state.stops && state.finished.is_empty();
+        match most {
+            Some(most) => drop(self.changed.wait_while_for(&mut state, waits, most)),
+            None => self.changed.wait_while(&mut state, waits),
+        }
+        (!state.stops).then(|| std::mem::take(&mut state.finished))
+    }
+
+    /// Tells the thread to end.
+    pub(super) fn ask_to_stop(&self) {
+        self.state.lock().stops = true;
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,502 @@
+//! The thread that looks at what compactions have written, and extends them where that is worth it.
+//!
+//! After each compaction the keys that it wrote are looked for in the levels that it did not reach, by what is known of the tables in
+//! memory. Where enough of them are there, the tables that it wrote are the seeds of an extension, which is made in merges of a bounded
+//! size, as deep as they can go. Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
+//! take, and the forecast is asked.
+//!
+//! Invariants:
+//!
+//! - No merge begins that would end in a stall, takes room that there is not, or meets a running compaction, as far as that can be seen.
+//! - After a merge the thread rests, and longer each time that merges free less than was expected: a snapshot may hold old versions.
+//!
+//! Bounds: [`MOST_WAITING`] extensions, the oldest is given up beyond; [`MOST_ATTEMPTS`] at one that meets running compactions.
+//!
+//! Failure: what RocksDB refuses is tried again. What fails is logged, and merges wait as after one that freed nothing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ecotone_policy::dedup::back_off::BackOff;
+use ecotone_policy::dedup::decide::{Verdict, decide_triggered, is_worth};
+use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
+use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
+use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
+use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
+use ecotone_policy::duty::Duty;
+use ecotone_policy::units::{Bytes, Seconds, Time};
+use rust_rocksdb::event_listener::CompactionJobInfo;
+use rust_rocksdb::{DB, properties};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::known::{KnownSamples, Sketches, number_of};
+use super::merge::{self, Setback};
+use super::{DedupMode, Shared};
+use crate::data_layer::TableEvents;
+use crate::duties::ThreadDuties;
+use crate::family::DataFamily;
+use crate::limits::gate::Gate;
+use crate::listener::{BackgroundState, Totals};
+use crate::own_compactions::OwnCompactions;
+use crate::properties::stall_condition;
+use crate::{Error, Result, StallCondition, StoreOptions};
+
+/// Extensions that wait. More than a store of few cores makes in the longest pause; what has waited longest is the most likely to be gone.
+const MOST_WAITING: usize = 64;
+
+/// So often an extension is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
+const MOST_ATTEMPTS: u32 = 6;
+
+/// After the first attempt; twice as long after each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// What nobody tells of is looked at again after this time: L0, free space, another's turn.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the thread goes by.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    mode: DedupMode,
+    threshold: DedupThreshold,
+    parameters: DedupParameters,
+    l0_compaction_trigger: u64,
+    l0_slowdown_trigger: u64,
+    pending_slowdown_bytes: u64,
+    target_file_bytes: u64,
+}
+
+impl Settings {
+    /// `None` where nothing is ever merged.
+    pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
+        let threshold = options.dedup.threshold?;
+        (options.dedup.mode != DedupMode::Off).then(|| Self {
+            mode: options.dedup.mode,
+            threshold,
+            parameters: options.dedup.parameters.clone(),
+            l0_compaction_trigger: options.l0_compaction_trigger.into(),
+            l0_slowdown_trigger: options.l0_slowdown_trigger.into(),
+            pending_slowdown_bytes: options.pending_slowdown_bytes,
+            target_file_bytes: options.target_file_bytes,
+        })
+    }
+}
+
+/// The parts of a store that the thread works with.
+pub(crate) struct Parts {
+    pub(crate) known: Arc<KnownSamples>,
+    pub(crate) own: Arc<OwnCompactions>,
+    pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) background: Arc<BackgroundState>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) duties: ThreadDuties,
+    /// Where the store has a value log.
+    pub(crate) values: Option<TableEvents>,
+}
+
+pub(super) struct Thread {
+    settings: Settings,
+    parts: Parts,
+    shared: Arc<Shared>,
+    family: DataFamily,
+    began: Instant,
+    waiting: VecDeque<Extension>,
+    back_off: BackOff,
+    flushes: FlushRate,
+    merge_time: MergeTime,
+    /// Until then the thread rests.
+    rests_until: Instant,
+    /// Whether the merge that comes next has been forbidden once.
+    is_forbidden: bool,
+    /// When levels are compared next, where that is done at intervals.
+    next_check: Option<Instant>,
+}
+
+/// Tables whose keys are to go down.
+#[derive(Debug)]
+struct Extension {
+    seeds: Vec<u64>,
+    /// As far as there is something, or to this level.
+    to_level: Option<u32>,
+    attempts: u32,
+    again: Instant,
+}
+
+/// What the thread does next.
+enum Next {
+    Merge(Planned),
+    Wait(Option<Duration>),
+}
+
+struct Planned {
+    merge: Merge,
+    expected: Estimate,
+    /// Of `waiting`.
+    extension: usize,
+}
+
+impl Thread {
+    pub(super) fn new(settings: Settings, parts: Parts, shared: Arc<Shared>, family: DataFamily) -> Self {
+        let now = Instant::now();
+        let next_check = match settings.mode {
+            DedupMode::Triggered { interval } => Some(now + interval),
+            _ => None,
+        };
+        Self {
+            back_off: BackOff::new(&settings.parameters),
+            settings,
+            parts,
+            shared,
+            family,
+            began: now,
+            waiting: VecDeque::new(),
+            flushes: FlushRate::new(),
+            merge_time: MergeTime::default(),
+            rests_until: now,
+            is_forbidden: false,
+            next_check,
+        }
+    }
+
+    pub(super) fn run(mut self, db: &Weak<DB>) {
+        self.observe_flushes();
+        let mut wait = self.until_check();
+        while let Some(finished) = self.shared.queue.wait(wait) {
+            // The store ends this thread before it closes the database, so the family is good while this is.
+            let Some(db) = db.upgrade() else { return };
+            wait = self.round(&db, finished).unwrap_or_else(|error| {
+                tracing::warn!(%error, "duplicates could not be looked at; trying again");
+                Some(LOOK_AGAIN)
+            });
+        }
+    }
+
+    /// Looks at what has ended, and makes at most one merge. Returns how long to wait for a reason to go on.
+    fn round(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<Option<Duration>> {
+        self.observe_flushes();
+        self.metered(|thread| thread.check(db, finished))?;
+        let own = self.parts.own.clone();
+        match self.must_wait() {
+            Some(Duration::ZERO) => (),
+            Some(wait) => return Ok(Some(self.until_check().map_or(wait, |check| check.min(wait)))),
+            None => {
+                self.shared.counts.is_busy.store(false, Relaxed);
+                return Ok(self.until_check());
+            }
+        }
+        // Tables are chosen by who has the turn.
+        let Some(turn) = own.turn(LOOK_AGAIN) else { return Ok(Some(Duration::ZERO)) };
+        match self.metered(|thread| thread.next(db))? {
+            Next::Wait(wait) => Ok(wait),
+            Next::Merge(planned) => {
+                let began = Instant::now();
+                let outcome = merge::run(db, self.family, &turn, &planned.merge, self.settings.target_file_bytes);
+                drop(turn);
+                let took = began.elapsed();
+                match outcome {
+                    Ok(Some(told)) => self.merged(&planned, told.info(), took),
+                    // RocksDB tells nothing only of tables that it moves, which it was not allowed to.
+                    Ok(None) => drop(self.waiting.remove(planned.extension)),
+                    Err(error) => self.setback(&planned, &error),
+                }
+                Ok(Some(Duration::ZERO))
+            }
+        }
+    }
+
+    /// Counts what `act` takes of the processor.
+    fn metered<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let duties = self.parts.duties.clone();
+        let _duty = duties.enter(Duty::Dedup);
+        let began = thread_cpu();
+        let outcome = act(self);
+        let took = thread_cpu().saturating_sub(began);
+        self.shared.counts.check_cpu_us.fetch_add(took.as_micros() as u64, Relaxed);
+        outcome
+    }
+
+    fn now(&self) -> Time {
+        Time::from_seconds(self.began.elapsed().as_secs_f64())
+    }
+
+    fn observe_flushes(&mut self) {
+        self.flushes.observe(self.now(), self.parts.totals.flushes.load(Relaxed));
+    }
+
+    /// How long until levels are compared next.
+    fn until_check(&self) -> Option<Duration> {
+        self.next_check.map(|next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// How long no merge can begin, as far as that is known already; checks go on. `None` where nothing waits.
+    fn must_wait(&self) -> Option<Duration> {
+        let soonest = self.waiting.iter().map(|extension| extension.again).min()?;
+        let pause = Duration::from_secs_f64(self.back_off.remaining(self.now()).0);
+        // A store that backs off has nothing that would soon be done.
+        self.shared.counts.is_busy.store(pause.is_zero(), Relaxed);
+        Some(soonest.max(self.rests_until).saturating_duration_since(Instant::now()).max(pause))
+    }
+
+    fn look(&self, db: &DB) -> Result<Vec<Table>> {
+        Ok(self.parts.known.look(db, &self.family)?.iter().map(merge::table).collect())
+    }
+
+    fn check(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<()> {
+        if let DedupMode::Triggered { interval } = self.settings.mode {
+            let is_due = self.next_check.is_some_and(|next| next <= Instant::now());
+            if is_due {
+                self.next_check = Some(Instant::now() + interval);
+                self.check_levels(db)?;
+            }
+            return Ok(());
+        }
+        if finished.is_empty() {
+            return Ok(());
+        }
+        let tables = self.look(db)?;
+        for reached in finished {
+            self.check_below(&tables, reached);
+        }
+        Ok(())
+    }
+
+    /// Looks for the keys of new tables below them.
+    fn check_below(&mut self, tables: &[Table], reached: Vec<u64>) {
+        let lower = below(tables, &reached);
+        if lower.is_empty() {
+            return;
+        }
+        let counts = &self.shared.counts;
+        counts.checks.fetch_add(1, Relaxed);
+        let upper: Vec<_> = tables.iter().filter(|table| reached.contains(&table.number)).collect();
+        let known = self.parts.known.now();
+        let one_in = known.duplicates().one_in();
+        let asks_filters = self.settings.mode == DedupMode::Filter;
+        let hashes: Vec<_> = upper.iter().map(|table| known.key_hashes(table.number)).collect();
+        let upper: Vec<_> = upper
+            .iter()
+            .zip(&hashes)
+            .map(|(table, hashes)| TableSketch { hashes: hashes.as_deref(), ..sketch(&known, table) })
+            .collect();
+        let lower: Vec<_> = lower
+            .iter()
+            .map(|table| TableSketch { filter: known.filter(table.number), ..sketch(&known, table) })
+            .collect();
+        let estimate = match asks_filters {
+            true => Filtered { one_in }.count(&upper, &lower),
+            false => Sampled { one_in }.count(&upper, &lower),
+        };
+        drop(known);
+        let verdict = is_worth(&estimate, self.settings.threshold, &self.settings.parameters);
+        tracing::debug!(?reached, ?estimate, ?verdict, "looked for duplicates");
+        if verdict == Verdict::Extend {
+            counts.extensions.fetch_add(1, Relaxed);
+            self.extend(reached, None);
+        }
+    }
+
+    /// Compares each level with the next.
+    fn check_levels(&mut self, db: &DB) -> Result<()> {
+        let tables = self.look(db)?;
+        self.shared.counts.checks.fetch_add(1, Relaxed);
+        let known = self.parts.known.now();
+        let samples = |table| known.duplicates().samples(table).unwrap_or_default();
+        let (threshold, parameters) = (self.settings.threshold, &self.settings.parameters);
+        let decided = decide_triggered(&tables, samples, known.duplicates().one_in(), threshold, parameters);
+        drop(known);
+        // What still waits of the last time is decided anew.
+        self.waiting.clear();
+        self.shared.counts.extensions.fetch_add(u64::from(!decided.is_empty()), Relaxed);
+        for merge in decided {
+            self.extend(merge.seeds, Some(merge.output_level));
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, seeds: Vec<u64>, to_level: Option<u32>) {
+        if self.waiting.len() >= MOST_WAITING {
+            self.waiting.pop_front();
+        }
+        self.shared.counts.is_busy.store(true, Relaxed);
+        self.waiting.push_back(Extension { seeds, to_level, attempts: 0, again: Instant::now() });
+    }
+
+    /// What there is to merge, and whether it may begin.
+    fn next(&mut self, db: &DB) -> Result<Next> {
+        if self.parts.background.error().is_some() {
+            return Ok(Next::Wait(Some(LOOK_AGAIN)));
+        }
+        let pressure = self.pressure(db)?;
+        let tables = self.look(db)?;
+        let parameters = self.settings.parameters.clone();
+        let input = self.flushes.tables_per_s();
+        let most = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
+        let most = most.map_or(parameters.max_merge_bytes, |most| most.min(parameters.max_merge_bytes));
+        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
+        let mut at = 0;
+        while let Some(extension) = self.waiting.get(at) {
+            if extension.again > Instant::now() {
+                at += 1;
+                continue;
+            }
+            let to_level = extension.to_level.unwrap_or(last_level);
+            let plan = |max_bytes| merges(&tables, &extension.seeds, to_level, &MergeLimits { max_bytes });
+            let planned = plan(most);
+            if planned.is_empty() && most < parameters.max_merge_bytes && !plan(parameters.max_merge_bytes).is_empty() {
+                return Ok(self.forbidden(Forbidden::WouldStall));
+            }
+            if planned.is_empty() {
+                self.give_way(&tables, at, to_level);
+                continue;
+            }
+            let Some((merge, expected)) = self.first_worth(&tables, at, planned) else {
+                self.waiting.remove(at);
+                continue;
+            };
+            if let Err(why) = may_run(&pressure, input, self.merge_time.predict(merge.bytes), &parameters) {
+                return Ok(self.forbidden(why));
+            }
+            if !self.has_room_for(merge.bytes) {
+                return Ok(Next::Wait(Some(LOOK_AGAIN)));
+            }
+            self.is_forbidden = false;
+            return Ok(Next::Merge(Planned { merge, expected, extension: at }));
+        }
+        // The next round finds out how long to wait.
+        Ok(Next::Wait(Some(Duration::ZERO)))
+    }
+
+    /// There is no merge for an extension now: its tables are being compacted, or it is done.
+    fn give_way(&mut self, tables: &[Table], at: usize, to_level: u32) {
+        let Some(extension) = self.waiting.get_mut(at) else { return };
+        let is_busy = |seed: &u64| matches!(closure(tables, &[*seed], to_level), Err(Unfit::Busy(_)));
+        let meets_others = extension.seeds.iter().any(is_busy);
+        if !meets_others || !extension.tries_again() {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// The first merge that is worth it by itself. Those that are not are taken out of the extension: duplicates are not spread evenly.
+    fn first_worth(&mut self, tables: &[Table], at: usize, planned: Vec<Merge>) -> Option<(Merge, Estimate)> {
+        let extension = self.waiting.get_mut(at)?;
+        let known = self.parts.known.now();
+        for merge in planned {
+            let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
+            let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
+            let expected = hidden_within(&inputs, known.duplicates().one_in());
+            // Where levels are compared as a whole, all of one is merged.
+            let is_decided = extension.to_level.is_some();
+            if is_decided || is_worth(&expected, self.settings.threshold, &self.settings.parameters) == Verdict::Extend
+            {
+                return Some((merge, expected));
+            }
+            extension.seeds.retain(|seed| !merge.seeds.contains(seed));
+        }
+        None
+    }
+
+    fn forbidden(&mut self, why: Forbidden) -> Next {
+        // Until flushes have been counted for a second nothing can be foretold.
+        if why != Forbidden::RateUnknown && !std::mem::replace(&mut self.is_forbidden, true) {
+            self.shared.counts.merges_forbidden.fetch_add(1, Relaxed);
+        }
+        Next::Wait(Some(LOOK_AGAIN))
+    }
+
+    fn has_room_for(&self, bytes: Bytes) -> bool {
+        let Some(gate) = &self.parts.gate else { return true };
+        gate.look_again();
+        !gate.room().writes_refused && bytes.0 <= gate.for_relocation()
+    }
+
+    fn pressure(&self, db: &DB) -> Result<Pressure> {
+        let failed = |error: rust_rocksdb::Error| Error::from_rocks(&error);
+        let l0_tables = db.property_value_cf(&self.family, properties::num_files_at_level(0)).map_err(failed)?;
+        let pending = db.property_int_value_cf(&self.family, properties::ESTIMATE_PENDING_COMPACTION_BYTES);
+        Ok(Pressure {
+            l0_tables: l0_tables.and_then(|tables| tables.parse().ok()).unwrap_or(0),
+            l0_compaction_trigger: self.settings.l0_compaction_trigger,
+            l0_slowdown_trigger: self.settings.l0_slowdown_trigger,
+            is_slowed: stall_condition(db, self.family).is_some_and(|now| now != StallCondition::Normal),
+            pending_compaction_bytes: Bytes(pending.map_err(failed)?.unwrap_or(0)),
+            pending_slowdown_bytes: Bytes(self.settings.pending_slowdown_bytes),
+        })
+    }
+
+    fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, took: Duration) {
+        let (merge, expected) = (&planned.merge, planned.expected.duplicate_keys);
+        // No listener is told.
+        self.parts.known.compacted(info);
+        if let Some(values) = &self.parts.values {
+            values.tables_changed();
+        }
+        let stats = info.stats();
+        let found = stats.num_input_records().saturating_sub(stats.num_output_records());
+        let counts = &self.shared.counts;
+        counts.merges.fetch_add(1, Relaxed);
+        counts.expected_keys.fetch_add(expected, Relaxed);
+        counts.found_keys.fetch_add(found, Relaxed);
+        counts.read_bytes.fetch_add(stats.total_input_bytes(), Relaxed);
+        counts.written_bytes.fetch_add(stats.total_output_bytes(), Relaxed);
+        counts.merge_cpu_us.fetch_add(stats.cpu_micros(), Relaxed);
+        tracing::debug!(?merge, expected, found, ?took, "merged duplicates away");
+        self.merge_time.learn(merge.bytes, Seconds(took.as_secs_f64()));
+        let is_tight = self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight());
+        if !is_tight {
+            self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
+        }
+        if self.back_off.observe(self.now(), expected, found) {
+            self.waiting.remove(planned.extension);
+        } else if let Some(extension) = self.waiting.get_mut(planned.extension) {
+            extension.attempts = 0;
+            extension.seeds.retain(|seed| !merge.inputs.contains(seed));
+            if merge.is_step {
+                extension.seeds.extend(info.output_files().filter_map(number_of));
+            }
+            if extension.seeds.is_empty() {
+                self.waiting.remove(planned.extension);
+            }
+        }
+    }
+
+    fn setback(&mut self, planned: &Planned, error: &rust_rocksdb::Error) {
+        let at = planned.extension;
+        match Setback::of(error) {
+            Setback::Conflict => {
+                tracing::debug!(%error, "a merge met another compaction");
+                self.shared.counts.merges_aborted.fetch_add(1, Relaxed);
+                if self.waiting.get_mut(at).is_some_and(|extension| !extension.tries_again()) {
+                    self.waiting.remove(at);
+                }
+            }
+            Setback::NoRoom => self.rests_until = Instant::now() + LOOK_AGAIN,
+            // Whoever closes the store has told this thread to end, or is about to.
+            Setback::Closing => self.rests_until = Instant::now() + LOOK_AGAIN,
+            Setback::Failure => {
+                tracing::warn!(%error, "a merge of duplicates failed; the next one waits");
+                self.back_off.failed(self.now());
+                self.waiting.remove(at);
+            }
+        }
+    }
+}
+
+impl Extension {
+    /// Whether there is to be another attempt, after a pause.
+    fn tries_again(&mut self) -> bool {
+        self.again = Instant::now() + FIRST_RETRY * (1 << self.attempts.min(MOST_ATTEMPTS));
+        self.attempts += 1;
+        self.attempts < MOST_ATTEMPTS
+    }
+}
+
+fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
+    table.sketch(known.duplicates().samples(table.number).unwrap_or_default())
+}
+
+/// What this thread has taken of the processor.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

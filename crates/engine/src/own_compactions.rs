@@ -1,0 +1,200 @@
+//! Compactions that this program asks for by itself, beside those that RocksDB chooses: for relocation, and where duplicates are.
+//!
+//! RocksDB tells nobody of such a one when it is asked for by the names of its tables: neither its begin nor its end is called back, and
+//! it does not count among those that run. So what else would be missing is done here: the gate is told what it will write, counters and
+//! events what it did.
+//!
+//! Invariants:
+//!
+//! - One at a time in a store. While one runs RocksDB begins no compaction of its own unless level 0 fills, and two would take both cores
+//!   of a small server. Who has waited longer goes first.
+//! - Tables are chosen by who has the turn: what was chosen before it may be gone.
+//!
+//! Failure: one that RocksDB refuses, because it compacts some of the tables already, is no failure and is not counted as one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
+
+use ecotone_policy::duty::Duty;
+use parking_lot::{Mutex, MutexGuard};
+use rust_rocksdb::ErrorKind;
+use rust_rocksdb::event_listener::{CompactionJobInfo, OwnedCompactionJobInfo};
+
+use crate::events::{CompactionFinished, StoreEvents};
+use crate::limits::gate::Gate;
+use crate::listener::{Running, Totals};
+
+/// What a compaction of our own is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Purpose {
+    /// Its tables name values that are to be relocated.
+    Relocation = 1,
+    /// It brings versions together of which only the newest is of use.
+    Dedup = 2,
+}
+
+impl Purpose {
+    /// The duty of its threads.
+    pub(crate) fn duty(self) -> Duty {
+        match self {
+            Self::Relocation => Duty::Relocation,
+            Self::Dedup => Duty::Dedup,
+        }
+    }
+
+    /// The number under which the gate knows it: RocksDB gives its own from 1 on.
+    fn pledge(self) -> i32 {
+        -(self as i32)
+    }
+}
+
+/// See the module.
+pub(crate) struct OwnCompactions {
+    turn: Mutex<()>,
+    /// The purpose of the one that runs, 0 while none does.
+    current: AtomicU8,
+    /// Parts of it that have begun here.
+    parts: AtomicU32,
+    gate: Option<Arc<Gate>>,
+    running: Arc<Running>,
+    totals: Arc<Totals>,
+    events: Option<Arc<dyn StoreEvents>>,
+}
+
+impl OwnCompactions {
+    pub(crate) fn new(
+        gate: Option<Arc<Gate>>,
+        running: Arc<Running>,
+        totals: Arc<Totals>,
+        events: Option<Arc<dyn StoreEvents>>,
+    ) -> Self {
+        let (turn, current, parts) = (Mutex::new(()), AtomicU8::new(0), AtomicU32::new(0));
+        Self { turn, current, parts, gate, running, totals, events }
+    }
+
+    /// For tests that run none.
+    #[cfg(test)]
+    pub(crate) fn idle() -> Arc<Self> {
+        Arc::new(Self::new(None, Arc::default(), Arc::default(), None))
+    }
+
+    /// The purpose of the one that runs.
+    pub(crate) fn current(&self) -> Option<Purpose> {
+        match self.current.load(Ordering::Acquire) {
+            1 => Some(Purpose::Relocation),
+            2 => Some(Purpose::Dedup),
+            _ => None,
+        }
+    }
+
+    /// What a manual compaction is for that RocksDB numbers so; `None` for one that a user asked for.
+    ///
+    /// RocksDB has told of the begin of those of users, and of none that was asked for by the names of its tables. Relocation compacts
+    /// ranges of keys as well, so one of a user counts as its own when both run at a time.
+    pub(crate) fn purpose_of(&self, compaction: i32) -> Option<Purpose> {
+        self.current().filter(|purpose| *purpose == Purpose::Relocation || !self.running.has_begun(compaction))
+    }
+
+    /// A part of it begins here.
+    pub(crate) fn part_begins(&self) {
+        self.parts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits for the turn, for `most` at most.
+    pub(crate) fn turn(&self, most: Duration) -> Option<Turn<'_>> {
+        Some(Turn { own: self, held: Some(self.turn.try_lock_for(most)?) })
+    }
+
+    fn tell(&self, info: &CompactionJobInfo) {
+        self.totals.compactions.fetch_add(1, Ordering::Relaxed);
+        let Some(events) = &self.events else { return };
+        let stats = info.stats();
+        let finished = CompactionFinished {
+            job: info.job_id(),
+            input_level: info.base_input_level(),
+            output_level: info.output_level(),
+            input_tables: info.input_file_count(),
+            input_bytes: stats.total_input_bytes(),
+            output_bytes: stats.total_output_bytes(),
+            input_records: stats.num_input_records(),
+            output_records: stats.num_output_records(),
+            seconds: stats.elapsed_micros() as f64 / 1e6,
+            cpu_seconds: stats.cpu_micros() as f64 / 1e6,
+            remote: false,
+            subcompactions: self.parts.load(Ordering::Relaxed),
+            is_manual: true,
+            error: None,
+        };
+        if catch_unwind(AssertUnwindSafe(|| events.compaction_finished(&finished))).is_err() {
+            tracing::error!("an observer of the store panicked");
+        }
+    }
+}
+
+/// The turn to compact. Who waits gets it when it is dropped.
+pub(crate) struct Turn<'a> {
+    own: &'a OwnCompactions,
+    held: Option<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.held.take().map(MutexGuard::unlock_fair);
+    }
+}
+
+impl Turn<'_> {
+    /// Runs `compact`, which reads tables of so many bytes. It returns what RocksDB tells of a compaction by names, or nothing of one
+    /// that RocksDB tells the listener of.
+    ///
+    /// # Errors
+    ///
+    /// Those of `compact`.
+    pub(crate) fn run(
+        &self,
+        purpose: Purpose,
+        input_bytes: u64,
+        compact: impl FnOnce() -> Result<Option<OwnedCompactionJobInfo>, rust_rocksdb::Error>,
+    ) -> Result<Option<OwnedCompactionJobInfo>, rust_rocksdb::Error> {
+        let own = self.own;
+        if let Some(gate) = &own.gate {
+            gate.compaction_begins(purpose.pledge(), input_bytes);
+        }
+        own.parts.store(0, Ordering::Relaxed);
+        own.current.store(purpose as u8, Ordering::Release);
+        let outcome = compact();
+        own.current.store(0, Ordering::Release);
+        let written = match &outcome {
+            Ok(Some(info)) => info.info().stats().total_output_bytes(),
+            // As much as it can have been: what others will write must not look less.
+            Ok(None) | Err(_) => input_bytes,
+        };
+        if let Some(gate) = &own.gate {
+            gate.compaction_ended(purpose.pledge(), written);
+        }
+        match &outcome {
+            Ok(Some(info)) => own.tell(info.info()),
+            Err(error) if !is_refusal(error) => {
+                own.totals.compactions.fetch_add(1, Ordering::Relaxed);
+                own.totals.failed_compactions.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => (),
+        }
+        outcome
+    }
+}
+
+/// Whether a compaction by names was refused before it began, or ended because the store closes.
+pub(crate) fn is_refusal(error: &rust_rocksdb::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Aborted
+            | ErrorKind::InvalidArgument
+            | ErrorKind::Incomplete
+            | ErrorKind::CompactionTooLarge
+            | ErrorKind::ShutdownInProgress
+    )
+}

@@ -1,0 +1,558 @@
+//! Compactions that are extended to where duplicates are: what hides is freed, nothing else changes, and writers never wait for it.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use common::offloads::InProcess;
+use common::random::Random;
+use common::tmpfs::Tmpfs;
+use common::{Model, assert_equals, value_of};
+use ecotone_engine::{
+    Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode, Separation, Store,
+    StoreOptions, verify,
+};
+use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
+use ecotone_policy::units::{Bytes, Seconds};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
+use tempfile::TempDir;
+
+/// Far more than any of this takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// So many writes go to each key, in no order.
+const ROUNDS: u64 = 3;
+
+/// The name of the thread that checks and merges.
+const THREAD: &str = "ecotone-dedup";
+
+/// Merges of whatever is found, without rests.
+fn eager(mode: DedupMode) -> DedupOptions {
+    DedupOptions {
+        mode,
+        threshold: Some(DedupThreshold::try_from(30.0).unwrap()),
+        parameters: DedupParameters {
+            max_merge_bytes: Bytes::from_mib(4),
+            min_sampled_duplicates: 4,
+            rest_share: 0.0,
+            ..DedupParameters::default()
+        },
+    }
+}
+
+/// A tree of four levels below L0, once it is full.
+fn options(separated: bool, dedup: DedupOptions) -> StoreOptions {
+    StoreOptions {
+        memtable_bytes: 256 * 1024,
+        level_base_bytes: 1024 * 1024,
+        level_multiplier: 2,
+        dynamic_levels: false,
+        target_file_bytes: 128 * 1024,
+        compression: Compression::None,
+        separation: separated.then_some(Separation { min_bytes: 32, segment_bytes: 1024 * 1024 }),
+        dedup,
+        ..StoreOptions::default()
+    }
+}
+
+/// Keys that fill four levels, and the length of their values.
+fn size(separated: bool) -> (usize, usize) {
+    if separated { (160_000, 40) } else { (60_000, 100) }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key{number:08}").into_bytes()
+}
+
+/// Writes `rounds` times as many values as there are keys, in an order that the seed determines.
+fn overwrite(store: &Store, model: &mut Model, seed: u64, rounds: u64, (keys, bytes): (usize, usize)) {
+    let mut random = Random::new(seed);
+    for number in 0..keys as u64 * rounds {
+        let key = key(random.below(keys));
+        let value = value_of(&key, seed ^ number, bytes);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+}
+
+/// As [`eager`], but nothing is merged.
+fn counting(mode: DedupMode) -> DedupOptions {
+    DedupOptions { threshold: None, ..eager(mode) }
+}
+
+/// A plain store in whose levels much hides, of which nothing has been merged; then opened with `options`.
+fn loaded(options: StoreOptions) -> (TempDir, Store, Model) {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, model) = loaded_at(&directory.path().join("store"), options);
+    (directory, store, model)
+}
+
+fn loaded_at(path: &Path, options: StoreOptions) -> (Store, Model) {
+    let dedup = counting(options.dedup.mode);
+    let load = StoreOptions { dedup, hooks: None, duties: None, offload: None, ..options.clone() };
+    let store = Store::open(path, OpenMode::Create, load).unwrap();
+    let mut model = Model::new();
+    overwrite(&store, &mut model, 7, ROUNDS, size(false));
+    store.flush(true).unwrap();
+    let before = settled(&store).unwrap();
+    assert!(before.duplicate_keys * 5 > model.len() as u64, "{before:?}");
+    assert_eq!((before.checks, before.merges, before.check_cpu_us), (0, 0, 0), "it only counts");
+    store.close().unwrap();
+    (Store::open(path, OpenMode::Open, options).unwrap(), model)
+}
+
+/// Writes as much, all over the keys, as makes RocksDB compact level 0: an occasion to look.
+fn occasion(store: &Store, model: &mut Model, seed: u64) {
+    let (keys, bytes) = size(false);
+    let mut random = Random::new(seed);
+    for table in 0..4_u64 {
+        for number in 0..500 {
+            let key = key(random.below(keys));
+            let value = value_of(&key, seed ^ number ^ table << 32, bytes);
+            store.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        store.flush(true).unwrap();
+    }
+}
+
+/// Makes occasions until what was done is as wanted.
+fn until(store: &Store, model: &mut Model, wanted: impl Fn(&DedupProperties) -> bool) -> DedupProperties {
+    let begin = Instant::now();
+    for seed in 100.. {
+        let done = store.dedup().unwrap();
+        if wanted(&done) {
+            return done;
+        }
+        assert!(begin.elapsed() < LONG, "{done:?}");
+        if !done.is_busy {
+            occasion(store, model, seed);
+        }
+        std::thread::yield_now();
+    }
+    unreachable!()
+}
+
+/// Waits until no compaction and no merge is to be made any more.
+fn settled(store: &Store) -> Option<DedupProperties> {
+    let begin = Instant::now();
+    loop {
+        // Merges leave compactions behind and these extensions, so it is asked for both between two looks at what was done.
+        let compactions = store.counters().compactions;
+        let properties = store.properties().unwrap();
+        let dedup = store.dedup();
+        let is_busy = properties.running_compactions > 0
+            || properties.compaction_pending
+            || dedup.as_ref().is_some_and(|dedup| dedup.is_busy);
+        if !is_busy && store.counters().compactions == compactions {
+            return dedup;
+        }
+        assert!(begin.elapsed() < LONG, "{properties:?} {dedup:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Entries of all tables for each key that there is, and the deepest level.
+fn amplification(store: &Store, model: &Model) -> (f64, u32) {
+    let tables = store.live_tables().unwrap();
+    let entries: u64 = tables.iter().map(|table| table.entries).sum();
+    (entries as f64 / model.len() as f64, tables.iter().map(|table| table.level).max().unwrap())
+}
+
+#[test]
+fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
+    for separated in [false, true] {
+        let mut amplified = Vec::new();
+        for mode in [DedupMode::Off, DedupMode::Sample, DedupMode::Filter] {
+            let dedup = if mode == DedupMode::Off { DedupOptions::default() } else { eager(mode) };
+            let (directory, store) = common::store(options(separated, dedup));
+            let mut model = Model::new();
+            overwrite(&store, &mut model, 1, ROUNDS, size(separated));
+            store.flush(true).unwrap();
+            let done = settled(&store);
+            let (entries_per_key, deepest) = amplification(&store, &model);
+            assert!(deepest >= 4 || mode != DedupMode::Off, "{deepest} levels only");
+            assert_equals(&store, &model);
+            amplified.push(entries_per_key);
+            if let Some(done) = done.filter(|_| mode != DedupMode::Off) {
+                assert!(done.merges > 0 && done.found_keys > 0 && done.read_bytes > done.written_bytes, "{done:?}");
+                // What was expected was there.
+                let found = done.found_keys as f64 / done.expected_keys as f64;
+                assert!((0.7..1.5).contains(&found), "{done:?}");
+                assert_eq!((done.unsampled_tables, done.checks_dropped), (0, 0), "{done:?}");
+            }
+            store.close().unwrap();
+            let path = directory.path().join("store");
+            let report = verify(&path, |_| ()).unwrap();
+            assert!(report.is_sound(), "{report:?}");
+        }
+        let [off, sample, filter] = amplified[..] else { unreachable!() };
+        assert!(off > 1.2, "nothing hides without it: {off}");
+        for with in [sample, filter] {
+            assert!(with - 1.0 < 0.6 * (off - 1.0), "{with} entries for each key with it, {off} without");
+        }
+    }
+}
+
+#[test]
+fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
+    let (directory, store) = common::store(options(false, counting(DedupMode::Sample)));
+    let mut model = Model::new();
+    overwrite(&store, &mut model, 7, ROUNDS, size(false));
+    store.flush(true).unwrap();
+    let counted = settled(&store).unwrap();
+    // Entries of one key beyond the first are those that hide.
+    let (entries_per_key, _) = amplification(&store, &model);
+    let hidden = (entries_per_key - 1.0) * model.len() as f64;
+    let error = 4.0 * counted.relative_error.unwrap();
+    assert!((counted.duplicate_keys as f64 / hidden - 1.0).abs() < error, "{hidden} of {counted:?}");
+    assert_eq!((counted.checks, counted.merges), (0, 0));
+    let at_once = store.dedup_at_once().unwrap();
+    assert_eq!((at_once.levels, at_once.hidden_bytes), (counted.levels, counted.hidden_bytes));
+    store.close().unwrap();
+    let store = Store::open(&directory.path().join("store"), OpenMode::Open, options(false, DedupOptions::default()));
+    let store = store.unwrap();
+    assert_eq!(store.dedup(), None);
+    assert_eq!(store.dedup_at_once(), None);
+}
+
+#[test]
+fn levels_are_compared_at_intervals_where_that_is_asked_for() {
+    let triggered = DedupMode::Triggered { interval: Duration::from_secs(1) };
+    let (_directory, store, model) = loaded(options(false, eager(triggered)));
+    let begin = Instant::now();
+    let before = store.dedup().unwrap();
+    // Nothing is written, nothing is compacted: it begins by itself.
+    while store.dedup().unwrap().duplicate_keys * 4 > before.duplicate_keys {
+        assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
+        std::thread::yield_now();
+    }
+    let done = store.dedup().unwrap();
+    assert!(done.checks > 0 && done.merges > 0, "{done:?}");
+    assert_equals(&store, &model);
+}
+
+thread_local! {
+    /// What this thread does, outermost first.
+    static DUTIES: RefCell<Vec<Duty>> = const { RefCell::new(Vec::new()) };
+}
+
+/// That tables which our thread writes are of the duty that our thread has, and nobody else's.
+#[derive(Default)]
+struct Duties {
+    tables: AtomicU64,
+    wrong: AtomicU64,
+}
+
+fn is_on_thread() -> bool {
+    std::thread::current().name() == Some(THREAD)
+}
+
+fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "sst")
+}
+
+impl DutyObserver for Duties {
+    fn begin(&self, duty: Duty) {
+        DUTIES.with_borrow_mut(|duties| duties.push(duty));
+        if (duty == Duty::Dedup) != is_on_thread() {
+            self.wrong.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn end(&self) {
+        DUTIES.with_borrow_mut(|duties| duties.pop()).unwrap();
+    }
+}
+
+impl WriteTap for Duties {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        if let TapEvent::Created { path } = event
+            && is_table(path)
+            && is_on_thread()
+        {
+            self.tables.fetch_add(1, Ordering::Relaxed);
+            let is_right = DUTIES.with_borrow(|duties| *duties == [Duty::Dedup]);
+            self.wrong.fetch_add(u64::from(!is_right), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn merges_are_a_duty_of_their_own_and_stay_here_where_others_go_away() {
+    let worker = tempfile::tempdir().unwrap();
+    let offload = Arc::new(InProcess::new(worker.path()));
+    let duties = Arc::<Duties>::default();
+    let (_directory, store, mut model) = loaded(StoreOptions {
+        hooks: Some(FileSystemHooks { tap: Some(duties.clone()), ..FileSystemHooks::default() }),
+        duties: Some(duties.clone()),
+        offload: Some(offload.clone()),
+        background_compactions: 4,
+        ..options(false, eager(DedupMode::Sample))
+    });
+    let before = store.counters();
+    let done = until(&store, &mut model, |done| done.merges > 3);
+    assert!(done.merge_cpu_us > 0 && done.check_cpu_us > 0 && done.sketch_cpu_us > 0, "{done:?}");
+    assert_equals(&store, &model);
+    let counters = store.counters();
+    assert!(counters.compactions >= before.compactions + done.merges, "{counters:?}");
+    assert_eq!(counters.failed_compactions, 0);
+    store.close().unwrap();
+    assert!(duties.tables.load(Ordering::Relaxed) > 0);
+    assert_eq!(duties.wrong.load(Ordering::Relaxed), 0);
+    assert!(offload.installed.load(Ordering::Relaxed) > 0);
+    assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
+}
+
+/// Answers for tables from the local ones, and notes what our thread reads of them.
+#[derive(Default)]
+struct Reads(Arc<Mutex<Vec<(u64, u64)>>>);
+
+struct ReadTable {
+    file: File,
+    bytes: u64,
+    reads: Arc<Mutex<Vec<(u64, u64)>>>,
+}
+
+impl RangedRead for ReadTable {
+    fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        // Who asks what is known looks as well.
+        if is_on_thread() || std::thread::current().name() == Some("checks_read_no_data") {
+            self.reads.lock().unwrap().push((offset, self.bytes));
+        }
+        self.file.read_at(buffer, offset)
+    }
+}
+
+impl RemoteFiles for Reads {
+    fn open(&self, path: &Path) -> io::Result<Option<Arc<dyn RangedRead>>> {
+        if !is_table(path) {
+            return Ok(None);
+        }
+        let file = File::open(path)?;
+        Ok(Some(Arc::new(ReadTable { bytes: file.metadata()?.len(), file, reads: self.0.clone() })))
+    }
+
+    fn size(&self, _path: &Path) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn list(&self, _directory: &Path) -> io::Result<Option<Vec<String>>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn checks_read_no_data() {
+    for mode in [DedupMode::Sample, DedupMode::Filter] {
+        let reads = Arc::<Reads>::default();
+        let mut dedup = eager(mode);
+        dedup.parameters.min_sampled_duplicates = u64::MAX;
+        let (_directory, store, mut model) = loaded(StoreOptions {
+            // Fewer than there are tables: what closed ones tell is read.
+            max_open_files: Some(16),
+            hooks: Some(FileSystemHooks { remote: Some(reads.clone()), ..FileSystemHooks::default() }),
+            ..options(false, dedup)
+        });
+        let done = until(&store, &mut model, |done| done.checks > 10);
+        assert_eq!((done.extensions, done.merges), (0, 0), "{done:?}");
+        let reads = reads.0.lock().unwrap();
+        assert!(!reads.is_empty(), "nobody has looked");
+        // Data comes first, and is most of a table.
+        let of_data = reads.iter().filter(|(offset, bytes)| *offset < bytes / 2).count();
+        assert_eq!(of_data, 0, "of {} reads", reads.len());
+    }
+}
+
+#[test]
+fn merges_stop_where_a_snapshot_holds_what_they_should_free() {
+    let mut dedup = eager(DedupMode::Sample);
+    (dedup.parameters.first_pause, dedup.parameters.longest_pause) = (Seconds(3600.0), Seconds(3600.0));
+    let (_directory, store, mut model) = loaded(options(false, dedup));
+    let snapshot = store.snapshot();
+    let before = model.clone();
+    let first = until(&store, &mut model, |done| done.merges > 0);
+    let mut snapshots = Vec::new();
+    if 2 * first.found_keys >= first.expected_keys {
+        // What was there before the snapshot could go.
+        for seed in 0..ROUNDS * 10 {
+            snapshots.push(store.snapshot());
+            occasion(&store, &mut model, 1000 + seed);
+        }
+    }
+    let stopped = settled(&store).unwrap();
+    let checks = stopped.checks;
+    for seed in 0..20 {
+        snapshots.push(store.snapshot());
+        occasion(&store, &mut model, 2000 + seed);
+    }
+    let done = settled(&store).unwrap();
+    assert!(done.checks > checks + 5, "{done:?}");
+    assert_eq!(done.merges, stopped.merges, "{done:?}");
+    assert!(2 * done.found_keys < done.expected_keys || stopped.merges > first.merges, "{done:?}");
+    for (key, value) in before.iter().step_by(1000) {
+        assert_eq!(store.get_at(key, &snapshot).unwrap().as_deref(), Some(&value[..]));
+    }
+    drop((snapshot, snapshots));
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn no_merge_begins_where_writers_would_soon_be_slowed() {
+    // Less than two tables from there, always.
+    let dedup = eager(DedupMode::Sample);
+    let (_directory, store, mut model) =
+        loaded(StoreOptions { l0_compaction_trigger: 2, l0_slowdown_trigger: 2, ..options(false, dedup) });
+    let done = until(&store, &mut model, |done| done.merges_forbidden > 0);
+    assert!(done.extensions > 0 && done.is_busy, "{done:?}");
+    assert_eq!(done.merges, 0, "{done:?}");
+    store.close().unwrap();
+}
+
+#[test]
+fn a_store_of_one_compaction_at_a_time_takes_no_threshold() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = |dedup| StoreOptions { background_compactions: 1, ..options(false, dedup) };
+    let refused = Store::open(directory.path(), OpenMode::Create, one(eager(DedupMode::Sample))).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument { field: "background_compactions", .. }), "{refused}");
+    Store::open(directory.path(), OpenMode::Create, one(counting(DedupMode::Sample))).unwrap();
+}
+
+/// A disk on which our thread takes its time, once it merges.
+#[derive(Default)]
+struct Slow {
+    merges: Mutex<bool>,
+    changed: Condvar,
+    closes: AtomicBool,
+    created_since: AtomicU64,
+}
+
+impl WriteTap for Slow {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        if let TapEvent::Created { path } = event
+            && is_table(path)
+            && is_on_thread()
+        {
+            *self.merges.lock().unwrap() = true;
+            self.changed.notify_all();
+            if self.closes.load(Ordering::Acquire) {
+                self.created_since.fetch_add(1, Ordering::Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn closing_waits_for_no_merge() {
+    let slow = Arc::<Slow>::default();
+    let mut dedup = eager(DedupMode::Sample);
+    dedup.parameters.max_merge_bytes = Bytes::from_mib(64);
+    let (directory, store, mut model) = loaded(StoreOptions {
+        hooks: Some(FileSystemHooks { tap: Some(slow.clone()), ..FileSystemHooks::default() }),
+        ..options(false, dedup.clone())
+    });
+    let tables = store.live_tables().unwrap().len();
+    std::thread::scope(|scope| {
+        scope.spawn(|| occasion(&store, &mut model, 1));
+        let merges = slow.merges.lock().unwrap();
+        let (merges, _) = slow.changed.wait_timeout_while(merges, LONG, |merges| !*merges).unwrap();
+        assert!(*merges, "{:?}", store.dedup());
+    });
+    slow.closes.store(true, Ordering::Release);
+    store.close().unwrap();
+    let created = slow.created_since.load(Ordering::Relaxed);
+    assert!(created < 8 && tables > 40, "{created} more tables were written, of some {tables}");
+    let path = directory.path().join("store");
+    assert!(verify(&path, |_| ()).unwrap().is_sound());
+    let store = Store::open(&path, OpenMode::Open, options(false, dedup)).unwrap();
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn merges_and_other_compactions_harm_each_other_in_nothing() {
+    for separated in [false, true] {
+        let (_directory, store) = common::shared(options(separated, eager(DedupMode::Sample)));
+        let mut model = Model::new();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random::new(3);
+                while !done.load(Ordering::Acquire) {
+                    let from = random.below(size(separated).0);
+                    store.compact(&key(from)[..]..&key(from + 20_000)[..]).unwrap();
+                }
+            });
+            overwrite(&store, &mut model, 1, 2, size(separated));
+            done.store(true, Ordering::Release);
+        });
+        store.flush(true).unwrap();
+        let done = settled(&store).unwrap();
+        assert_equals(&store, &model);
+        assert_eq!(store.counters().failed_compactions, 0);
+        assert_eq!((store.properties().unwrap().background_errors, store.write_failure()), (0, None));
+        assert!(done.merges + done.merges_aborted > 0, "{done:?}");
+    }
+}
+
+/// Takes nearly all that is free when the first check begins.
+struct Rival {
+    disk: Arc<Tmpfs>,
+    came: AtomicBool,
+}
+
+impl DutyObserver for Rival {
+    fn begin(&self, duty: Duty) {
+        if duty == Duty::Dedup && !self.came.swap(true, Ordering::Relaxed) {
+            self.disk.fill_but(6 << 20);
+        }
+    }
+
+    fn end(&self) {}
+}
+
+#[test]
+fn a_merge_that_has_no_room_waits_until_it_has() {
+    let Some(disk) = Tmpfs::mount(96 << 20).map(Arc::new) else { return };
+    let rival = Arc::new(Rival { disk: disk.clone(), came: AtomicBool::new(false) });
+    let mut dedup = eager(DedupMode::Sample);
+    dedup.parameters.max_merge_bytes = Bytes::from_mib(64);
+    let (store, mut model) =
+        loaded_at(&disk.store(), StoreOptions { duties: Some(rival.clone()), ..options(false, dedup) });
+    occasion(&store, &mut model, 1);
+    let begin = Instant::now();
+    while store.dedup().unwrap().extensions == 0 {
+        assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
+        std::thread::yield_now();
+    }
+    assert!(store.room().unwrap().writes_refused);
+    let tables = store.live_tables().unwrap();
+    for key in model.keys().step_by(100) {
+        assert!(store.get(key).unwrap().is_some());
+    }
+    let done = store.dedup().unwrap();
+    assert_eq!((done.merges, done.is_busy), (0, true), "{} tables, {done:?}", tables.len());
+    disk.empty();
+    while store.dedup().unwrap().merges == 0 {
+        assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
+        std::thread::yield_now();
+    }
+    assert_equals(&store, &model);
+    assert_eq!(store.counters().failed_compactions, 0);
+    assert_eq!((store.properties().unwrap().background_errors, store.write_failure()), (0, None));
+}

@@ -1,0 +1,239 @@
+//! What holds of duplicates in every tree of tables.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, hidden_within};
+use ecotone_policy::dedup::levels::hidden_by_level;
+use ecotone_policy::dedup::plan::{MergeLimits, Table, Unfit, closure, merges};
+use ecotone_policy::duplicates::{Duplicates, KeySample};
+use ecotone_policy::units::Bytes;
+use proptest::prelude::*;
+
+/// Per level, tables by their keys: a key, whether it is a value, and what that takes.
+type Contents = Vec<Vec<BTreeMap<u64, (bool, u32)>>>;
+
+/// Two tables in L0, and below it levels of which each table holds some keys out of a range of its own.
+fn contents() -> impl Strategy<Value = Contents> {
+    let version = || (any::<bool>(), 0_u32..1000);
+    let keys = move |range| prop::collection::btree_map(range, version(), 0..12);
+    let level = move |width: u64| (0..40 / width).map(|at| keys(at * width..(at + 1) * width)).collect::<Vec<_>>();
+    (vec![keys(0..40), keys(0..40)], level(40), level(20), level(10)).prop_map(|(l0, l1, l2, l3)| vec![l0, l1, l2, l3])
+}
+
+fn samples(contents: &Contents, one_in: u64) -> Vec<(u32, Vec<KeySample>)> {
+    let mut sequence = 1000;
+    let mut tables = Vec::new();
+    for (level, of_level) in contents.iter().enumerate() {
+        for keys in of_level {
+            sequence -= 1;
+            let sample = |(key, (is_value, bytes)): (&u64, &(bool, u32))| KeySample {
+                hash: key * one_in,
+                bytes: is_value.then_some(*bytes),
+                sequence,
+            };
+            tables.push((level as u32, keys.iter().map(sample).collect()));
+        }
+    }
+    tables
+}
+
+fn sketches(tables: &[(u32, Vec<KeySample>)]) -> Vec<TableSketch<'_>> {
+    tables
+        .iter()
+        .map(|(level, samples)| TableSketch {
+            level: *level,
+            entries: samples.len() as u64,
+            first: b"",
+            last: b"",
+            samples,
+            hashes: None,
+            filter: None,
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn with_every_key_sampled_the_counts_are_exact(contents in contents(), upper_levels in 1_u32..4) {
+        let tables = samples(&contents, 1);
+        let sketches = sketches(&tables);
+        let (reached, below): (Vec<_>, Vec<_>) = sketches.iter().copied().partition(|table| table.level < upper_levels);
+
+        // Every version of a lower level whose key stands anywhere above.
+        let above: BTreeSet<_> = contents[..upper_levels as usize].iter().flatten().flat_map(BTreeMap::keys).collect();
+        let lower = contents[upper_levels as usize..].iter().flatten().flatten();
+        let found: Vec<_> = lower.filter(|(key, _)| above.contains(key)).collect();
+        let count = Sampled { one_in: 1 }.count(&reached, &below);
+        prop_assert_eq!(count.duplicate_keys, found.len() as u64);
+        let bytes: u64 = found.iter().filter(|(_, version)| version.0).map(|(_, version)| u64::from(version.1)).sum();
+        prop_assert_eq!(count.hidden, Bytes(bytes));
+        prop_assert_eq!(count.total_keys, contents.iter().flatten().map(|keys| keys.len() as u64).sum::<u64>());
+        prop_assert!(count.ratio().is_none_or(|ratio| ratio >= 1.0));
+
+        // Every version but the first one that is met from above.
+        let (mut seen, mut hidden, mut bytes) = (BTreeSet::new(), 0, 0);
+        for (key, (is_value, own)) in contents.iter().flatten().flatten() {
+            if !seen.insert(key) {
+                hidden += 1;
+                bytes += if *is_value { u64::from(*own) } else { 0 };
+            }
+        }
+        let range = hidden_within(&sketches, 1);
+        prop_assert_eq!((range.duplicate_keys, range.hidden), (hidden, Bytes(bytes)));
+    }
+
+    #[test]
+    fn levels_sum_to_the_store(contents in contents(), most in prop_oneof![Just(10_000_usize), 2..60_usize]) {
+        let mut duplicates = Duplicates::new(most);
+        let tables = samples(&contents, 64);
+        for (number, (_, samples)) in tables.iter().enumerate() {
+            duplicates.add(number as u64, samples.clone());
+        }
+        let levels = hidden_by_level(&duplicates, |number| tables[number as usize].0);
+        prop_assert_eq!(levels.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());
+        let kept: Vec<_> = tables.iter().enumerate().map(|(number, (level, _))| (*level, duplicates.samples(number as u64).unwrap().to_vec())).collect();
+        let one_in = duplicates.one_in();
+        prop_assert!(kept.iter().all(|(_, samples)| samples.is_sorted_by_key(|sample| sample.hash)));
+        prop_assert!(kept.iter().flat_map(|(_, samples)| samples).all(|sample| sample.hash % one_in == 0));
+        prop_assert_eq!(levels.iter().map(|level| level.keys).sum::<u64>(), hidden_within(&sketches(&kept), one_in).duplicate_keys);
+        prop_assert_eq!(levels.iter().map(|level| level.sampled * one_in).sum::<u64>(), levels.iter().map(|level| level.keys).sum::<u64>());
+    }
+}
+
+/// Levels of tables that rise by key; neighbours may share one. Widths and gaps of each, and who is busy.
+fn trees() -> impl Strategy<Value = Vec<Table>> {
+    let level = |most: usize| prop::collection::vec((0_u8..4, 0_u8..6, 1_u64..5, prop::bool::weighted(0.05)), 0..most);
+    (level(3), level(4), level(7), level(12)).prop_map(|(l0, l1, l2, l3)| {
+        let mut tables = Vec::new();
+        for (level, of_level) in [l0, l1, l2, l3].into_iter().enumerate() {
+            let mut key = 0;
+            for (gap, width, mib, is_busy) in of_level {
+                let first = key + gap;
+                key = first + width;
+                tables.push(Table {
+                    number: 100 - tables.len() as u64,
+                    level: level as u32,
+                    first: vec![first],
+                    last: vec![key],
+                    bytes: Bytes::from_mib(mib),
+                    entries: mib,
+                    is_busy,
+                });
+            }
+        }
+        tables
+    })
+}
+
+/// The inputs of a compaction as RocksDB finds them, in sets: level by level, what is taken there is filled up and widened by shared keys,
+/// and all that overlaps what was taken so far comes along in this level and those below it.
+fn naive(tables: &[Table], seeds: &[u64], output_level: u32) -> Option<BTreeSet<u64>> {
+    let overlaps =
+        |table: &Table, range: (&[u8], &[u8])| table.first.as_slice() <= range.1 && range.0 <= table.last.as_slice();
+    let mut taken: BTreeSet<u64> = seeds.iter().copied().collect();
+    let mut range: Option<(&[u8], &[u8])> = None;
+    for level in 1..=output_level {
+        let of_level: Vec<_> = tables.iter().filter(|table| table.level == level).collect();
+        loop {
+            let here: Vec<_> = of_level.iter().filter(|table| taken.contains(&table.number)).collect();
+            let (Some(first), Some(last)) =
+                (here.iter().map(|t| t.first.as_slice()).min(), here.iter().map(|t| t.last.as_slice()).max())
+            else {
+                break;
+            };
+            let before = taken.len();
+            taken.extend(of_level.iter().filter(|table| overlaps(table, (first, last))).map(|table| table.number));
+            if taken.len() == before {
+                range = Some(range.map_or((first, last), |range| (first.min(range.0), last.max(range.1))));
+                break;
+            }
+        }
+        if let Some(range) = range {
+            let lower = tables.iter().filter(|table| (level..=output_level).contains(&table.level));
+            taken.extend(lower.filter(|table| overlaps(table, range)).map(|table| table.number));
+        }
+    }
+    let is_busy = tables.iter().any(|table| table.is_busy && taken.contains(&table.number));
+    (!is_busy).then_some(taken)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn the_closure_is_that_of_sets(
+        tables in trees(),
+        seeds in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
+        output_level in 1_u32..6,
+    ) {
+        let able: Vec<_> = tables.iter().filter(|table| (1..=output_level).contains(&table.level)).collect();
+        prop_assume!(!able.is_empty());
+        let seeds: Vec<_> = seeds.iter().map(|seed| able[seed.index(able.len())].number).collect();
+        match (closure(&tables, &seeds, output_level), naive(&tables, &seeds, output_level)) {
+            (Ok(merge), Some(expected)) => {
+                prop_assert_eq!(merge.inputs.iter().copied().collect::<BTreeSet<_>>(), expected);
+                let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
+                prop_assert_eq!(merge.bytes, inputs.map(|table| table.bytes).sum::<Bytes>());
+            }
+            (Err(Unfit::Busy(number)), None) => {
+                prop_assert!(tables.iter().any(|table| table.number == number && table.is_busy));
+            }
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    #[test]
+    fn plans_keep_their_limits(tables in trees(), most_mib in 1_u64..40, last_level in 1_u32..6) {
+        let seeds: Vec<_> = tables.iter().filter(|table| table.level < 3).map(|table| table.number).collect();
+        let by_number: BTreeMap<_, _> = tables.iter().map(|table| (table.number, table)).collect();
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        let mut taken = BTreeSet::new();
+        for merge in merges(&tables, &seeds, last_level, &limits) {
+            prop_assert!(merge.bytes <= limits.max_bytes);
+            prop_assert!(merge.output_level <= last_level);
+            for number in &merge.inputs {
+                let table = by_number[number];
+                prop_assert!(taken.insert(*number), "in two merges");
+                prop_assert!(!table.is_busy && table.level > 0 && table.level <= merge.output_level);
+            }
+            // The output level holds something already, and lies below the seeds.
+            prop_assert!(merge.inputs.iter().any(|number| by_number[number].level == merge.output_level));
+            prop_assert!(merge.seeds.iter().all(|seed| by_number[seed].level < merge.output_level && merge.inputs.contains(seed)));
+            // What RocksDB is called with gives what was planned.
+            let called = closure(&tables, &merge.seeds, merge.output_level).unwrap();
+            prop_assert_eq!(&called.inputs, &merge.inputs);
+            // A step is one because the next level down would not fit.
+            if merge.is_step {
+                let deeper = closure(&tables, &merge.seeds, last_level);
+                prop_assert!(!deeper.is_ok_and(|deeper| deeper.bytes <= limits.max_bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn without_busy_tables_a_plan_that_is_carried_out_again_and_again_empties_the_upper_levels(mut tables in trees()) {
+        tables.iter_mut().for_each(|table| table.is_busy = false);
+        tables.retain(|table| table.level > 0);
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(1000) };
+        for _ in 0..50 {
+            let seeds: Vec<_> = tables.iter().filter(|table| table.level < 3).map(|table| table.number).collect();
+            let Some(merge) = merges(&tables, &seeds, 3, &limits).into_iter().next() else { break };
+            // One table in the place of all.
+            let inputs: Vec<_> = tables.extract_if(.., |table| merge.inputs.contains(&table.number)).collect();
+            tables.push(Table {
+                number: inputs[0].number,
+                level: merge.output_level,
+                first: inputs.iter().map(|table| table.first.clone()).min().unwrap(),
+                last: inputs.iter().map(|table| table.last.clone()).max().unwrap(),
+                bytes: Bytes(1),
+                entries: 1,
+                is_busy: false,
+            });
+        }
+        let deepest = |table: &Table| tables.iter().any(|lower| lower.level > table.level && lower.first <= table.last && table.first <= lower.last);
+        prop_assert!(!tables.iter().any(deepest), "{:?}", tables);
+    }
+}
