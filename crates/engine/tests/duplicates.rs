@@ -31,7 +31,7 @@ fn separated() -> StoreOptions {
 
 /// The same, and nothing is compacted unless it is asked for.
 fn at_rest(options: StoreOptions) -> StoreOptions {
-    StoreOptions { l0_compaction_trigger: 100, l0_slowdown_trigger: 200, l0_stop_trigger: 200, ..options }
+    StoreOptions { l0_compaction_trigger: 1000, l0_slowdown_trigger: 2000, l0_stop_trigger: 2000, ..options }
 }
 
 #[derive(Debug, Clone)]
@@ -209,6 +209,51 @@ fn tables_that_are_known_are_counted_to_the_byte() {
         fs::remove_file(path.join(first)).unwrap();
         assert!(matches!(reader.count_duplicates(), Err(Error::Io { .. })));
     }
+}
+
+#[test]
+fn what_space_tells_is_an_estimate_of_what_is_counted() {
+    let (directory, store) = common::store(at_rest(separated()));
+    for round in 0..3_u64 {
+        for key in round * 10_000..40_000 {
+            let key = format!("key{key:06}");
+            match key.ends_with('7') && round == 2 {
+                true => store.delete(key.as_bytes()).unwrap(),
+                false => store.put(key.as_bytes(), &[7; VALUE_BYTES]).unwrap(),
+            }
+        }
+        if round == 0 {
+            store.compact(..).unwrap();
+        }
+    }
+    store.flush(true).unwrap();
+    let truth = store.count_duplicates().unwrap();
+    assert_eq!(truth.duplicate_keys(), 50_000, "each key of both rounds hides one");
+    store.close().unwrap();
+    // Whatever it is opened with.
+    let reader = Store::open(&directory.path().join("store"), OpenMode::ReadOnly, StoreOptions::default()).unwrap();
+    let estimate = reader.space().unwrap().duplicates.unwrap();
+    assert_eq!(reader.count_duplicates().unwrap(), truth);
+    let error = estimate.relative_error.unwrap();
+    assert!(error > 0.02 && error < 0.06, "50,000 hidden keys, one in 64: {error}");
+    assert_eq!((estimate.unsampled_tables, estimate.levels.len()), (0, truth.levels.len()));
+    for (level, (estimated, counted)) in estimate.levels.iter().zip(&truth.levels).enumerate() {
+        // Four standard deviations of what hides in this level.
+        let allowed = 4.0 * (64.0 * counted.hidden_keys as f64).sqrt() + 0.5;
+        let off = (estimated.hidden_keys as f64 - counted.hidden_keys as f64).abs();
+        assert!(off < allowed, "level {level}: {estimated:?}, {counted:?}");
+        let of_one = |level: &CountedLevel| level.hidden_bytes as f64 / level.hidden_keys.max(1) as f64;
+        assert!((of_one(estimated) - of_one(counted)).abs() < 8.0, "level {level}: {estimated:?}, {counted:?}");
+    }
+    assert!(truth.levels.iter().filter(|level| level.hidden_keys > 0).count() == 2, "{truth:?}");
+}
+
+#[test]
+fn tables_without_samples_are_told_and_a_store_of_such_tells_nothing() {
+    let (_directory, store) = common::store(at_rest(plain()));
+    store.put(b"key", &[1; VALUE_BYTES]).unwrap();
+    store.flush(true).unwrap();
+    assert_eq!(store.space().unwrap().duplicates, None);
 }
 
 #[test]

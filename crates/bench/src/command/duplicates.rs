@@ -104,7 +104,7 @@ mod tests {
 
     fn counted(estimate: Option<DedupProperties>, hidden_keys: u64) -> CountedDuplicates {
         let level = CountedLevel { entries: 1_000, hidden_keys, hidden_bytes: hidden_keys * 100 };
-        let truth = DuplicateCensus { levels: vec![CountedLevel::default(), level] };
+        let truth = DuplicateCensus { levels: vec![CountedLevel::default(), level], ..DuplicateCensus::default() };
         CountedDuplicates { estimate, truth, cpu_seconds: 0.0 }
     }
 

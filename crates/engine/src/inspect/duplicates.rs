@@ -1,4 +1,5 @@
-//! How many versions of keys are replaced by newer ones in other tables: counted by reading every table, not estimated.
+//! How many versions of keys are replaced by newer ones in other tables: counted by reading every table, or estimated from the samples of
+//! keys that tables carry, whoever has the store open.
 //!
 //! A version is hidden where a newer version of its key, or the newer deletion of a range with its key, is in another table. What a
 //! snapshot still needs is counted as well: it cannot be freed, but newer it is not. Keys are told apart by 64 bits of their hash.
@@ -10,10 +11,13 @@
 //! stay until they are read, so the count is of one moment. Memtables are not looked at.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ecotone_policy::duplicates::SAMPLED_ONE_IN;
 use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
+use ecotone_rocks_sys::tables::collected_properties;
 use ecotone_rocks_sys::verify::{VerifyError, recount_table};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -21,10 +25,14 @@ use twox_hash::XxHash3_64;
 
 use crate::directory_lock::unless_in_use;
 use crate::header::{Header, Kind};
+use crate::values::key_samples;
 use crate::{DATA_FAMILY, Error, Result, Store, TableMetadata};
 
 /// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables are read once.
 const MOST_VERSIONS: usize = 1 << 23;
+
+/// Samples that are in memory at a time, of all tables together: 96 MiB. Beyond, every second one is left out, again and again.
+const MOST_SAMPLES: usize = 1 << 22;
 
 /// No finer classes of hashes are made: keys that are still together have been chosen to be, and are kept in memory as they are.
 const MOST_CLASSES: u64 = 1 << 20;
@@ -41,10 +49,14 @@ pub struct CountedLevel {
 }
 
 /// What all tables of one moment hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DuplicateCensus {
     /// The levels, L0 first, down to the last that has tables.
     pub levels: Vec<CountedLevel>,
+    /// Of an estimate: one standard deviation of the hidden keys by themselves; `None` where none was sampled, and of a count.
+    pub relative_error: Option<f64>,
+    /// Of an estimate: tables without samples; what hides in them is not in it.
+    pub unsampled_tables: u64,
 }
 
 impl DuplicateCensus {
@@ -80,6 +92,54 @@ impl Store {
     /// who may have removed what is missing.
     pub fn count_duplicates(&self) -> Result<DuplicateCensus> {
         self.count_duplicates_within(MOST_VERSIONS)
+    }
+
+    /// Estimates the same from samples, without reading entries; `None` where no table carries any. Asks every table for its properties: for
+    /// the scale of minutes, not of requests.
+    pub(super) fn estimate_duplicates(&self) -> Result<Option<DuplicateCensus>> {
+        let tables = self.tables_of_data()?;
+        let properties = collected_properties(&self.db, &self.family, key_samples::PROPERTY)
+            .map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let mut properties: HashMap<_, _> =
+            properties.into_iter().map(|table| (table.file_number, table.properties)).collect();
+        let (mut one_in, mut sampled_tables, mut unsampled_tables) = (SAMPLED_ONE_IN, 0, 0);
+        let (mut versions, mut sampled) = (Vec::new(), vec![0_u64; tables.len()]);
+        for ((table, place), count) in tables.iter().zip(0..).zip(&mut sampled) {
+            // A compaction has replaced it since it was listed.
+            let Some(mut of_table) = properties.remove(&table.file_number) else { continue };
+            let Some(samples) = of_table.remove(key_samples::PROPERTY) else {
+                unsampled_tables += 1;
+                continue;
+            };
+            sampled_tables += 1;
+            let samples = key_samples::decode(&samples);
+            *count = samples.len() as u64 * SAMPLED_ONE_IN;
+            versions.extend(samples.into_iter().filter(|sample| sample.hash.is_multiple_of(one_in)).map(|sample| {
+                Version { hash: sample.hash, sequence: sample.sequence, bytes: sample.bytes.unwrap_or(0), table: place }
+            }));
+            while versions.len() > MOST_SAMPLES && one_in < MOST_CLASSES {
+                one_in *= 2;
+                versions.retain(|version| version.hash.is_multiple_of(one_in));
+            }
+        }
+        if sampled_tables == 0 {
+            return Ok(None);
+        }
+        let mut census = DuplicateCensus { unsampled_tables, ..of_levels(&tables) };
+        for (table, sampled) in tables.iter().zip(sampled) {
+            // RocksDB may not have looked at the table since the store was opened.
+            let entries = if table.entries == 0 { sampled } else { table.entries };
+            census.levels[table.level as usize].entries += entries;
+        }
+        let mut duplicates = 0;
+        tally(&mut versions, |hidden| {
+            duplicates += 1;
+            let level = &mut census.levels[tables[hidden.table as usize].level as usize];
+            level.hidden_keys += one_in;
+            level.hidden_bytes += u64::from(hidden.bytes) * one_in;
+        });
+        census.relative_error = (duplicates > 0).then(|| ((1.0 - 1.0 / one_in as f64) / f64::from(duplicates)).sqrt());
+        Ok(Some(census))
     }
 
     fn count_duplicates_within(&self, most_versions: usize) -> Result<DuplicateCensus> {
@@ -240,9 +300,14 @@ impl TableCollector for Shown {
     }
 }
 
-fn count(tables: &[TableMetadata], most_versions: usize) -> Result<DuplicateCensus> {
+/// Nothing counted yet.
+fn of_levels(tables: &[TableMetadata]) -> DuplicateCensus {
     let levels = tables.iter().map(|table| table.level as usize + 1).max().unwrap_or(1);
-    let mut census = DuplicateCensus { levels: vec![CountedLevel::default(); levels] };
+    DuplicateCensus { levels: vec![CountedLevel::default(); levels], ..DuplicateCensus::default() }
+}
+
+fn count(tables: &[TableMetadata], most_versions: usize) -> Result<DuplicateCensus> {
+    let mut census = of_levels(tables);
     let mut deleted = None;
     let mut classes = vec![Class::default()];
     while let Some(class) = classes.pop() {
