@@ -34,6 +34,8 @@ pub struct EngineTarget {
     store: Arc<Store>,
     /// Tells the processor time of relocation and of compactions; the reason why there is none.
     meter: Measured<Meter>,
+    /// Whether anybody wants to know of duplicates: what the store tells of them costs time with every question.
+    asks_duplicates: bool,
 }
 
 /// The meter, of which only processor time is asked.
@@ -62,12 +64,12 @@ impl EngineTarget {
             options.duties = Some(Arc::new(ThreadDuties::new(Arc::clone(meter), Arc::new(Unbound))));
         }
         let store = Store::open(directory, mode, options).map_err(failed("open"))?;
-        Ok(Self { store: Arc::new(store), meter })
+        Ok(Self { store: Arc::new(store), meter, asks_duplicates: settings.dedup.is_some() })
     }
 
     /// A store that is open already: for a server that runs a driver inside itself.
     pub fn of(store: Arc<Store>) -> Self {
-        Self { store, meter: Err("the store was opened elsewhere".into()) }
+        Self { store, meter: Err("the store was opened elsewhere".into()), asks_duplicates: false }
     }
 }
 
@@ -110,14 +112,15 @@ impl Target for EngineTarget {
 
     fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         self.flush()?;
-        let looks_by_itself = self.store.value_log().is_some() || self.store.dedup().is_some();
+        let looks_by_itself = self.store.value_log().is_some() || self.asks_duplicates;
         let quiet = if looks_by_itself { QUIET } else { Duration::ZERO };
         until_idle(limit, stop, quiet, || {
             let now = self.store.properties().map_err(failed("read properties"))?;
             let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
+            let compacts = now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0;
             // Its merges are none of RocksDB's own compactions.
-            let merges = self.store.dedup().is_some_and(|dedup| dedup.is_busy);
-            Ok(now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0 || relocates || merges)
+            let merges = || self.asks_duplicates && self.store.dedup().is_some_and(|dedup| dedup.is_busy);
+            Ok(compacts || relocates || merges())
         })
     }
 
@@ -137,7 +140,7 @@ impl Target for EngineTarget {
     }
 
     fn dedup(&self) -> Result<Option<DedupWork>> {
-        let Some(properties) = self.store.dedup() else { return Ok(None) };
+        let Some(properties) = self.asks_duplicates.then(|| self.store.dedup()).flatten() else { return Ok(None) };
         let compaction_cpu_seconds = self.meter.as_ref().map_err(Clone::clone).map(|Meter(meter)| {
             let reading = meter.reading();
             // The checks have the duty of the merges, and are none.
