@@ -10,7 +10,7 @@ use ecotone_bench::command::{
 use ecotone_bench::driver::Phase;
 use ecotone_bench::report::{PageHeader, store_html};
 use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
-use ecotone_bench::target::{Durability, Profile, StoreSettings, TargetKind};
+use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
 use crate::allocator;
@@ -121,6 +121,20 @@ pub(crate) struct Arguments {
     /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only)
     #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_FORCE_THRESHOLD)]
     blob_gc_force_threshold: f64,
+    /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks at fixed intervals (engine only). With
+    /// any of them, off too, those left at the end are counted by reading all tables, and compared [default: they are not asked for]
+    #[arg(long, value_name = "WAY")]
+    dedup: Option<String>,
+    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100 [default: none is extended]
+    #[arg(long, value_name = "RATIO", requires = "dedup")]
+    threshold: Option<f64>,
+    /// Seconds between two checks of --dedup triggered, 1 to 3600 [default: 5]
+    #[arg(long, value_name = "SECONDS", requires = "dedup")]
+    dedup_interval: Option<f64>,
+    /// Any other option of the store, such as level_multiplier=4; `ecotone serve --help` says where they are listed (engine only; may be
+    /// repeated)
+    #[arg(long, value_name = "NAME=VALUE")]
+    store_option: Vec<String>,
     /// How long to wait at the end until compactions and relocation are done
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     settle_seconds: f64,
@@ -181,6 +195,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             separation_min_bytes: separation,
             blob_gc_age_cutoff: arguments.blob_gc_age_cutoff,
             blob_gc_force_threshold: arguments.blob_gc_force_threshold,
+            dedup: arguments.dedup()?,
+            options: arguments.store_option.clone(),
             ..sizes
         },
         settle_seconds: arguments.settle_seconds,
@@ -246,6 +262,8 @@ impl Arguments {
             ("--separation", self.separation.is_some()),
             ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff != BLOB_GC_AGE_CUTOFF),
             ("--blob-gc-force-threshold", self.blob_gc_force_threshold != BLOB_GC_FORCE_THRESHOLD),
+            ("--dedup", self.dedup.is_some()),
+            ("--store-option", !self.store_option.is_empty()),
             ("--cores", self.cores.is_some()),
         ];
         if let Some((name, _)) = refused.into_iter().find(|(_, is_given)| *is_given) {
@@ -254,6 +272,12 @@ impl Arguments {
         let (address, said) = ServerAddress::parse(&self.target)?;
         let credentials = said.or_else(|| std::env::var(PASSWORD_VARIABLE).ok().map(Credentials::password));
         Ok(Some(ServerOptions { credentials, pipeline: self.pipeline.unwrap_or(1), ..ServerOptions::new(address) }))
+    }
+
+    fn dedup(&self) -> Result<Option<DedupSettings>> {
+        let Some(way) = &self.dedup else { return Ok(None) };
+        let kind = way.parse::<DedupKind>()?;
+        Ok(Some(DedupSettings { kind, threshold: self.threshold, interval_seconds: self.dedup_interval }))
     }
 
     fn write_page(&self, reports: &[BenchReport]) -> Result<()> {
@@ -295,6 +319,7 @@ fn separation_help() -> String {
 
 fn describe(progress: &BenchProgress) -> String {
     match progress {
+        BenchProgress::CountingDuplicates => "counting duplicates".into(),
         BenchProgress::SettlingAfter => "waiting for compactions to end".into(),
         BenchProgress::Running(snapshot) => match snapshot.phase {
             Phase::Loading => format!("loading: {} keys", snapshot.loaded),

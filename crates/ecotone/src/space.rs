@@ -3,18 +3,41 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use ecotone_engine::{OpenMode, Space, Store, StoreOptions};
+use ecotone_engine::{DuplicateCensus, OpenMode, Space, Store, StoreOptions};
+
+/// What newer versions hide, in one sentence or two.
+fn of_hidden(hidden: &DuplicateCensus, is_exact: bool) -> String {
+    let way = match (is_exact, hidden.relative_error) {
+        (true, _) => "counted".to_owned(),
+        (false, None) => "estimated (--exact counts)".to_owned(),
+        (false, Some(error)) => format!("estimated, +- {:.1} % (--exact counts)", error * 100.0),
+    };
+    let ratio = hidden.ratio().map_or_else(String::new, |ratio| format!(", one of {ratio:.1} entries"));
+    let (keys, bytes) = (hidden.duplicate_keys(), hidden.hidden_bytes());
+    let mut text = format!("hidden by newer versions: {keys} versions{ratio}, {bytes} bytes; {way}");
+    if hidden.unsampled_tables > 0 {
+        text.push_str(&format!(
+            "\n{} tables carry no samples: what hides in them is not estimated",
+            hidden.unsampled_tables
+        ));
+    }
+    text
+}
 
 /// Segments that the table shows, the emptiest first.
 const SHOWN_SEGMENTS: usize = 20;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The store is opened read-only and should not be written meanwhile.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
+    after_help = "The store is opened read-only and should not be written meanwhile. What newer versions hide is garbage that no compaction has met; \
+                  it is estimated where tables carry samples of their keys.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
 )]
 pub(crate) struct Arguments {
     /// Folder of the store
     dir: PathBuf,
+    /// Count what newer versions hide by reading all tables, instead of estimating it
+    #[arg(long)]
+    exact: bool,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -22,19 +45,27 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let store = Store::open(&arguments.dir, OpenMode::ReadOnly, StoreOptions::default())?;
-    let space = store.space()?;
+    let mut space = store.space()?;
+    if arguments.exact {
+        space.duplicates = Some(store.count_duplicates()?);
+    }
     if arguments.json {
         println!("{}", serde_json::to_string(&space)?);
     } else {
-        print(&space);
+        print(&space, arguments.exact);
     }
     Ok(())
 }
 
-fn print(space: &Space) {
-    println!("{:<22}{:>9}{:>16}{:>16}", "", "files", "bytes", "named by tables");
+fn print(space: &Space, is_exact: bool) {
+    let hidden = space.duplicates.as_ref();
+    let heads = if hidden.is_some() { format!("{:>14}{:>16}", "hidden keys", "hidden bytes") } else { String::new() };
+    println!("{:<22}{:>9}{:>16}{:>16}{heads}", "", "files", "bytes", "named by tables");
     for (level, tables) in space.levels.iter().enumerate() {
-        println!("{:<22}{:>9}{:>16}", format!("tables, level {level}"), tables.tables, tables.bytes);
+        let hidden = hidden.and_then(|hidden| hidden.levels.get(level));
+        let hidden =
+            hidden.map_or_else(String::new, |of| format!("{:>16}{:>14}{:>16}", "", of.hidden_keys, of.hidden_bytes));
+        println!("{:<22}{:>9}{:>16}{hidden}", format!("tables, level {level}"), tables.tables, tables.bytes);
     }
     println!(
         "{:<22}{:>9}{:>16}{:>16}",
@@ -47,6 +78,9 @@ fn print(space: &Space) {
     println!("{:<22}{:>9}{:>16}", "other", "", space.other_bytes);
     println!("{:<22}{:>9}{:>16}", "all", "", space.all_bytes());
     println!("keys, about {:>33}", space.keys_estimate);
+    if let Some(hidden) = hidden {
+        println!("{}", of_hidden(hidden, is_exact));
+    }
     if !space.silent_tables.is_empty() {
         println!("{} tables do not say which segments they name; compact them", space.silent_tables.len());
     }
@@ -63,5 +97,33 @@ fn print(space: &Space) {
     }
     if segments.len() > SHOWN_SEGMENTS {
         println!("and {} more", segments.len() - SHOWN_SEGMENTS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ecotone_engine::CountedLevel;
+
+    #[test]
+    fn an_estimate_says_how_far_it_may_be_off_and_what_it_leaves_out() {
+        let level = |entries, hidden_keys, hidden_bytes| CountedLevel { entries, hidden_keys, hidden_bytes };
+        let mut hidden = DuplicateCensus {
+            levels: vec![level(100, 0, 0), level(1_900, 640, 64_000)],
+            relative_error: Some(0.314),
+            unsampled_tables: 2,
+        };
+        assert_eq!(
+            of_hidden(&hidden, false),
+            "hidden by newer versions: 640 versions, one of 3.1 entries, 64000 bytes; estimated, +- 31.4 % (--exact counts)\n\
+             2 tables carry no samples: what hides in them is not estimated"
+        );
+        hidden.unsampled_tables = 0;
+        assert!(of_hidden(&hidden, true).ends_with("64000 bytes; counted"));
+        let none = DuplicateCensus { levels: vec![level(5, 0, 0)], ..DuplicateCensus::default() };
+        assert_eq!(
+            of_hidden(&none, false),
+            "hidden by newer versions: 0 versions, 0 bytes; estimated (--exact counts)"
+        );
     }
 }

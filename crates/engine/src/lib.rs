@@ -77,8 +77,8 @@ pub use family::DATA_FAMILY;
 pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use inspect::{
-    Checking, Finding, LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, SegmentSpace, Space,
-    VerifyReport, repair, verify,
+    Checking, CountedLevel, DuplicateCensus, Finding, LostTable, LostValue, LostWal, ManifestState, RepairReport,
+    Repairing, SegmentSpace, Space, VerifyReport, repair, verify,
 };
 pub use limits::{Room, SpaceLimits};
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
@@ -93,7 +93,7 @@ pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
 pub use read::{LOOKED_UP_BYTES, Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
-pub use store::Store;
+pub use store::{CompactionPause, Store};
 pub use values::ValueLogProperties;
 pub use values::pointer::{Pointer, SegmentNumber};
 pub use wal_sync::SYNC_INTERVAL;

@@ -183,7 +183,8 @@ ecotone_code ecotone_remote_result_with_output_path(ecotone_bytes result, ecoton
 
 // ---- verification ----
 
-// Sees the entries of a table, in the order of the table, as a collector did when it was written.
+// Sees the entries of a table, in the order of the table, as a collector did when it was written. Deletions of ranges come apart from
+// the others, cut where they overlap.
 typedef struct {
   void* collector;
   // False: it has failed, and so does the reading.

@@ -148,7 +148,8 @@ class Table {
       }
       Count(key);
       if (recount_ != nullptr) {
-        Recount(key, entry->value());
+        const uint64_t packed = PackedOf(key);
+        Recount(UserKeyOf(key), entry->value(), GetEntryType(static_cast<ValueType>(packed & 0xff)), packed >> 8);
       }
       last_.assign(key.data(), key.size());
       key_bytes += key.size();
@@ -178,11 +179,9 @@ class Table {
     entries_++;
   }
 
-  void Recount(const Slice& key, const Slice& value) const {
-    const uint64_t packed = PackedOf(key);
-    const EntryType kind = GetEntryType(static_cast<ValueType>(packed & 0xff));
+  void Recount(const Slice& key, const Slice& value, EntryType kind, SequenceNumber sequence) const {
     // How long the file was then, nobody knows any more.
-    if (!recount_->add(recount_->collector, Borrow(UserKeyOf(key)), Borrow(value), static_cast<int32_t>(kind), packed >> 8,
+    if (!recount_->add(recount_->collector, Borrow(key), Borrow(value), static_cast<int32_t>(kind), sequence,
                        /*file_bytes=*/0)) {
       Refuse(ECOTONE_COUNT_MISMATCH, "entry " + std::to_string(entries_) + " could not be counted");
     }
@@ -206,6 +205,9 @@ class Table {
       }
       if (Slice(range_end_).compare(fragment->end_key()) < 0) {
         range_end_ = fragment->end_key().ToString();
+      }
+      if (recount_ != nullptr) {
+        Recount(fragment->start_key(), fragment->end_key(), kEntryRangeDeletion, fragment->seq());
       }
     }
     range_deletions_ = fragment->num_unfragmented_tombstones();

@@ -214,9 +214,9 @@ pub fn read_table(path: &Path, stop: &AtomicBool) -> Result<TableSummary, Verify
     read::read_table(path, stop)
 }
 
-/// The same, and shows each entry but range deletions to `collector` as if the table were being written. The properties that the collector would leave in
-/// it must be those that are in it: whoever relies on them need not trust who wrote the table. Those named in `may_lack` may be missing, not
-/// differ. Takes a call for each entry.
+/// The same, and shows each entry to `collector` as if the table were being written; range deletions are cut where they overlap. The
+/// properties that the collector would leave in it must be those that are in it: whoever relies on them need not trust who wrote the table.
+/// Those named in `may_lack` may be missing, not differ. Takes a call for each entry.
 ///
 /// # Errors
 ///

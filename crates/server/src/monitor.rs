@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use ecotone_engine::{Store, StoreProperties, ValueLogProperties};
+use ecotone_engine::{DedupProperties, Store, StoreProperties, ValueLogProperties};
 use ecotone_offload::{Activity, Federation, JobEnded, JobObserver, JobOutcome, LoadSource, LocalLoad, Writers};
 use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
@@ -244,10 +244,18 @@ struct Last {
     operations: u64,
 }
 
-/// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate: of what has left the memtables.
-pub(crate) fn taken_and_live_bytes(properties: &StoreProperties, values: Option<&ValueLogProperties>) -> (u64, u64) {
+/// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate, without what newer versions hide where that is
+/// known: of what has left the memtables.
+pub(crate) fn taken_and_live_bytes(
+    properties: &StoreProperties,
+    values: Option<&ValueLogProperties>,
+    dedup: Option<&DedupProperties>,
+) -> (u64, u64) {
     let taken = properties.table_bytes + values.map_or(0, |values| values.bytes);
-    (taken, properties.live_data_bytes_estimate + values.map_or(0, |values| values.referenced_bytes))
+    // RocksDB leaves out by itself what hides in tables, so that only values apart from their keys are left to take off.
+    let hidden = dedup.map_or(0, |dedup| dedup.hidden_bytes);
+    let referenced = values.map_or(0, |values| values.referenced_bytes.saturating_sub(hidden));
+    (taken, properties.live_data_bytes_estimate + referenced)
 }
 
 /// Whether a store takes writes.
@@ -312,6 +320,7 @@ impl Monitor {
         let before = self.watch.seen();
         let before = before.as_deref();
         let values = self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values));
+        let dedup = self.store.dedup_at_once().or_else(|| before.and_then(|before| before.dedup.clone()));
         let room = self.store.room_at_once();
         let user_bytes = counters.user_bytes();
         // Clients may have been quicker than the first look.
@@ -330,7 +339,7 @@ impl Monitor {
             written = user_bytes.saturating_sub(last.user_bytes);
             operations = operations_so_far.saturating_sub(last.operations);
         }
-        let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref());
+        let (store_bytes, live_bytes) = taken_and_live_bytes(&properties, values.as_ref(), dedup.as_ref());
         {
             let mut activity = self.watch.activity.lock();
             *activity = Activity {
@@ -405,6 +414,7 @@ impl Monitor {
         let seen = Seen {
             at,
             values,
+            dedup,
             room,
             write_failure: self.store.write_failure(),
             reading: reading.clone(),

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use ecotone_engine::{Counters, Room, StoreProperties, ValueLogProperties};
+use ecotone_engine::{Counters, DedupProperties, Room, StoreProperties, ValueLogProperties};
 use ecotone_offload::FederationStatistics;
 use ecotone_policy::machine::ModelReport;
 use ecotone_power::Reading;
@@ -19,6 +19,8 @@ pub(crate) struct Seen {
     pub(crate) counters: Counters,
     /// `None` where the store has no value log. While the log was busy, as it was found the time before.
     pub(crate) values: Option<ValueLogProperties>,
+    /// `None` where the store counts no duplicates. While it was busy counting, as it was found the time before.
+    pub(crate) dedup: Option<DedupProperties>,
     pub(crate) room: Option<Room>,
     /// Why writes fail until the store recovers.
     pub(crate) write_failure: Option<String>,

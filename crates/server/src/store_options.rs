@@ -2,7 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use ecotone_engine::{Compression, DEFAULT_SEPARATION_BYTES, Durability, MemoryLimit, Profile, StoreOptions};
+use ecotone_engine::{
+    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, MemoryLimit, Profile, StoreOptions,
+};
+use ecotone_policy::dedup::DedupThreshold;
+use ecotone_policy::units::Bytes;
 
 use crate::config::Kind;
 use crate::error::{Error, Result};
@@ -167,6 +171,43 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
             Ok(())
         },
         get: |options| options.separation.map_or_else(|| "off".into(), |separation| separation.min_bytes.to_string()),
+    },
+    StoreOption {
+        name: "dedup",
+        about: "How versions in lower levels that newer ones have replaced are counted, after each compaction: `sample` by one key in 64 that each \
+                table names, `filter` by a filter of all its keys. New tables carry what that needs.",
+        unit: "",
+        kind: || Kind::OneOf(vec!["off", "sample", "filter"]),
+        set: |options, value| {
+            options.dedup.mode = match value {
+                "off" => DedupMode::Off,
+                "sample" => DedupMode::Sample,
+                _ => DedupMode::Filter,
+            };
+            Ok(())
+        },
+        get: |options| options.dedup.mode.name().into(),
+    },
+    StoreOption {
+        name: "dedup_threshold",
+        about: "A compaction is extended to the last level where at least one entry in so many would be freed: the larger, the less space and the more \
+                writing. Needs `dedup`; `off`: duplicates are only counted. Where values stand with their keys, entries are large: 2 to 10 there.",
+        unit: "entries",
+        kind: || Kind::Whole { least: 2, most: 100, word: Some("off") },
+        set: |options, value| {
+            let ratio = number_or(value, "off")?.map(|ratio| DedupThreshold::try_from(ratio as f64));
+            options.dedup.threshold = ratio.transpose().map_err(|_| "must be from 2 to 100, or off".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.dedup.threshold.map_or_else(|| "off".into(), |ratio| ratio.to_string()),
+    },
+    StoreOption {
+        name: "dedup_max_merge_bytes",
+        about: "Bytes of tables that one merge of such an extension takes; where more are to be merged it is done in several.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: MIB, most: PIB, word: None },
+        set: |options, value| number(value).map(|bytes| options.dedup.parameters.max_merge_bytes = Bytes(bytes)),
+        get: |options| options.dedup.parameters.max_merge_bytes.0.to_string(),
     },
     StoreOption {
         name: "space_max_bytes",
@@ -343,6 +384,14 @@ mod tests {
         set_store_option(&mut options, "space_reserve_bytes=auto").unwrap();
         assert_eq!(options.space, ecotone_engine::SpaceLimits::default());
         assert_eq!(options.compression, ecotone_engine::Compression::Zstd);
+        for assignment in ["dedup_threshold=30", "dedup=filter", "dedup_max_merge_bytes=2097152"] {
+            set_store_option(&mut options, assignment).unwrap();
+            let (name, value) = assignment.split_once('=').unwrap();
+            let option = STORE_OPTIONS.iter().find(|option| option.name == name).unwrap();
+            assert_eq!((option.get)(&options), value);
+        }
+        set_store_option(&mut options, "dedup_threshold=off").unwrap();
+        assert_eq!(options.dedup.threshold, None);
         for (wrong, says) in [
             ("memtable_bytes", "name=value"),
             ("memtable_bytes=much", "whole number"),
@@ -350,6 +399,10 @@ mod tests {
             ("durability=maybe", "everysec"),
             ("space_max_bytes=most", "or off"),
             ("space_reserve_bytes=off", "or auto"),
+            ("dedup=triggered", "off, sample or filter"),
+            ("dedup_threshold=1", "from 2 to 100, or off"),
+            ("dedup_threshold=101", "from 2 to 100, or off"),
+            ("dedup_max_merge_bytes=1", "from 1048576"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

@@ -6,6 +6,7 @@
 
 mod compare;
 mod cores;
+mod duplicates;
 mod options;
 mod report;
 mod run;
@@ -14,6 +15,7 @@ mod served;
 mod table;
 
 pub use compare::{CHILD_FLAG, ComparedRound, Comparison, Ratios, run_child, run_compare};
+pub use duplicates::DuplicateFigures;
 pub use options::{BenchOptions, DEFAULT_ROUNDS};
 pub use report::{BenchReport, ServerFigures};
 pub use run::{BenchProgress, run_bench};

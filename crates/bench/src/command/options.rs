@@ -146,6 +146,11 @@ impl BenchOptions {
         if self.target != TargetKind::Engine || baseline.target == TargetKind::Engine {
             return Err(Error::options("a comparison is one of engine with another target"));
         }
+        if !self.store.options.is_empty() {
+            return Err(Error::options(
+                "store-option is for the target engine, and a comparison opens both stores alike: leave it out",
+            ));
+        }
         if self.workload != baseline.workload {
             return Err(Error::options("a comparison runs one workload on both targets"));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BenchOptions, Sample};
+use super::{BenchOptions, DuplicateFigures, Sample};
 use crate::driver::LatencySummary;
 use crate::target::TargetKind;
 use crate::target::resp::ServerAddress;
@@ -84,12 +84,16 @@ pub struct BenchReport {
     /// How long writers were made to rest, all threads together, until the store had settled, so that relocation kept up; in
     /// milliseconds.
     pub paced_ms: Option<u64>,
+    /// What was found of duplicates.
+    #[serde(flatten)]
+    pub duplicates: DuplicateFigures,
     /// Processor seconds of the process, from the begin of the measured part until the store had settled: what the workload left to
-    /// compact is its cost too. Of a server those of its process.
+    /// compact is its cost too. What counting duplicates at the end took is none of it. Of a server those of its process.
     pub cpu_seconds: Option<f64>,
     /// `cpu_seconds` by `ops`, in microseconds.
     pub cpu_us_per_op: Option<f64>,
-    /// The most memory the process held at once from the begin of the measured part, in bytes.
+    /// The most memory the process held at once from the begin of the measured part, in bytes; where duplicates were counted at the end,
+    /// before that.
     pub rss_max_bytes: Option<u64>,
     /// How long the store took to settle after the measured part.
     pub settle_seconds: f64,

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use ecotone_engine::DedupProperties;
+
 use super::cores::CoreLimit;
 use super::samples::{Samples, Summary};
 use super::served::run_served;
-use super::{BenchOptions, BenchReport};
+use super::{BenchOptions, BenchReport, DuplicateFigures};
 use crate::driver::{Driver, Outcome, Phase, RunSnapshot};
 use crate::measure::{Measured, ProcessUsage, directory_bytes};
-use crate::target::{self, RelocationWork};
+use crate::target::{self, CountedDuplicates, DedupWork, RelocationWork, Target};
 use crate::workload::{OperationKind, Preload, Workload};
 use crate::{Error, Result};
 
@@ -24,6 +26,8 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub enum BenchProgress {
     /// It runs: about once a second.
     Running(RunSnapshot),
+    /// The workload has ended; what it left of duplicates is counted.
+    CountingDuplicates,
     /// The workload has ended; the store finishes what it left to compact.
     SettlingAfter,
 }
@@ -53,25 +57,40 @@ pub fn run_bench(options: &BenchOptions, mut progress: impl FnMut(&BenchProgress
     let outcome = running.join_with_progress(PROGRESS_INTERVAL, |running| {
         let snapshot = running.snapshot();
         if snapshot.phase == Phase::Measuring {
-            samples.take(&snapshot, running.live_data());
+            samples.take(&snapshot, running.live_data(), duplicates(&*target).as_ref());
         }
         if snapshot.phase != Phase::Finished {
             progress(&BenchProgress::Running(snapshot));
         }
     })?;
     let written = outcome.usage_at_begin.bytes_device_until(&ProcessUsage::now(), outcome.bytes_user);
-    let samples = samples.finish(&outcome, &written);
+    let samples = samples.finish(&outcome, duplicates(&*target).as_ref(), &written);
+    let counted = match options.store.dedup {
+        Some(_) => {
+            progress(&BenchProgress::CountingDuplicates);
+            let usage = ProcessUsage::now();
+            target.count_duplicates()?.map(|counted| (counted, usage.rss_max_bytes))
+        }
+        None => None,
+    };
     progress(&BenchProgress::SettlingAfter);
     let settling = Instant::now();
     let settled = target.settle(Duration::from_secs_f64(options.settle_seconds), &AtomicBool::new(false))?;
     let end = End {
         usage: ProcessUsage::now(),
         relocation: target.relocation()?,
+        counted,
+        dedup: target.dedup()?,
         settled,
         settling: settling.elapsed(),
         samples,
     };
     Ok(report(options, &outcome, end, target.directory()))
+}
+
+/// What the target estimates now. A target that fails shows that in its operations.
+fn duplicates(target: &dyn Target) -> Option<DedupProperties> {
+    target.dedup().ok().flatten().map(|work| work.properties)
 }
 
 fn directory(options: &BenchOptions) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
@@ -90,6 +109,9 @@ fn directory(options: &BenchOptions) -> Result<(PathBuf, Option<tempfile::TempDi
 struct End {
     usage: ProcessUsage,
     relocation: Option<RelocationWork>,
+    /// Where duplicates were counted, with the most memory that was held before that.
+    counted: Option<(CountedDuplicates, Measured<u64>)>,
+    dedup: Option<DedupWork>,
     settled: bool,
     settling: Duration,
     samples: Summary,
@@ -102,8 +124,17 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
     let bytes_device = reasons.keep("bytes_device", begin.bytes_device_until(&end.usage, outcome.bytes_user));
     let war = reasons.keep("war", war(bytes_device, outcome.bytes_user));
     let sar = reasons.keep("sar", sar(directory, outcome));
-    let rss_max_bytes = reasons.keep("rss_max_bytes", end.usage.rss_max_bytes.clone());
-    let cpu_seconds = end.usage.cpu_seconds - begin.cpu_seconds;
+    let rss_max_bytes = end.counted.as_ref().map_or(&end.usage.rss_max_bytes, |(_, before)| before);
+    let rss_max_bytes = reasons.keep("rss_max_bytes", rss_max_bytes.clone());
+    let counting_seconds = end.counted.as_ref().map_or(0.0, |(counted, _)| counted.cpu_seconds);
+    let cpu_seconds = end.usage.cpu_seconds - begin.cpu_seconds - counting_seconds;
+    let duplicates = match &options.store.dedup {
+        Some(_) => {
+            let counted = end.counted.as_ref().map(|(counted, _)| counted).ok_or("the target cannot tell".to_owned());
+            DuplicateFigures::of(counted, end.dedup.as_ref(), &mut reasons)
+        }
+        None => DuplicateFigures::default(),
+    };
     let cpu_us_per_op = (ops > 0).then(|| cpu_seconds * 1e6 / ops as f64).ok_or_else(|| "no operation ran".to_owned());
     let cpu_us_per_op = reasons.keep("cpu_us_per_op", cpu_us_per_op);
     let Summary { samples, sar_at_end, sar_max, sar_mean_steady, war_steady } = end.samples;
@@ -165,6 +196,7 @@ fn report(options: &BenchOptions, outcome: &Outcome, end: End, directory: Option
         relocated_bytes: Some(relocated_bytes),
         relocation_cpu_share,
         paced_ms: Some(paced_ms),
+        duplicates,
         cpu_seconds: Some(cpu_seconds),
         cpu_us_per_op,
         rss_max_bytes,

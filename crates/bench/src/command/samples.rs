@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ecotone_engine::DedupProperties;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{LiveData, Outcome, RunSnapshot};
@@ -30,6 +31,10 @@ pub struct Sample {
     pub war: Option<f64>,
     /// `bytes_directory / bytes_live`.
     pub sar: Option<f64>,
+    /// DUP_RATIO of the whole store, as it estimates it.
+    pub dup_ratio_estimated: Option<f64>,
+    /// Bytes that newer versions hide, as it estimates them.
+    pub hidden_bytes: Option<u64>,
 }
 
 /// What the samples of a run come to.
@@ -65,16 +70,27 @@ impl Samples {
     }
 
     /// One sample of a run under way.
-    pub(super) fn take(&mut self, snapshot: &RunSnapshot, live: Option<LiveData>) {
+    pub(super) fn take(
+        &mut self,
+        snapshot: &RunSnapshot,
+        live: Option<LiveData>,
+        duplicates: Option<&DedupProperties>,
+    ) {
         let counts = (snapshot.counts.total(), snapshot.bytes_user);
-        let (sample, device) = self.measure(snapshot.elapsed, counts, live);
+        let (sample, device) = self.measure(snapshot.elapsed, counts, live, duplicates);
         if self.taken.is_multiple_of(self.interval) {
             self.keep(sample, device);
         }
         self.taken += 1;
     }
 
-    fn measure(&mut self, elapsed: Duration, counts: (u64, u64), live: Option<LiveData>) -> (Sample, Option<u64>) {
+    fn measure(
+        &mut self,
+        elapsed: Duration,
+        counts: (u64, u64),
+        live: Option<LiveData>,
+        duplicates: Option<&DedupProperties>,
+    ) -> (Sample, Option<u64>) {
         let bytes_directory = self.directory.as_ref().and_then(|directory| directory_bytes(directory).ok());
         let bytes_live = live.map(|live| live.bytes).filter(|bytes| *bytes > 0.0);
         let sar = bytes_directory.zip(bytes_live).map(|(all, live)| all as f64 / live);
@@ -83,8 +99,18 @@ impl Samples {
         }
         let (ops, bytes_user) = counts;
         let seconds = elapsed.as_secs_f64();
-        let sample =
-            Sample { seconds, ops, bytes_user, bytes_device: None, bytes_directory, bytes_live, war: None, sar };
+        let sample = Sample {
+            seconds,
+            ops,
+            bytes_user,
+            bytes_device: None,
+            bytes_directory,
+            bytes_live,
+            war: None,
+            sar,
+            dup_ratio_estimated: duplicates.and_then(DedupProperties::ratio),
+            hidden_bytes: duplicates.map(|duplicates| duplicates.hidden_bytes),
+        };
         (sample, ProcessUsage::now().bytes_device.ok())
     }
 
@@ -102,12 +128,18 @@ impl Samples {
 
     /// The workload has ended; the last sample is taken now, before the store settles. `bytes_device` tells whether the counter of
     /// device bytes means anything here.
-    pub(super) fn finish(mut self, outcome: &Outcome, bytes_device: &Measured<u64>) -> Summary {
+    pub(super) fn finish(
+        mut self,
+        outcome: &Outcome,
+        duplicates: Option<&DedupProperties>,
+        bytes_device: &Measured<u64>,
+    ) -> Summary {
         let ended = Duration::from_secs_f64(outcome.seconds);
         let early = self.kept.partition_point(|sample| sample.seconds < outcome.seconds);
         self.kept.truncate(early);
         self.device.truncate(early);
-        let (last, device) = self.measure(ended, (outcome.counts.total(), outcome.bytes_user), outcome.live);
+        let counts = (outcome.counts.total(), outcome.bytes_user);
+        let (last, device) = self.measure(ended, counts, outcome.live, duplicates);
         let sar_at_end = last.sar;
         self.kept.push(last);
         self.device.push(device);
@@ -164,6 +196,8 @@ mod tests {
             bytes_live: None,
             war: None,
             sar: Some(sar),
+            dup_ratio_estimated: None,
+            hidden_bytes: None,
         }
     }
 
@@ -197,7 +231,7 @@ mod tests {
         let live = Some(LiveData { keys: 1, bytes: 100.0 });
         for bytes in [100usize, 500, 200] {
             std::fs::write(directory.path().join("file"), vec![0; bytes]).unwrap();
-            let (one, _) = samples.measure(Duration::ZERO, (0, 0), live);
+            let (one, _) = samples.measure(Duration::ZERO, (0, 0), live, None);
             assert_eq!(one.sar, Some(bytes as f64 / 100.0));
         }
         assert_eq!((samples.kept.len(), samples.sar_max), (0, Some(5.0)));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::run::{PROGRESS_INTERVAL, Reasons, war};
 use super::samples::{Samples, Summary};
-use super::{BenchOptions, BenchProgress, BenchReport, ServerFigures};
+use super::{BenchOptions, BenchProgress, BenchReport, DuplicateFigures, ServerFigures};
 use crate::driver::{Driver, Outcome, Phase};
 use crate::measure::Measured;
 use crate::target::Target;
@@ -43,13 +43,13 @@ pub(super) fn run_served(
     let outcome = running.join_with_progress(PROGRESS_INTERVAL, |running| {
         let snapshot = running.snapshot();
         if snapshot.phase == Phase::Measuring {
-            samples.take(&snapshot, None);
+            samples.take(&snapshot, None, None);
         }
         if snapshot.phase != Phase::Finished {
             progress(&BenchProgress::Running(snapshot));
         }
     })?;
-    let summary = samples.finish(&outcome, &Err("the server writes, not this process".into()));
+    let summary = samples.finish(&outcome, None, &Err("the server writes, not this process".into()));
     let at_end = target.info()?;
     progress(&BenchProgress::SettlingAfter);
     let settling = Instant::now();
@@ -148,6 +148,7 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
         relocated_bytes: relocated_bytes.map(|bytes| bytes as u64),
         relocation_cpu_share: None,
         paced_ms: paced_ms.map(|ms| ms as u64),
+        duplicates: DuplicateFigures::default(),
         cpu_seconds,
         cpu_us_per_op,
         rss_max_bytes: None,

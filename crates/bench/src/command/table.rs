@@ -54,6 +54,27 @@ pub fn report_table(report: &BenchReport) -> String {
         line("  writers rested", known(report.paced_ms.map(|ms| format!("{ms} ms"))));
         line("  processor time", known(report.relocation_cpu_share.map(|share| format!("{:.1} %", share * 100.0))));
     }
+    if report.options.store.dedup.is_some() {
+        let found = &report.duplicates;
+        let of = |hidden: Option<u64>, dup_ratio: Option<f64>| {
+            format!("{}, one in {} entries", known(hidden.map(bytes)), known(dup_ratio.map(|it| format!("{it:.1}"))))
+        };
+        line("hidden by newer", of(found.hidden_bytes_true, found.dup_ratio_true));
+        if found.hidden_bytes_estimated.is_some() {
+            let error = known(found.dup_ratio_error.map(|error| format!("{:.1} %", error * 100.0)));
+            line(
+                "  as estimated",
+                format!("{}, +- {error}", of(found.hidden_bytes_estimated, found.dup_ratio_estimated)),
+            );
+        }
+        if let (Some(extensions), Some(merges)) = (found.dedup_extensions, found.dedup_merges) {
+            let share = |share: Option<f64>| known(share.map(|share| format!("{:.1} %", share * 100.0)));
+            let read = known(found.dedup_read_bytes.map(bytes));
+            line("  extended", format!("{extensions} compactions, by {merges} merges of {read}"));
+            line("  of compactions' CPU", format!("{} counting", share(found.dedup_cpu_share)));
+            line("", format!("{} merging", share(found.dedup_merge_cpu_share)));
+        }
+    }
     line("processor time", known(report.cpu_seconds.map(|seconds| format!("{seconds:.2} s"))));
     line("  per operation", known(report.cpu_us_per_op.map(|us| format!("{us:.2} us"))));
     line("memory peak", known(report.rss_max_bytes.map(bytes)));

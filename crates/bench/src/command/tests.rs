@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::driver::Phase;
-use crate::target::{Compression, Profile, StoreSettings, TargetKind};
+use crate::target::{Compression, DedupSettings, Profile, StoreSettings, TargetKind};
 use crate::workload::{Preload, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
@@ -229,7 +229,7 @@ fn progress_goes_through_the_phases_in_order() {
     run_bench(&options, |progress| {
         seen.push(match progress {
             BenchProgress::Running(snapshot) => Some(snapshot.phase),
-            BenchProgress::SettlingAfter => None,
+            BenchProgress::CountingDuplicates | BenchProgress::SettlingAfter => None,
         });
     })
     .unwrap();
@@ -431,4 +431,93 @@ fn options_survive_their_json() {
     let json = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<BenchOptions>(&json).unwrap(), options);
     assert_eq!(serde_json::from_str::<BenchOptions>("{}").unwrap(), BenchOptions::default());
+}
+
+/// Tables of level 0 that nothing compacts, so that much is hidden for certain.
+fn updates_at_rest(separation: Option<u32>) -> BenchOptions {
+    let mut options = tiny(Workload::Updates, TargetKind::Engine);
+    options.workload.ops = Some(20_000);
+    options.store = StoreSettings::for_target(TargetKind::Engine, Profile::Default, separation);
+    options.store.memtable_bytes = 64 << 10;
+    options.store.options =
+        ["l0_compaction_trigger=1000", "l0_slowdown_trigger=1000", "l0_stop_trigger=1000"].map(str::to_owned).to_vec();
+    options.store.dedup = Some(DedupSettings::default());
+    options
+}
+
+#[test]
+fn duplicates_are_counted_at_the_end_of_the_measured_part_where_they_are_asked_for() {
+    for (separation, value_bytes) in [(None, 101), (Some(100), 12 + 16 + 100)] {
+        let options = updates_at_rest(separation);
+        let report = run(&options).unwrap();
+        let found = &report.duplicates;
+        // 22,000 puts of 2,000 keys in many tables: versions of one key that met in a memtable are one.
+        let (ratio, hidden) = (found.dup_ratio_true.unwrap(), found.hidden_bytes_true.unwrap());
+        assert!(ratio > 1.0 && ratio < 3.0, "{ratio}");
+        assert!(hidden.is_multiple_of(value_bytes) && hidden > 2_000 * value_bytes, "{hidden}");
+        let entries = ratio * (hidden / value_bytes) as f64;
+        let keys = entries - (hidden / value_bytes) as f64;
+        assert!((keys - 2_000.0).abs() < 0.5, "all that is not hidden is live: {keys}");
+        let text = report_table(&report);
+        assert!(text.contains(&format!("one in {ratio:.1} entries")), "{text}");
+        for (figure, value) in
+            [("dup_ratio_estimated", found.dup_ratio_estimated), ("dedup_cpu_share", found.dedup_cpu_share)]
+        {
+            assert!(value.is_some() || report.unavailable.contains_key(figure), "{figure}");
+        }
+        // Not asked for: neither figures nor reasons.
+        let mut options = options;
+        options.store.dedup = None;
+        let report = run(&options).unwrap();
+        assert_eq!(report.duplicates, DuplicateFigures::default());
+        assert!(!report.unavailable.keys().any(|figure| figure.starts_with("dup")), "{:?}", report.unavailable);
+    }
+}
+
+#[test]
+fn figures_of_duplicates_stand_beside_the_others_and_are_read_back() {
+    let report = run(&updates_at_rest(None)).unwrap();
+    let json = serde_json::to_string(&report).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["dup_ratio_true"].as_f64(), report.duplicates.dup_ratio_true);
+    assert!(value["dedup_merges"].is_null() && value["samples"][0].get("hidden_bytes").is_some());
+    let read = serde_json::from_str::<BenchReport>(&json).unwrap();
+    assert_eq!(read.duplicates.hidden_bytes_true, report.duplicates.hidden_bytes_true);
+    assert_eq!(read.options, report.options);
+}
+
+#[test]
+fn what_is_of_our_store_alone_is_refused_elsewhere() {
+    for target in [TargetKind::Rocksdb, TargetKind::RocksdbBlob] {
+        let mut options = tiny(Workload::Updates, target);
+        options.store.separation_min_bytes = target.default_separation();
+        options.store.dedup = Some(DedupSettings::default());
+        assert!(refusal(&options).contains(&format!("dedup is for the target engine; {target}")));
+        options.store.dedup = None;
+        options.store.options = vec!["level_multiplier=4".to_owned()];
+        assert!(refusal(&options).contains("store-option is for the target engine"));
+    }
+    let mut options = updates_at_rest(None);
+    let baseline = options.of_baseline(TargetKind::Rocksdb);
+    assert!((baseline.store.dedup.is_none(), baseline.store.options.is_empty()) == (true, true));
+    let refused = options.validate_comparison(&baseline, 1).unwrap_err().to_string();
+    assert!(refused.contains("opens both stores alike"), "{refused}");
+    for (assignment, says) in [
+        ("durability=none", "has a name of its own here: durability"),
+        ("dedup=sample", "has a name of its own here: dedup"),
+        ("level_multiplier", "name=value"),
+        ("levels=4", "there is no store option"),
+        ("level_multiplier=1", "2 to 1000"),
+    ] {
+        options.store.options = vec![assignment.to_owned()];
+        assert!(refusal(&options).contains(says), "{assignment}: {}", refusal(&options));
+    }
+    options.store.options = ["level_multiplier=4", "dynamic_levels=false"].map(str::to_owned).to_vec();
+    let opened = options.store.store_options().unwrap();
+    assert_eq!((opened.level_multiplier, opened.dynamic_levels), (4, false));
+    options.store.options.push("level_multiplier=5".to_owned());
+    assert!(refusal(&options).contains("level_multiplier is given twice"));
+    options.store.options.clear();
+    options.store.dedup = Some(DedupSettings { threshold: Some(30.0), ..DedupSettings::default() });
+    assert!(refusal(&options).contains("threshold needs something that counts"));
 }

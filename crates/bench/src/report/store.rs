@@ -8,6 +8,7 @@ use super::page::{PageHeader, legend};
 use super::table::Table;
 use super::{palette, plots};
 use crate::command::BenchReport;
+use crate::target::DedupSettings;
 
 /// The page of one run, or of all runs of a comparison in their order: write and space amplification and throughput over time, with a
 /// line for each run in the colour of its target.
@@ -79,10 +80,16 @@ fn table(reports: &[BenchReport]) -> Table {
         .numbers("settled")
         .numbers("relocated")
         .numbers("of CPU");
+    let asks = reports.iter().any(|report| report.options.store.dedup.is_some());
+    if asks {
+        table = (table.words("dedup").numbers("hidden").numbers("DUP_RATIO").numbers("estimated"))
+            .numbers("merges")
+            .numbers("counting, of compactions' CPU");
+    }
     let ratio = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     for report in reports {
         let store = &report.options.store;
-        table.row(vec![
+        let mut cells = vec![
             report.target.to_string(),
             store.separation_min_bytes.map_or_else(|| "none".to_owned(), |bytes| format!("from {bytes} B")),
             store.durability.name().to_owned(),
@@ -97,9 +104,26 @@ fn table(reports: &[BenchReport]) -> Table {
             ratio(report.sar),
             report.relocated_bytes.map_or_else(|| "-".to_owned(), bytes),
             percent(report.relocation_cpu_share),
-        ]);
+        ];
+        if asks {
+            let found = &report.duplicates;
+            cells.extend([
+                store.dedup.as_ref().map_or_else(|| "-".to_owned(), way),
+                found.hidden_bytes_true.map_or_else(|| "-".to_owned(), bytes),
+                ratio(found.dup_ratio_true),
+                ratio(found.dup_ratio_estimated),
+                found.dedup_merges.map_or_else(|| "-".to_owned(), |merges| grouped(merges as f64)),
+                percent(found.dedup_cpu_share),
+            ]);
+        }
+        table.row(cells);
     }
     table
+}
+
+fn way(dedup: &DedupSettings) -> String {
+    let threshold = dedup.threshold.map_or_else(String::new, |ratio| format!(" up to {ratio}"));
+    format!("{}{threshold}", dedup.kind.name())
 }
 
 /// Why figures are missing.

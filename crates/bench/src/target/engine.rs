@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::{Direction, OpenMode, Store};
 use ecotone_policy::duty::Duty;
@@ -12,22 +12,30 @@ use ecotone_power::cores::Unbound;
 use ecotone_power::{EnergyMeter, PowerModel, ThreadDuties};
 
 use super::settle::{check_empty, until_idle};
-use super::{RelocationWork, StoreSettings, Target, TargetKind};
-use crate::measure::Measured;
+use super::{CountedDuplicates, DedupWork, RelocationWork, StoreSettings, Target, TargetKind};
+use crate::measure::{Measured, ProcessUsage};
 use crate::{Error, Result};
 
 const NAME: &str = TargetKind::Engine.name();
 
-/// How long a store with a value log must do nothing until it is taken to have settled: its thread looks once a second whether
-/// there is something to relocate.
+/// How long a store with a value log, or one that counts duplicates, must do nothing until it is taken to have settled: its thread looks
+/// once a second whether there is something to relocate, and after a compaction whether there is something to merge.
 const QUIET: Duration = Duration::from_secs(3);
+
+/// How long what the store estimates may be behind its tables once they stand still: it looks after each compaction, on a thread of its own.
+const ESTIMATE_WAIT: Duration = Duration::from_secs(5);
+
+/// How often it is asked meanwhile.
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// [`ecotone_engine::Store`] as a target.
 #[derive(Debug)]
 pub struct EngineTarget {
     store: Arc<Store>,
-    /// Tells the processor time of relocation; the reason why there is none.
+    /// Tells the processor time of relocation and of compactions; the reason why there is none.
     meter: Measured<Meter>,
+    /// Whether anybody wants to know of duplicates: what the store tells of them costs time with every question.
+    asks_duplicates: bool,
 }
 
 /// The meter, of which only processor time is asked.
@@ -46,22 +54,22 @@ impl EngineTarget {
             check_empty(directory)?;
         }
         let mode = if existing { OpenMode::Open } else { OpenMode::Create };
-        let mut options = settings.store_options();
-        // Nothing is metered where nothing is relocated.
-        let meter = match settings.separation_min_bytes {
-            Some(_) => meter(),
-            None => Err("the store keeps no values apart".into()),
+        let mut options = settings.store_options()?;
+        // Nothing is metered where nobody asks for it.
+        let meter = match (settings.separation_min_bytes, &settings.dedup) {
+            (None, None) => Err("the store keeps no values apart".into()),
+            _ => meter(),
         };
         if let Ok(Meter(meter)) = &meter {
             options.duties = Some(Arc::new(ThreadDuties::new(Arc::clone(meter), Arc::new(Unbound))));
         }
         let store = Store::open(directory, mode, options).map_err(failed("open"))?;
-        Ok(Self { store: Arc::new(store), meter })
+        Ok(Self { store: Arc::new(store), meter, asks_duplicates: settings.dedup.is_some() })
     }
 
     /// A store that is open already: for a server that runs a driver inside itself.
     pub fn of(store: Arc<Store>) -> Self {
-        Self { store, meter: Err("the store was opened elsewhere".into()) }
+        Self { store, meter: Err("the store was opened elsewhere".into()), asks_duplicates: false }
     }
 }
 
@@ -104,11 +112,15 @@ impl Target for EngineTarget {
 
     fn settle(&self, limit: Duration, stop: &AtomicBool) -> Result<bool> {
         self.flush()?;
-        let quiet = if self.store.value_log().is_some() { QUIET } else { Duration::ZERO };
+        let looks_by_itself = self.store.value_log().is_some() || self.asks_duplicates;
+        let quiet = if looks_by_itself { QUIET } else { Duration::ZERO };
         until_idle(limit, stop, quiet, || {
             let now = self.store.properties().map_err(failed("read properties"))?;
             let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
-            Ok(now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0 || relocates)
+            let compacts = now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0;
+            // Its merges are none of RocksDB's own compactions.
+            let merges = || self.asks_duplicates && self.store.dedup().is_some_and(|dedup| dedup.is_busy);
+            Ok(compacts || relocates || merges())
         })
     }
 
@@ -125,6 +137,35 @@ impl Target for EngineTarget {
                 Err(reason) => Err(reason.clone()),
             },
         }))
+    }
+
+    fn dedup(&self) -> Result<Option<DedupWork>> {
+        let Some(properties) = self.asks_duplicates.then(|| self.store.dedup()).flatten() else { return Ok(None) };
+        let compaction_cpu_seconds = self.meter.as_ref().map_err(Clone::clone).map(|Meter(meter)| {
+            let reading = meter.reading();
+            // The checks have the duty of the merges, and are none.
+            let others = [Duty::Compaction, Duty::Relocation].map(|duty| reading.cpu(duty).0).iter().sum::<f64>();
+            others + properties.merge_cpu_us as f64 / 1e6
+        });
+        Ok(Some(DedupWork { properties, compaction_cpu_seconds }))
+    }
+
+    fn count_duplicates(&self) -> Result<Option<CountedDuplicates>> {
+        let _pause = self.store.pause_compactions().map_err(failed("pause compactions"))?;
+        let tables = self.store.live_tables().map_err(failed("list tables"))?;
+        let entries: u64 = tables.iter().map(|table| table.entries).sum();
+        let begin = Instant::now();
+        let estimate = loop {
+            match self.store.dedup() {
+                Some(behind) if behind.total_keys != entries && begin.elapsed() < ESTIMATE_WAIT => {
+                    std::thread::sleep(ASK_INTERVAL);
+                }
+                estimate => break estimate,
+            }
+        };
+        let before = ProcessUsage::now().cpu_seconds;
+        let truth = self.store.count_duplicates().map_err(failed("count duplicates"))?;
+        Ok(Some(CountedDuplicates { estimate, truth, cpu_seconds: ProcessUsage::now().cpu_seconds - before }))
     }
 
     fn directory(&self) -> Option<&Path> {

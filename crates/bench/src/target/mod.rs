@@ -6,12 +6,14 @@
 //!
 //! Threads: a target is shared by all threads of a driver; every method may be called from any of them at once.
 
+mod dedup;
 mod engine;
 pub mod resp;
 mod rocksdb;
 mod settings;
 mod settle;
 
+pub use dedup::{CountedDuplicates, DedupKind, DedupSettings, DedupWork};
 pub use ecotone_engine::{Compression, Durability, Profile};
 pub use engine::EngineTarget;
 pub use rocksdb::RocksdbTarget;
@@ -65,6 +67,18 @@ pub trait Target: Send + Sync {
 
     /// What moving values out of garbage has cost since the target was opened; none for a target that moves none.
     fn relocation(&self) -> Result<Option<RelocationWork>> {
+        Ok(None)
+    }
+
+    /// What the target knows of its duplicates and has done about them since it was opened, without reading its tables; none for a target
+    /// that counts none.
+    fn dedup(&self) -> Result<Option<DedupWork>> {
+        Ok(None)
+    }
+
+    /// Flushes, lets running compactions end, holds all others back, and counts the duplicates that the tables then hold; then compactions go
+    /// on. None for a target that cannot tell. Nobody should write meanwhile.
+    fn count_duplicates(&self) -> Result<Option<CountedDuplicates>> {
         Ok(None)
     }
 

@@ -52,7 +52,7 @@ impl RocksdbTarget {
         if !existing {
             check_empty(directory)?;
         }
-        let store_options = settings.store_options();
+        let store_options = settings.store_options()?;
         let mut options = options::database(&store_options);
         let kind = match &store_options.separation {
             None => TargetKind::Rocksdb,

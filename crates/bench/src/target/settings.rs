@@ -3,8 +3,10 @@
 use ecotone_engine::{
     Compression, DEFAULT_SEPARATION_BYTES, Durability, MemoryLimit, Profile, Separation, StoreOptions,
 };
+use ecotone_server::set_store_option;
 use serde::{Deserialize, Serialize};
 
+use super::DedupSettings;
 use crate::{Error, Result};
 
 /// Which store runs a workload.
@@ -101,7 +103,22 @@ pub struct StoreSettings {
     /// Of BlobDB: the share of garbage in those files from which on compactions are made for it alone. Default 1, as RocksDB's:
     /// never; range 0 to 1.
     pub blob_gc_force_threshold: f64,
+    /// Of the engine: what is done about duplicates, and that they are counted at the end. Default none: they are not asked for.
+    pub dedup: Option<DedupSettings>,
+    /// Of the engine: further options, each `name=value` as `ecotone serve` takes them. Those that are named above are not among them.
+    /// Default none.
+    pub options: Vec<String>,
 }
+
+/// Options of the store that have a name of their own on the command line.
+const NAMED_OPTIONS: [(&str, &str); 6] = [
+    ("profile", "profile"),
+    ("durability", "durability"),
+    ("memory_limit_bytes", "memory-limit"),
+    ("separation_min_bytes", "separation"),
+    ("dedup", "dedup"),
+    ("dedup_threshold", "threshold"),
+];
 
 impl Default for StoreSettings {
     fn default() -> Self {
@@ -165,7 +182,16 @@ impl StoreSettings {
                 return Err(Error::options(format!("{name} is {share}; it must be between 0 and 1")));
             }
         }
-        Ok(())
+        if kind != TargetKind::Engine {
+            let only_ours = |name| format!("{name} is for the target engine; {kind} has no such thing");
+            if self.dedup.is_some() {
+                return Err(Error::options(only_ours("dedup")));
+            }
+            if !self.options.is_empty() {
+                return Err(Error::options(only_ours("store-option")));
+            }
+        }
+        self.store_options().map(drop)
     }
 
     fn of(profile: Profile, options: &StoreOptions) -> Self {
@@ -184,12 +210,18 @@ impl StoreSettings {
             separation_min_bytes: options.separation.map(|separation| separation.min_bytes),
             blob_gc_age_cutoff: 0.25,
             blob_gc_force_threshold: 1.0,
+            dedup: None,
+            options: Vec::new(),
         }
     }
 
     /// The options of the engine, from which the bare targets' are made too.
-    pub fn store_options(&self) -> StoreOptions {
-        StoreOptions {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] names what does not fit together, or what is no option.
+    pub fn store_options(&self) -> Result<StoreOptions> {
+        let mut options = StoreOptions {
             durability: self.durability,
             memory: self.memory_limit_bytes.map(MemoryLimit::new),
             memtable_bytes: self.memtable_bytes,
@@ -202,6 +234,21 @@ impl StoreSettings {
             bloom_bits_per_key: self.bloom_bits_per_key,
             separation: self.separation_min_bytes.map(Separation::from_bytes),
             ..self.profile.options()
+        };
+        for (place, assignment) in self.options.iter().enumerate() {
+            let name = |assignment: &str| assignment.split('=').next().unwrap_or_default().to_owned();
+            let given = name(assignment);
+            if let Some((_, instead)) = NAMED_OPTIONS.iter().find(|(named, _)| *named == given) {
+                return Err(Error::options(format!("store-option {given} has a name of its own here: {instead}")));
+            }
+            if self.options[..place].iter().any(|other| name(other) == given) {
+                return Err(Error::options(format!("store-option {given} is given twice")));
+            }
+            set_store_option(&mut options, assignment).map_err(|error| Error::options(error.to_string()))?;
         }
+        if let Some(dedup) = &self.dedup {
+            dedup.set(&mut options.dedup)?;
+        }
+        Ok(options)
     }
 }

@@ -31,6 +31,14 @@ pub(super) fn object(board: &Board, at_unix_s: f64) -> Value {
             "removed_bytes_total": values.removed_bytes_total,
             "paced_ms_total": values.paced_ms_total,
         })),
+        "duplicates": snapshot.duplicates.map(|of| json!({
+            "hidden_keys": of.hidden_keys,
+            "hidden_bytes": of.hidden_bytes,
+            "dup_ratio": of.dup_ratio,
+            "error": of.error,
+            "extensions_total": of.extensions_total,
+            "merges_total": of.merges_total,
+        })),
         "writes_refused": snapshot.writes_refused,
     })
 }

@@ -1,10 +1,12 @@
 //! A store looked at from outside: where its bytes are, whether all of them are as they were written, and what can be saved
 //! where they are not.
 
+mod duplicates;
 mod repair;
 mod space;
 mod verify;
 
+pub use duplicates::{CountedLevel, DuplicateCensus};
 pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair};
 pub use space::{SegmentSpace, Space};
 pub use verify::{Checking, Finding, VerifyReport, verify};

@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
+use super::DuplicateCensus;
 use crate::directory_lock::unless_in_use;
 use crate::values::references::References;
 use crate::{Error, LevelProperties, Result, Store, identity};
 
 /// Where the bytes of a store are, at one moment. Sizes are lengths of files, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Space {
     /// The levels of tables, L0 first.
     pub levels: Vec<LevelProperties>,
@@ -21,6 +22,8 @@ pub struct Space {
     pub keys_estimate: u64,
     /// Tables that do not say which segments they refer to. While there are any, all of a segment may be live.
     pub silent_tables: Vec<String>,
+    /// What of each level newer versions in other tables hide, by an estimate; `None` where no table carries samples of its keys.
+    pub duplicates: Option<DuplicateCensus>,
 }
 
 /// One segment.
@@ -84,6 +87,7 @@ impl Store {
             other_bytes: 0,
             keys_estimate: properties.keys_estimate,
             silent_tables: Vec::new(),
+            duplicates: self.estimate_duplicates()?,
         };
         if let Some(values) = &self.values {
             let identity = identity::read(self.directory())?;

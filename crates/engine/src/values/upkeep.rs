@@ -477,8 +477,8 @@ impl Thread {
         if let Err(error) = outcome {
             // Another compaction was faster, most likely; the next round looks again.
             tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
-            if error.kind() == ErrorKind::CompactionTooLarge {
-                // It does not fit now, which says nothing of the pass.
+            if matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete) {
+                // It does not fit now, or compactions are paused, which says nothing of the pass.
                 *left = fewer + 1;
                 return Ok(ROUND_INTERVAL);
             }

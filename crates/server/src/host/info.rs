@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ecotone_engine::{Counters, Store, StoreProperties, ValueLogProperties};
+use ecotone_engine::{Counters, DedupProperties, Store, StoreProperties, ValueLogProperties};
 use ecotone_offload::{FederationStatistics, KnownServer};
 use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::ModelSummary;
@@ -35,8 +35,9 @@ fn by_reason<'a>(prefix: &str, counts: impl IntoIterator<Item = (&'a &'static st
 pub(super) fn store(store: &Store) -> Lines {
     let counters = store.counters();
     let mut lines = vec![line("directory", store.directory().display())];
+    let dedup = store.dedup();
     match store.properties() {
-        Ok(properties) => lines.extend(of_tree(&properties, &counters, store.value_log().as_ref())),
+        Ok(properties) => lines.extend(of_tree(&properties, &counters, store.value_log().as_ref(), dedup.as_ref())),
         Err(error) => lines.push(line("error", error)),
     }
     lines.extend([
@@ -77,6 +78,7 @@ pub(super) fn store(store: &Store) -> Lines {
             line("value_log_paced_ms_total", values.paced_ms),
         ]);
     }
+    lines.extend(dedup.iter().flat_map(of_duplicates));
     if let Some(room) = store.room() {
         lines.extend([
             line("space_writes_refused", u8::from(room.writes_refused)),
@@ -93,7 +95,40 @@ pub(super) fn store(store: &Store) -> Lines {
     lines
 }
 
-fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&ValueLogProperties>) -> Lines {
+/// What newer versions hide, and what was done about it.
+fn of_duplicates(dedup: &DedupProperties) -> Lines {
+    let mut lines = vec![
+        line("hidden_keys_estimate", dedup.duplicate_keys),
+        line("hidden_bytes_estimate", dedup.hidden_bytes),
+        line("hidden_unsampled_tables", dedup.unsampled_tables),
+    ];
+    lines.extend(dedup.ratio().map(|ratio| line("dup_ratio_estimate", format!("{ratio:.2}"))));
+    lines.extend(dedup.relative_error.map(|error| line("dup_ratio_error", format!("{error:.3}"))));
+    lines.extend([
+        line("dedup_busy", u8::from(dedup.is_busy)),
+        line("dedup_checks_total", dedup.checks),
+        line("dedup_checks_dropped_total", dedup.checks_dropped),
+        line("dedup_extensions_total", dedup.extensions),
+        line("dedup_merges_total", dedup.merges),
+        line("dedup_merges_aborted_total", dedup.merges_aborted),
+        line("dedup_merges_forbidden_total", dedup.merges_forbidden),
+        line("dedup_expected_keys_total", dedup.expected_keys),
+        line("dedup_found_keys_total", dedup.found_keys),
+        line("dedup_read_bytes_total", dedup.read_bytes),
+        line("dedup_written_bytes_total", dedup.written_bytes),
+        line("dedup_check_cpu_ms_total", dedup.check_cpu_us / 1000),
+        line("dedup_sketch_cpu_ms_total", dedup.sketch_cpu_us / 1000),
+        line("dedup_merge_cpu_ms_total", dedup.merge_cpu_us / 1000),
+    ]);
+    lines
+}
+
+fn of_tree(
+    properties: &StoreProperties,
+    counters: &Counters,
+    values: Option<&ValueLogProperties>,
+    dedup: Option<&DedupProperties>,
+) -> Lines {
     let mut lines = vec![
         line("writers", writers(properties).name()),
         line("delayed_write_rate_bytes_per_s", properties.delayed_write_rate_bytes_per_s),
@@ -111,9 +146,12 @@ fn of_tree(properties: &StoreProperties, counters: &Counters, values: Option<&Va
         line("last_sequence", properties.last_sequence),
     ];
     for (level, of) in properties.levels.iter().enumerate() {
-        lines.push(line(&format!("level{level}"), format!("tables={},bytes={}", of.tables, of.bytes)));
+        let hidden = dedup
+            .map(|dedup| dedup.levels.get(level).copied().unwrap_or_default())
+            .map_or_else(String::new, |of| format!(",hidden_keys={},hidden_bytes={}", of.hidden_keys, of.hidden_bytes));
+        lines.push(line(&format!("level{level}"), format!("tables={},bytes={}{hidden}", of.tables, of.bytes)));
     }
-    let (taken, live) = taken_and_live_bytes(properties, values);
+    let (taken, live) = taken_and_live_bytes(properties, values, dedup);
     if live > 0 && counters.flushes > 0 {
         lines.push(line("space_amplification_estimate", format!("{:.2}", taken as f64 / live as f64)));
     }
@@ -286,6 +324,37 @@ fn joules(name: &str, joules: f64) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_newer_versions_hide_is_told_by_level_and_does_not_live() {
+        let levels = vec![ecotone_engine::LevelProperties { tables: 2, bytes: 300 }; 2];
+        let properties =
+            StoreProperties { levels, table_bytes: 600, live_data_bytes_estimate: 500, ..StoreProperties::default() };
+        let values = ValueLogProperties { bytes: 4_000, referenced_bytes: 3_500, ..ValueLogProperties::default() };
+        let counters = Counters { flushes: 1, ..Counters::default() };
+        let dedup = DedupProperties {
+            total_keys: 1_000,
+            duplicate_keys: 128,
+            hidden_bytes: 1_700,
+            levels: vec![ecotone_engine::DedupLevel { hidden_keys: 128, hidden_bytes: 1_700 }],
+            ..DedupProperties::default()
+        };
+        let told = |dedup| of_tree(&properties, &counters, Some(&values), dedup);
+        let value = |lines: &Lines, name: &str| lines.iter().find(|line| line.0 == name).map(|line| line.1.clone());
+        let lines = told(Some(&dedup));
+        assert_eq!(value(&lines, "level0").as_deref(), Some("tables=2,bytes=300,hidden_keys=128,hidden_bytes=1700"));
+        assert_eq!(value(&lines, "level1").as_deref(), Some("tables=2,bytes=300,hidden_keys=0,hidden_bytes=0"));
+        assert_eq!(value(&lines, "space_amplification_estimate").as_deref(), Some("2.00"));
+        let lines = told(None);
+        assert_eq!(value(&lines, "level0").as_deref(), Some("tables=2,bytes=300"));
+        assert_eq!(value(&lines, "space_amplification_estimate").as_deref(), Some("1.15"));
+        let lines = of_duplicates(&dedup);
+        assert_eq!(value(&lines, "dup_ratio_estimate").as_deref(), Some("7.81"));
+        assert_eq!(
+            (value(&lines, "dup_ratio_error"), value(&lines, "dedup_merges_total").as_deref()),
+            (None, Some("0"))
+        );
+    }
 
     #[test]
     fn words_of_another_server_end_no_field_and_no_line() {

@@ -7,21 +7,28 @@ use super::{
 };
 use crate::command::{BenchReport, Sample};
 
+const MIB: f64 = (1 << 20) as f64;
+
 /// Samples that follow sooner, such as the last of a run, would only show how clocks differ.
 const LEAST_SAMPLE_S: f64 = 0.5;
 
-/// Write amplification, space amplification and throughput of each run.
+/// Write amplification, space amplification and throughput of each run, and what newer versions hide where that is known.
 pub(in super::super) fn store(reports: &[BenchReport]) -> String {
     let ratio = |value: fn(&Sample) -> Option<f64>| {
         move |report: &BenchReport| {
             report.samples.iter().filter_map(|sample| Some((sample.seconds, value(sample)?))).collect()
         }
     };
-    wide_panels([
+    let hidden = ratio(|sample| sample.hidden_bytes.map(|bytes| bytes as f64 / MIB));
+    let knows = |report: &BenchReport| report.samples.iter().any(|sample| sample.hidden_bytes.is_some());
+    let hidden = (reports.iter().any(knows))
+        .then(|| one(reports, "Hidden by newer versions", "lower is better", "MiB, as estimated", hidden));
+    let panels = [
         one(reports, "Space amplification", "lower is better", "SAR", ratio(|sample| sample.sar)),
         one(reports, "Write amplification", "lower is better", "WAR", ratio(|sample| sample.war)),
         one(reports, "Throughput", "higher is better", "operations per second", ops_per_s),
-    ])
+    ];
+    wide_panels(panels.into_iter().chain(hidden))
 }
 
 fn one(

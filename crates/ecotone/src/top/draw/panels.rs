@@ -134,7 +134,7 @@ fn by_reason(title: &str, reasons: &BTreeMap<String, u64>, width: usize, theme: 
     lines
 }
 
-/// The value log, and whether there is room for writes.
+/// The value log, what newer versions hide, and whether there is room for writes.
 fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot, theme: Theme) {
     let block = block(format!(" value log of {} ", snapshot.name));
     let width = usize::from(block.inner(area).width);
@@ -154,6 +154,12 @@ fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
                 figure("writers rest", &or_none(board.own.paced_share, percent), width),
             ]);
         }
+    }
+    if let Some(of) = &snapshot.duplicates {
+        lines.extend([
+            figure("hidden by newer, bytes", &short(of.hidden_bytes as f64), width),
+            figure("entries per hidden one", &or_none(of.dup_ratio, |ratio| format!("{ratio:.1}")), width),
+        ]);
     }
     if snapshot.writes_refused == Some(true) {
         lines.insert(0, Line::styled(" no space: writes refused", theme.alarm()));

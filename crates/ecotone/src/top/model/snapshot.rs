@@ -37,6 +37,7 @@ pub(in crate::top) struct Snapshot {
     pub declined: BTreeMap<String, u64>,
     pub fallen_back: BTreeMap<String, u64>,
     pub values: Option<Values>,
+    pub duplicates: Option<Duplicates>,
     pub writes_refused: Option<bool>,
 }
 
@@ -91,6 +92,18 @@ pub(in crate::top) struct Values {
     pub paced_ms_total: u64,
 }
 
+/// What newer versions hide in the store of the server that was asked, as it estimates it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(in crate::top) struct Duplicates {
+    pub hidden_keys: u64,
+    pub hidden_bytes: u64,
+    /// Entries for each of them.
+    pub dup_ratio: Option<f64>,
+    pub error: Option<f64>,
+    pub extensions_total: u64,
+    pub merges_total: u64,
+}
+
 impl Snapshot {
     /// `None` where the text is not an Ecotone server's.
     pub(in crate::top) fn of(info: &Info, at_s: f64) -> Option<Self> {
@@ -132,6 +145,17 @@ impl Snapshot {
                     relocated_bytes_total: count("relocated_bytes_total"),
                     removed_bytes_total: count("removed_bytes_total"),
                     paced_ms_total: count("paced_ms_total"),
+                }
+            }),
+            duplicates: info.count("hidden_bytes_estimate").map(|hidden_bytes| {
+                let figure = |name: &str| info.text(name).and_then(|text| number(&text));
+                Duplicates {
+                    hidden_keys: info.count("hidden_keys_estimate").unwrap_or(0),
+                    hidden_bytes,
+                    dup_ratio: figure("dup_ratio_estimate"),
+                    error: figure("dup_ratio_error"),
+                    extensions_total: info.count("dedup_extensions_total").unwrap_or(0),
+                    merges_total: info.count("dedup_merges_total").unwrap_or(0),
                 }
             }),
             writes_refused: info.count("space_writes_refused").map(|refused| refused > 0),

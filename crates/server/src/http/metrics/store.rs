@@ -1,9 +1,10 @@
 //! The store: tree, writers, value log, space.
 
-use ecotone_engine::{Room, ValueLogProperties};
+use ecotone_engine::{DedupProperties, Room, ValueLogProperties};
 
 use super::page::Page;
 use crate::http::face::Parts;
+use crate::monitor::taken_and_live_bytes;
 use crate::seen::Seen;
 
 pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
@@ -11,6 +12,7 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>)
     tree(page, seen);
     work(page, seen);
     values(page, seen.and_then(|seen| seen.values.as_ref()));
+    duplicates(page, seen.and_then(|seen| seen.dedup.as_ref()));
     space(page, seen, seen.and_then(|seen| seen.room.as_ref()));
 }
 
@@ -75,8 +77,8 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
         ("ecotone_store_table_bytes", "Bytes of all live tables.", tree.map(|of| of.table_bytes)),
         (
             "ecotone_store_live_bytes",
-            "Bytes of what lives in tables and segments, by RocksDB's estimate and the value log's count.",
-            seen.map(|seen| seen.properties.live_data_bytes_estimate + referenced(seen)),
+            "Bytes of what lives in tables and segments, by RocksDB's estimate and the value log's count, without what newer versions hide.",
+            seen.map(|seen| taken_and_live(seen).1),
         ),
         (
             "ecotone_store_keys",
@@ -113,14 +115,13 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
     );
 }
 
-fn referenced(seen: &Seen) -> u64 {
-    seen.values.as_ref().map_or(0, |values| values.referenced_bytes)
+fn taken_and_live(seen: &Seen) -> (u64, u64) {
+    taken_and_live_bytes(&seen.properties, seen.values.as_ref(), seen.dedup.as_ref())
 }
 
 /// None before anything was flushed.
 fn space_amplification(seen: &Seen) -> Option<f64> {
-    let live = seen.properties.live_data_bytes_estimate + referenced(seen);
-    let taken = seen.properties.table_bytes + seen.values.as_ref().map_or(0, |values| values.bytes);
+    let (taken, live) = taken_and_live(seen);
     (live > 0 && seen.counters.flushes > 0).then(|| taken as f64 / live as f64)
 }
 
@@ -240,6 +241,92 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         "ecotone_value_log_paced_seconds_total",
         "Time that writers rested so that relocation keeps up, summed over writers.",
         values.map(|of| of.paced_ms as f64 / 1e3),
+    );
+}
+
+fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
+    let levels = || dedup.into_iter().flat_map(|of| of.levels.iter().enumerate());
+    page.gauges(
+        "ecotone_store_hidden_keys",
+        "Versions by level that newer ones in other tables hide, by estimate; only where keys are sampled.",
+        ["level"],
+        levels().map(|(level, of)| ([level.to_string()], of.hidden_keys)),
+    );
+    page.gauges(
+        "ecotone_store_hidden_bytes",
+        "Bytes by level that hidden versions take, in tables or in the value log, by estimate: garbage that no compaction has met.",
+        ["level"],
+        levels().map(|(level, of)| ([level.to_string()], of.hidden_bytes)),
+    );
+    page.gauge(
+        "ecotone_dedup_ratio",
+        "DUP_RATIO: entries of all tables for each hidden version, by estimate; none where nothing hides.",
+        dedup.and_then(DedupProperties::ratio),
+    );
+    page.gauge(
+        "ecotone_dedup_error_ratio",
+        "One standard deviation of that estimate by itself.",
+        dedup.and_then(|of| of.relative_error),
+    );
+    for (name, help, value) in [
+        (
+            "ecotone_dedup_unsampled_tables",
+            "Tables without samples of their keys: what hides in them is not estimated.",
+            dedup.map(|of| of.unsampled_tables),
+        ),
+        (
+            "ecotone_dedup_busy",
+            "1 while a merge for duplicates runs, or an extension waits for its turn.",
+            dedup.map(|of| u64::from(of.is_busy)),
+        ),
+    ] {
+        page.gauge(name, help, value);
+    }
+    for (name, help, value) in [
+        ("ecotone_dedup_checks_total", "Compactions looked at for duplicates below.", dedup.map(|of| of.checks)),
+        (
+            "ecotone_dedup_checks_dropped_total",
+            "Compactions that were not looked at because too many had ended.",
+            dedup.map(|of| of.checks_dropped),
+        ),
+        (
+            "ecotone_dedup_extensions_total",
+            "Compactions that were extended to the last level.",
+            dedup.map(|of| of.extensions),
+        ),
+        ("ecotone_dedup_merges_total", "Merges made for that.", dedup.map(|of| of.merges)),
+        (
+            "ecotone_dedup_merges_aborted_total",
+            "Merges given up because a compaction had taken some of their tables.",
+            dedup.map(|of| of.merges_aborted),
+        ),
+        (
+            "ecotone_dedup_merges_forbidden_total",
+            "Times that a merge waited because writers would have stalled.",
+            dedup.map(|of| of.merges_forbidden),
+        ),
+        (
+            "ecotone_dedup_expected_keys_total",
+            "Versions that merges were expected to free.",
+            dedup.map(|of| of.expected_keys),
+        ),
+        ("ecotone_dedup_found_keys_total", "Versions that merges freed.", dedup.map(|of| of.found_keys)),
+        ("ecotone_dedup_read_bytes_total", "Bytes of tables that merges read.", dedup.map(|of| of.read_bytes)),
+        ("ecotone_dedup_written_bytes_total", "Bytes of tables that merges wrote.", dedup.map(|of| of.written_bytes)),
+    ] {
+        page.counter(name, help, value);
+    }
+    page.counters(
+        "ecotone_dedup_cpu_seconds_total",
+        "Processor time for duplicates: collecting samples and filters, checking, merging.",
+        ["work"],
+        dedup.into_iter().flat_map(|of| {
+            [
+                (["collecting"], seconds(of.sketch_cpu_us)),
+                (["checking"], seconds(of.check_cpu_us)),
+                (["merging"], seconds(of.merge_cpu_us)),
+            ]
+        }),
     );
 }
 

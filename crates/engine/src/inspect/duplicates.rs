@@ -1,0 +1,386 @@
+//! How many versions of keys are replaced by newer ones in other tables: counted by reading every table, or estimated from the samples of
+//! keys that tables carry, whoever has the store open.
+//!
+//! A version is hidden where a newer version of its key, or the newer deletion of a range with its key, is in another table. What a
+//! snapshot still needs is counted as well: it cannot be freed, but newer it is not. Keys are told apart by 64 bits of their hash.
+//!
+//! Memory: at most [`MOST_VERSIONS`] versions of 24 bytes at a time; where there are more, the tables are read several times, each time for
+//! the keys of other hashes. All deletions of ranges are kept, and compared with each entry.
+//!
+//! Failure modes: a damaged table is an error, and so is one that another process has removed. Tables that a compaction replaces meanwhile
+//! stay until they are read, so the count is of one moment. Memtables are not looked at.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ecotone_policy::duplicates::SAMPLED_ONE_IN;
+use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
+use ecotone_rocks_sys::tables::collected_properties;
+use ecotone_rocks_sys::verify::{VerifyError, recount_table};
+use parking_lot::Mutex;
+use serde::Serialize;
+use twox_hash::XxHash3_64;
+
+use crate::directory_lock::unless_in_use;
+use crate::header::{Header, Kind};
+use crate::values::key_samples;
+use crate::{DATA_FAMILY, Error, Result, Store, TableMetadata};
+
+/// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables are read once.
+const MOST_VERSIONS: usize = 1 << 23;
+
+/// Samples that are in memory at a time, of all tables together: 96 MiB. Beyond, every second one is left out, again and again.
+const MOST_SAMPLES: usize = 1 << 22;
+
+/// No finer classes of hashes are made: keys that are still together have been chosen to be, and are kept in memory as they are.
+const MOST_CLASSES: u64 = 1 << 20;
+
+/// What one level holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct CountedLevel {
+    /// Entries, deletions included.
+    pub entries: u64,
+    /// Versions, deletions of single keys included, that a newer one in another table hides.
+    pub hidden_keys: u64,
+    /// What their values take: in tables, or in the value log where values are kept apart.
+    pub hidden_bytes: u64,
+}
+
+/// What all tables of one moment hold.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct DuplicateCensus {
+    /// The levels, L0 first, down to the last that has tables.
+    pub levels: Vec<CountedLevel>,
+    /// Of an estimate: one standard deviation of the hidden keys by themselves; `None` where none was sampled, and of a count.
+    pub relative_error: Option<f64>,
+    /// Of an estimate: tables without samples; what hides in them is not in it.
+    pub unsampled_tables: u64,
+}
+
+impl DuplicateCensus {
+    /// Entries of all tables: TOTAL_KEYS of the whole store.
+    pub fn total_keys(&self) -> u64 {
+        self.levels.iter().map(|level| level.entries).sum()
+    }
+
+    /// Hidden versions of all tables: DUP_KEYS of the whole store.
+    pub fn duplicate_keys(&self) -> u64 {
+        self.levels.iter().map(|level| level.hidden_keys).sum()
+    }
+
+    /// What hidden versions take.
+    pub fn hidden_bytes(&self) -> u64 {
+        self.levels.iter().map(|level| level.hidden_bytes).sum()
+    }
+
+    /// DUP_RATIO of the whole store: entries for each hidden version; `None` where nothing is hidden.
+    pub fn ratio(&self) -> Option<f64> {
+        let duplicates = self.duplicate_keys();
+        (duplicates > 0).then(|| self.total_keys() as f64 / duplicates as f64)
+    }
+}
+
+impl Store {
+    /// Counts what newer versions hide, by reading all tables whole: minutes where they are large. Beside
+    /// [`pause_compactions`](Self::pause_compactions) it tells what the tables hold that are there now.
+    ///
+    /// # Errors
+    ///
+    /// What a table says that is damaged or cannot be read. [`Error::InUse`] where this store is open read-only, and somebody else writes it,
+    /// who may have removed what is missing.
+    pub fn count_duplicates(&self) -> Result<DuplicateCensus> {
+        self.count_duplicates_within(MOST_VERSIONS)
+    }
+
+    /// Estimates the same from samples, without reading entries; `None` where no table carries any. Asks every table for its properties: for
+    /// the scale of minutes, not of requests.
+    pub(super) fn estimate_duplicates(&self) -> Result<Option<DuplicateCensus>> {
+        let tables = self.tables_of_data()?;
+        let properties = collected_properties(&self.db, &self.family, key_samples::PROPERTY)
+            .map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let mut properties: HashMap<_, _> =
+            properties.into_iter().map(|table| (table.file_number, table.properties)).collect();
+        let (mut one_in, mut sampled_tables, mut unsampled_tables) = (SAMPLED_ONE_IN, 0, 0);
+        let (mut versions, mut sampled) = (Vec::new(), vec![0_u64; tables.len()]);
+        for ((table, place), count) in tables.iter().zip(0..).zip(&mut sampled) {
+            // A compaction has replaced it since it was listed.
+            let Some(mut of_table) = properties.remove(&table.file_number) else { continue };
+            let Some(samples) = of_table.remove(key_samples::PROPERTY) else {
+                unsampled_tables += 1;
+                continue;
+            };
+            sampled_tables += 1;
+            let samples = key_samples::decode(&samples);
+            *count = samples.len() as u64 * SAMPLED_ONE_IN;
+            versions.extend(samples.into_iter().filter(|sample| sample.hash.is_multiple_of(one_in)).map(|sample| {
+                Version { hash: sample.hash, sequence: sample.sequence, bytes: sample.bytes.unwrap_or(0), table: place }
+            }));
+            while versions.len() > MOST_SAMPLES && one_in < MOST_CLASSES {
+                one_in *= 2;
+                versions.retain(|version| version.hash.is_multiple_of(one_in));
+            }
+        }
+        if sampled_tables == 0 {
+            return Ok(None);
+        }
+        let mut census = DuplicateCensus { unsampled_tables, ..of_levels(&tables) };
+        for (table, sampled) in tables.iter().zip(sampled) {
+            // RocksDB may not have looked at the table since the store was opened.
+            let entries = if table.entries == 0 { sampled } else { table.entries };
+            census.levels[table.level as usize].entries += entries;
+        }
+        let mut duplicates = 0;
+        tally(&mut versions, |hidden| {
+            duplicates += 1;
+            let level = &mut census.levels[tables[hidden.table as usize].level as usize];
+            level.hidden_keys += one_in;
+            level.hidden_bytes += u64::from(hidden.bytes) * one_in;
+        });
+        census.relative_error = (duplicates > 0).then(|| ((1.0 - 1.0 / one_in as f64) / f64::from(duplicates)).sqrt());
+        Ok(Some(census))
+    }
+
+    fn count_duplicates_within(&self, most_versions: usize) -> Result<DuplicateCensus> {
+        if self.gate.is_none() {
+            return count(&self.tables_of_data()?, most_versions)
+                .map_err(|error| unless_in_use(self.directory(), error));
+        }
+        // The tables of the list stay until they are read.
+        self.db.disable_file_deletions().map_err(|error| self.failure(&error))?;
+        let counted = self.tables_of_data().and_then(|tables| count(&tables, most_versions));
+        self.db.enable_file_deletions().map_err(|error| self.failure(&error))?;
+        counted
+    }
+
+    fn tables_of_data(&self) -> Result<Vec<TableMetadata>> {
+        let mut tables = self.live_tables()?;
+        tables.retain(|table| table.column_family == DATA_FAMILY);
+        tables.sort_unstable_by_key(|table| table.level);
+        Ok(tables)
+    }
+}
+
+/// Marks what stands for the deletion of a range: it hides, and is no entry of its own.
+const RANGE: u32 = 1 << 31;
+
+/// One version of a key in one table.
+#[derive(Debug, Clone, Copy)]
+struct Version {
+    hash: u64,
+    sequence: u64,
+    bytes: u32,
+    /// Its place in the list of tables, or [`RANGE`] with it.
+    table: u32,
+}
+
+/// The deletion of a range of keys.
+#[derive(Debug, Clone)]
+struct DeletedRange {
+    begin: Vec<u8>,
+    end: Vec<u8>,
+    sequence: u64,
+    table: u32,
+}
+
+impl DeletedRange {
+    fn hides(&self, key: &[u8], sequence: u64, table: u32) -> bool {
+        self.sequence > sequence && self.table != table && (&*self.begin..&*self.end).contains(&key)
+    }
+}
+
+/// The keys whose hash leaves one remainder.
+#[derive(Debug, Clone, Copy)]
+struct Class {
+    remainder: u64,
+    /// A power of two.
+    classes: u64,
+}
+
+impl Default for Class {
+    /// All keys.
+    fn default() -> Self {
+        Self { remainder: 0, classes: 1 }
+    }
+}
+
+impl Class {
+    fn has(self, hash: u64) -> bool {
+        hash & (self.classes - 1) == self.remainder
+    }
+
+    /// Two halves of it.
+    fn halves(self) -> [Self; 2] {
+        let classes = self.classes * 2;
+        [Self { remainder: self.remainder, classes }, Self { remainder: self.remainder + self.classes, classes }]
+    }
+}
+
+/// One reading of all tables.
+#[derive(Default)]
+struct Pass {
+    class: Class,
+    /// Classes that there was no memory for.
+    left: Vec<Class>,
+    most_versions: usize,
+    /// All deletions of ranges there are, from an earlier pass.
+    deleted: Arc<Vec<DeletedRange>>,
+    found_deleted: Vec<DeletedRange>,
+    versions: Vec<Version>,
+    /// The place of the table that is being read.
+    table: u32,
+}
+
+impl Pass {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64) {
+        let bytes = match kind {
+            EntryKind::Put => value_bytes(key, value),
+            EntryKind::RangeDelete => {
+                let (begin, end) = (key.to_vec(), value.to_vec());
+                return self.found_deleted.push(DeletedRange { begin, end, sequence, table: self.table });
+            }
+            _ => 0,
+        };
+        let hash = XxHash3_64::oneshot(key);
+        if !self.class.has(hash) {
+            return;
+        }
+        if self.versions.len() >= self.most_versions && self.class.classes < MOST_CLASSES {
+            let [kept, left] = self.class.halves();
+            self.class = kept;
+            self.left.push(left);
+            self.versions.retain(|version| kept.has(version.hash));
+            if !kept.has(hash) {
+                return;
+            }
+        }
+        self.versions.push(Version { hash, sequence, bytes, table: self.table });
+        // As if the newest of them stood there for this key: it hides what is older, and the table is another one.
+        let hiding = self.deleted.iter().filter(|range| range.hides(key, sequence, self.table));
+        if let Some(newest) = hiding.max_by_key(|range| range.sequence) {
+            self.versions.push(Version { hash, sequence: newest.sequence, bytes: 0, table: RANGE | newest.table });
+        }
+    }
+
+    /// Returns the entries of each table, and what was kept of them.
+    fn read(self, tables: &[TableMetadata]) -> Result<(Vec<u64>, Self)> {
+        let pass = Arc::new(Mutex::new(self));
+        let mut entries = Vec::with_capacity(tables.len());
+        for (table, place) in tables.iter().zip(0..) {
+            pass.lock().table = place;
+            let path = table.directory.join(&table.name);
+            let found = recount_table(&path, &AtomicBool::new(false), Box::new(Shown(Arc::clone(&pass))));
+            entries.push(found.map_err(unreadable)?.entries);
+        }
+        let pass = std::mem::take(&mut *pass.lock());
+        Ok((entries, pass))
+    }
+}
+
+fn value_bytes(key: &[u8], value: &[u8]) -> u32 {
+    let bytes = match Header::decode(value) {
+        Ok(Header { kind: Kind::Separated(pointer), .. }) => pointer.record_bytes(key.len()),
+        _ => value.len(),
+    };
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// What shows the entries of one table to a pass.
+struct Shown(Arc<Mutex<Pass>>);
+
+impl TableCollector for Shown {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
+        self.0.lock().add(key, value, kind, sequence);
+    }
+
+    /// Nothing that the table would have to say of itself.
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        Vec::new()
+    }
+}
+
+/// Nothing counted yet.
+fn of_levels(tables: &[TableMetadata]) -> DuplicateCensus {
+    let levels = tables.iter().map(|table| table.level as usize + 1).max().unwrap_or(1);
+    DuplicateCensus { levels: vec![CountedLevel::default(); levels], ..DuplicateCensus::default() }
+}
+
+fn count(tables: &[TableMetadata], most_versions: usize) -> Result<DuplicateCensus> {
+    let mut census = of_levels(tables);
+    let mut deleted = None;
+    let mut classes = vec![Class::default()];
+    while let Some(class) = classes.pop() {
+        let is_first = deleted.is_none();
+        let known = deleted.get_or_insert_default();
+        let pass = Pass { class, most_versions, deleted: Arc::clone(known), ..Pass::default() };
+        let (entries, mut pass) = pass.read(tables)?;
+        if is_first {
+            for (table, entries) in tables.iter().zip(entries) {
+                census.levels[table.level as usize].entries += entries;
+            }
+            if !pass.found_deleted.is_empty() {
+                // Only now it is known what they hide.
+                *known = Arc::new(pass.found_deleted);
+                classes.push(class);
+                continue;
+            }
+        }
+        classes.append(&mut pass.left);
+        tally(&mut pass.versions, |hidden| {
+            let level = &mut census.levels[tables[hidden.table as usize].level as usize];
+            level.hidden_keys += 1;
+            level.hidden_bytes += u64::from(hidden.bytes);
+        });
+    }
+    Ok(census)
+}
+
+/// Calls `hidden` for each version that a newer one of its key in another table hides.
+fn tally(versions: &mut [Version], mut hidden: impl FnMut(&Version)) {
+    // Where RocksDB has forgotten a sequence number nothing older is left below, so that the upper table has the newer.
+    versions.sort_unstable_by_key(|version| (version.hash, Reverse(version.sequence), version.table & !RANGE));
+    for of_key in versions.chunk_by(|one, other| one.hash == other.hash) {
+        let newest = of_key[0].table & !RANGE;
+        let mut is_elsewhere = false;
+        for version in of_key {
+            is_elsewhere |= version.table & !RANGE != newest;
+            if is_elsewhere && version.table & RANGE == 0 {
+                hidden(version);
+            }
+        }
+    }
+}
+
+fn unreadable(error: VerifyError) -> Error {
+    match error {
+        VerifyError::Io { file, what } => Error::Io { action: "read", path: file, detail: what },
+        error => Error::Corrupt { location: None, detail: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenMode, StoreOptions};
+
+    #[test]
+    fn with_memory_for_a_few_versions_the_count_is_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::default()).unwrap();
+        for round in 0..3_u32 {
+            for key in (round * 100)..1_000 {
+                store.put(format!("key{key}").as_bytes(), &[7; 30]).unwrap();
+            }
+            if round == 1 {
+                store.delete_range(&b"key5"[..]..&b"key7"[..]).unwrap();
+            }
+            store.flush(true).unwrap();
+        }
+        let whole = store.count_duplicates_within(usize::MAX).unwrap();
+        assert!(whole.duplicate_keys() > 1_000, "{whole:?}");
+        for most in [1, 7, 100, 2_000] {
+            assert_eq!(store.count_duplicates_within(most).unwrap(), whole, "{most}");
+        }
+    }
+}
