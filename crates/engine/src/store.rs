@@ -392,11 +392,6 @@ impl Store {
         Some(dedup::with_levels(done, &tables, sketches))
     }
 
-    /// The same without waiting; `None` also while somebody else looks.
-    pub fn dedup_at_once(&self) -> Option<DedupProperties> {
-        None
-    }
-
     /// How much room the store has, found out now; `None` where it is open read-only.
     pub fn room(&self) -> Option<Room> {
         let gate = self.gate.as_ref()?;

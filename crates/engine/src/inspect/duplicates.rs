@@ -23,9 +23,9 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use twox_hash::XxHash3_64;
 
+use crate::dedup::samples;
 use crate::directory_lock::unless_in_use;
 use crate::header::{Header, Kind};
-use crate::values::key_samples;
 use crate::{DATA_FAMILY, Error, Result, Store, TableMetadata};
 
 /// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables are read once.
@@ -98,7 +98,7 @@ impl Store {
     /// the scale of minutes, not of requests.
     pub(super) fn estimate_duplicates(&self) -> Result<Option<DuplicateCensus>> {
         let tables = self.tables_of_data()?;
-        let properties = collected_properties(&self.db, &self.family, key_samples::PROPERTY)
+        let properties = collected_properties(&self.db, &self.family, samples::PROPERTY)
             .map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let mut properties: HashMap<_, _> =
             properties.into_iter().map(|table| (table.file_number, table.properties)).collect();
@@ -107,12 +107,12 @@ impl Store {
         for ((table, place), count) in tables.iter().zip(0..).zip(&mut sampled) {
             // A compaction has replaced it since it was listed.
             let Some(mut of_table) = properties.remove(&table.file_number) else { continue };
-            let Some(samples) = of_table.remove(key_samples::PROPERTY) else {
+            let Some(samples) = of_table.remove(samples::PROPERTY) else {
                 unsampled_tables += 1;
                 continue;
             };
             sampled_tables += 1;
-            let samples = key_samples::decode(&samples);
+            let samples = samples::decode(&samples);
             *count = samples.len() as u64 * SAMPLED_ONE_IN;
             versions.extend(samples.into_iter().filter(|sample| sample.hash.is_multiple_of(one_in)).map(|sample| {
                 Version { hash: sample.hash, sequence: sample.sequence, bytes: sample.bytes.unwrap_or(0), table: place }
@@ -270,7 +270,7 @@ impl Pass {
         for (table, place) in tables.iter().zip(0..) {
             pass.lock().table = place;
             let path = table.directory.join(&table.name);
-            let found = recount_table(&path, &AtomicBool::new(false), Box::new(Shown(Arc::clone(&pass))));
+            let found = recount_table(&path, &AtomicBool::new(false), Box::new(Shown(Arc::clone(&pass))), &[]);
             entries.push(found.map_err(unreadable)?.entries);
         }
         let pass = std::mem::take(&mut *pass.lock());
