@@ -43,7 +43,7 @@ enum Command {
     /// Measure a workload against this store or against RocksDB alone
     Bench(Box<bench::Arguments>),
     /// Play unequal servers on this machine and compare policies
-    Lab(lab::Arguments),
+    Lab(Box<lab::Arguments>),
     /// Show a federation live in the terminal
     Top(top::Arguments),
     /// Check every table, segment and value of a store
@@ -68,7 +68,7 @@ fn main() -> std::process::ExitCode {
             serve::run(&arguments, config)
         }),
         Command::Bench(arguments) => bench::run(*arguments),
-        Command::Lab(arguments) => lab::run(arguments),
+        Command::Lab(arguments) => lab::run(*arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
