@@ -41,9 +41,9 @@ enum Command {
     /// Run one server of a federation
     Serve(Box<serve::Arguments>),
     /// Measure a workload against this store or against RocksDB alone
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
     /// Play unequal servers on this machine and compare policies
-    Lab(lab::Arguments),
+    Lab(Box<lab::Arguments>),
     /// Show a federation live in the terminal
     Top(top::Arguments),
     /// Check every table, segment and value of a store
@@ -67,8 +67,8 @@ fn main() -> std::process::ExitCode {
             log(config.text("server.log_level"), config.text("server.log_format"));
             serve::run(&arguments, config)
         }),
-        Command::Bench(arguments) => bench::run(arguments),
-        Command::Lab(arguments) => lab::run(arguments),
+        Command::Bench(arguments) => bench::run(*arguments),
+        Command::Lab(arguments) => lab::run(*arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),

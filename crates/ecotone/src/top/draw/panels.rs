@@ -157,8 +157,8 @@ fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
     }
     if let Some(of) = &snapshot.duplicates {
         lines.extend([
-            figure("hidden by newer, bytes", &short(of.hidden_bytes as f64), width),
-            figure("entries per hidden one", &or_none(of.dup_ratio, |ratio| format!("{ratio:.1}")), width),
+            figure("hidden bytes", &short(of.hidden_bytes as f64), width),
+            figure("dup ratio", &or_none(of.dup_ratio, |ratio| format!("{ratio:.1}")), width),
         ]);
     }
     if snapshot.writes_refused == Some(true) {
