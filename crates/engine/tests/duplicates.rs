@@ -81,7 +81,7 @@ fn model(store: &Store) -> (Vec<u64>, u64, u64) {
             (entries.table, entries.level) = (place, table.level as usize);
         }
         let path = store.directory().join(&table.name);
-        recount_table(&path, &AtomicBool::new(false), Box::new(Reading(Arc::clone(&entries)))).unwrap();
+        recount_table(&path, &AtomicBool::new(false), Box::new(Reading(Arc::clone(&entries))), &[]).unwrap();
     }
     let entries = entries.lock().unwrap();
     let (mut hidden, mut deleted) = (vec![0; 7], 0);
