@@ -66,7 +66,7 @@ fn options(separated: bool, dedup: DedupOptions) -> StoreOptions {
 
 /// Keys that fill four levels, and the length of their values.
 fn size(separated: bool) -> (usize, usize) {
-    if separated { (160_000, 40) } else { (60_000, 100) }
+    if separated { (220_000, 40) } else { (60_000, 100) }
 }
 
 fn key(number: usize) -> Vec<u8> {
