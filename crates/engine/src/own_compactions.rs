@@ -158,7 +158,9 @@ pub(crate) struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.held.take().map(MutexGuard::unlock_fair);
+        if let Some(held) = self.held.take() {
+            MutexGuard::unlock_fair(held);
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use common::disk::{Change, Image, Recorded, Recorder, contents_below};
 use common::random::{Random, with_seeds};
 use common::writes::{Writes, read_all, recount};
 use common::{directory_in_memory, until};
-use ecotone_engine::{Durability, OpenMode, SYNC_INTERVAL, Store, StoreOptions, WriteOptions, verify};
+use ecotone_engine::{DedupMode, Durability, OpenMode, SYNC_INTERVAL, Store, StoreOptions, WriteOptions, verify};
 
 /// In a folder that the store makes as well.
 const STORE: &str = "new/store";
@@ -41,7 +41,8 @@ const COUNTED: usize = 8;
 const SECOND_LIVES: usize = 25;
 
 fn options(durability: Durability) -> StoreOptions {
-    StoreOptions { durability, memtable_bytes: 256 * 1024, ..common::relocating_early(4096) }
+    let dedup = common::dedup_eagerly(DedupMode::Filter);
+    StoreOptions { durability, dedup, memtable_bytes: 256 * 1024, ..common::relocating_early(4096) }
 }
 
 /// A store that is written on a recorded disk.

@@ -231,8 +231,8 @@ fn levels_are_compared_at_intervals_where_that_is_asked_for() {
     let (_directory, store, model) = loaded(options(false, eager(triggered)));
     let begin = Instant::now();
     let before = store.dedup().unwrap();
-    // Nothing is written, nothing is compacted: it begins by itself.
-    while store.dedup().unwrap().duplicate_keys * 4 > before.duplicate_keys {
+    // Nothing is written, nothing is compacted: it begins by itself. A level is compared with the next one only, so not all of it goes.
+    while store.dedup().unwrap().duplicate_keys * 4 > before.duplicate_keys * 3 {
         assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
         std::thread::yield_now();
     }
@@ -372,9 +372,10 @@ fn checks_read_no_data() {
         assert_eq!((done.extensions, done.merges), (0, 0), "{done:?}");
         let reads = reads.0.lock().unwrap();
         assert!(!reads.is_empty(), "nobody has looked");
-        // Data comes first, and is most of a table.
-        let of_data = reads.iter().filter(|(offset, bytes)| *offset < bytes / 2).count();
-        assert_eq!(of_data, 0, "of {} reads", reads.len());
+        // Data comes first, and is most of a table that is not small.
+        let of_data: Vec<_> =
+            reads.iter().filter(|(offset, bytes)| *bytes > 32 * 1024 && *offset < bytes / 2).collect();
+        assert!(of_data.is_empty(), "of {} reads: {of_data:?}", reads.len());
     }
 }
 

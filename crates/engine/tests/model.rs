@@ -8,12 +8,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 use std::ops::Bound;
+use std::time::Duration;
 
 use common::random::Random;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, Direction, Durability, MemoryLimit, OpenMode, Separation, Store, StoreOptions,
-    WriteOptions, verify,
+    Attributes, Compression, DedupMode, DedupOptions, Direction, Durability, MemoryLimit, OpenMode, Separation, Store,
+    StoreOptions, WriteOptions, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -120,6 +121,13 @@ fn relocation() -> impl Strategy<Value = RelocationParameters> {
     prop_oneof![1 => Just(RelocationParameters::default()), 3 => eager]
 }
 
+/// Off, or such that every duplicate that is seen is worth a merge.
+fn dedup() -> impl Strategy<Value = DedupOptions> {
+    let triggered = DedupMode::Triggered { interval: Duration::from_secs(1) };
+    let mode = prop_oneof![Just(DedupMode::Sample), Just(DedupMode::Filter), Just(triggered)];
+    prop_oneof![Just(DedupOptions::default()), mode.prop_map(common::dedup_eagerly)]
+}
+
 fn options() -> impl Strategy<Value = StoreOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)];
     (
@@ -139,6 +147,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
             any::<bool>(),
             proptest::option::of(64..100_u32),
             proptest::option::of(prop_oneof![Just(64_u64 << 10), Just(8 << 20)]),
+            dedup(),
         ),
     )
         .prop_map(
@@ -157,6 +166,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
                     dynamic_levels: rest.1,
                     max_open_files: rest.2,
                     row_cache_bytes: rest.3,
+                    dedup: rest.4,
                     ..common::small()
                 }
             },

@@ -203,12 +203,7 @@ impl Sketches {
         &self.duplicates
     }
 
-    /// Whether the table told its samples. One that did not may hold any key.
-    pub(crate) fn is_sampled(&self, table: u64) -> bool {
-        self.tables.get(&table).is_some_and(|table| table.is_sampled)
-    }
-
-    /// Tables that told none.
+    /// Tables that told no samples: they may hold any key.
     pub(crate) fn unsampled_tables(&self) -> u64 {
         self.tables.values().filter(|table| !table.is_sampled).count() as u64
     }
@@ -221,11 +216,6 @@ impl Sketches {
     /// The hashes of all keys of a table, where it carries a filter and they are still in memory: until some tables later.
     pub(crate) fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
         self.sketching.hashes_of(self.tables.get(&table)?.filter.as_deref()?)
-    }
-
-    /// Tables without a filter.
-    pub(crate) fn unfiltered_tables(&self) -> u64 {
-        self.tables.values().filter(|table| table.filter.is_none()).count() as u64
     }
 
     /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.
@@ -270,3 +260,7 @@ impl Sketches {
 pub(super) fn number_of(path: &[u8]) -> Option<u64> {
     Path::new(std::str::from_utf8(path).ok()?).file_stem()?.to_str()?.parse().ok()
 }
+
+#[cfg(test)]
+#[path = "known_tests.rs"]
+mod tests;

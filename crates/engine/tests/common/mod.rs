@@ -13,7 +13,8 @@ pub mod writes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{OpenMode, Separation, Store, StoreOptions, ValueLogProperties};
+use ecotone_engine::{DedupMode, DedupOptions, OpenMode, Separation, Store, StoreOptions, ValueLogProperties};
+use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 use tempfile::TempDir;
@@ -33,6 +34,20 @@ pub fn relocating_early(segment_bytes: u64) -> StoreOptions {
             ..RelocationParameters::default()
         },
         ..small()
+    }
+}
+
+/// Merges of whatever is found, as small as they can be, without rests.
+pub fn dedup_eagerly(mode: DedupMode) -> DedupOptions {
+    DedupOptions {
+        mode,
+        threshold: DedupThreshold::try_from(DedupThreshold::GREATEST).ok(),
+        parameters: DedupParameters {
+            max_merge_bytes: Bytes::from_mib(1),
+            min_sampled_duplicates: 1,
+            rest_share: 0.0,
+            ..DedupParameters::default()
+        },
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ecotone_engine::{
-    CancelFlag, CompactionOffload, RemoteJob, RemoteOutcome, VerifyError, WorkerError, WorkerOptions, WorkerRequest,
-    run_remote_compaction, verify_outputs,
+    CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
+    WorkerOptions, WorkerRequest, run_remote_compaction, verify_outputs,
 };
 use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
 
@@ -93,6 +93,8 @@ pub type Spoil = dyn Fn(&RemoteJob, &Path, &mut Vec<u8>) + Send + Sync;
 pub struct InProcess {
     pub worker_directory: PathBuf,
     pub spoil: Option<Box<Spoil>>,
+    /// What the worker understands of what its tables are to tell.
+    pub as_worker: fn(Collects) -> Collects,
     pub jobs: AtomicU64,
     pub installed: AtomicU64,
     pub not_taken: AtomicU64,
@@ -109,6 +111,7 @@ impl InProcess {
         Self {
             worker_directory: worker_directory.to_path_buf(),
             spoil: None,
+            as_worker: |collects| collects,
             jobs: AtomicU64::new(0),
             installed: AtomicU64::new(0),
             not_taken: AtomicU64::new(0),
@@ -132,6 +135,7 @@ impl InProcess {
         let output_directory = self.worker_directory.join(job.output_name());
         fs::create_dir_all(&output_directory).unwrap();
         let files = OwnersFiles::of(&job.store_directory);
+        let collects = (self.as_worker)(job.table_format.collects);
         let result = run_remote_compaction(WorkerRequest {
             store_directory: job.store_directory.clone(),
             output_name: job.output_name(),
@@ -140,7 +144,7 @@ impl InProcess {
             files: Arc::new(SharedFiles(files.clone(), Arc::default())),
             tap: None,
             cancel: CancelFlag::new(),
-            options: WorkerOptions::new(job.table_format),
+            options: WorkerOptions::new(TableFormat { collects, ..job.table_format }),
         })?;
         self.opened.lock().unwrap().push(files.opened.lock().unwrap().clone());
         Ok((output_directory, result))

@@ -1,0 +1,187 @@
+//! What tables tell of their keys: that they do, here and from workers, and that nothing but estimates rests on it.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use common::offloads::InProcess;
+use common::{Model, assert_equals, fill};
+use ecotone_engine::{Collects, DedupMode, DedupOptions, OpenMode, Separation, Store, StoreOptions, repair, verify};
+use ecotone_rocks_sys::salvage::SalvagedTable;
+
+fn options(mode: DedupMode, separated: bool) -> StoreOptions {
+    StoreOptions {
+        dedup: DedupOptions { mode, ..DedupOptions::default() },
+        separation: separated.then(|| Separation::from_bytes(50)),
+        l0_compaction_trigger: 2,
+        ..common::small()
+    }
+}
+
+/// What of ours each table of a directory carries, sorted.
+fn collected(directory: &Path) -> Vec<Vec<String>> {
+    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let tables = paths.filter(|path| path.extension().is_some_and(|end| end == "sst"));
+    let names = |path: PathBuf| {
+        let mut names = SalvagedTable::open(&path).unwrap().description().collected.clone();
+        names.retain(|name| name.starts_with("ecotone."));
+        names.sort();
+        names
+    };
+    tables.map(names).collect()
+}
+
+#[test]
+fn tables_tell_what_the_mode_asks_for_and_no_more() {
+    let triggered = DedupMode::Triggered { interval: std::time::Duration::from_secs(3600) };
+    for (mode, separated, expected) in [
+        (DedupMode::Off, false, &[][..]),
+        (DedupMode::Sample, false, &["ecotone.keys"]),
+        (triggered, false, &["ecotone.keys"]),
+        (DedupMode::Filter, false, &["ecotone.filter", "ecotone.keys"]),
+        (DedupMode::Off, true, &["ecotone.keys", "ecotone.values"]),
+        (DedupMode::Filter, true, &["ecotone.filter", "ecotone.keys", "ecotone.values"]),
+    ] {
+        let (directory, store) = common::store(options(mode, separated));
+        let mut model = Model::new();
+        for round in 0..3 {
+            fill(&store, &mut model, round, 3_000, 2_000);
+            store.flush(true).unwrap();
+        }
+        store.compact(..).unwrap();
+        fill(&store, &mut model, 9, 500, 2_000);
+        store.flush(true).unwrap();
+        store.close().unwrap();
+        let tables = collected(&directory.path().join("store"));
+        assert!(tables.len() > 1 && tables.iter().all(|names| names == expected), "{mode} {separated}: {tables:?}");
+    }
+}
+
+#[test]
+fn a_plain_store_whose_tables_tell_of_their_keys_is_still_a_plain_store() {
+    let (directory, store) = common::store(options(DedupMode::Filter, false));
+    let path = directory.path().join("store");
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 6_000, 2_000);
+    store.flush(true).unwrap();
+    store.close().unwrap();
+    assert!(verify(&path, |_| ()).unwrap().is_sound());
+
+    // By the identity, and by the files alone.
+    for (name, has_identity) in [("first", true), ("second", false)] {
+        if !has_identity {
+            fs::remove_file(path.join("STORE")).unwrap();
+        }
+        let into = directory.path().join(name);
+        let report = repair(&path, &into, |_| ()).unwrap();
+        assert!(!report.value_log && report.is_complete(), "{report:?}");
+        assert_eq!(report.saved_entries, model.len() as u64);
+        assert!(verify(&into, |_| ()).unwrap().is_sound());
+        let store = Store::open(&into, OpenMode::Open, options(DedupMode::Off, false)).unwrap();
+        assert_equals(&store, &model);
+    }
+}
+
+#[test]
+fn a_store_goes_on_when_the_mode_changes_or_its_values_move_out() {
+    let (directory, store) = common::store(options(DedupMode::Off, false));
+    let path = directory.path().join("store");
+    let mut model = Model::new();
+    fill(&store, &mut model, 1, 3_000, 2_000);
+    store.close().unwrap();
+    for (round, (mode, separated)) in [
+        (DedupMode::Sample, false),
+        (DedupMode::Filter, false),
+        (DedupMode::Off, false),
+        (DedupMode::Filter, true),
+        (DedupMode::Off, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let store = Store::open(&path, OpenMode::Open, options(mode, separated)).unwrap();
+        fill(&store, &mut model, 10 + round as u64, 2_000, 2_000);
+        store.flush(true).unwrap();
+        assert_equals(&store, &model);
+        if let Some(values) = store.value_log() {
+            assert!(values.bytes > 0);
+        }
+        store.close().unwrap();
+        assert!(verify(&path, |_| ()).unwrap().is_sound());
+    }
+}
+
+/// Compacts a store elsewhere, by workers that are told to collect `as_worker` of what they are asked for. Returns whether each table
+/// that came carried samples, and how many were refused.
+fn compacted_elsewhere(
+    mode: DedupMode,
+    separated: bool,
+    as_worker: fn(Collects) -> Collects,
+) -> (Vec<Vec<String>>, usize) {
+    let worker = tempfile::tempdir().unwrap();
+    let came = Arc::<Mutex<Vec<Vec<String>>>>::default();
+    let seen = came.clone();
+    let mut offload = InProcess::spoiled(worker.path(), move |_, outputs, _| {
+        seen.lock().unwrap().extend(collected(outputs));
+    });
+    offload.as_worker = as_worker;
+    let offload = Arc::new(offload);
+    let (directory, store) = common::store(StoreOptions {
+        offload: Some(offload.clone()),
+        background_compactions: 4,
+        ..options(mode, separated)
+    });
+    let mut model = Model::new();
+    for round in 0..2 {
+        fill(&store, &mut model, round, 6_000, 2_000);
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+    }
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    assert_eq!(*offload.worker_errors.lock().unwrap(), []);
+    let refused = offload.refused.lock().unwrap().len();
+    assert_eq!(refused > 0, offload.installed.load(Ordering::Relaxed) == 0);
+    assert!(verify(&directory.path().join("store"), |_| ()).unwrap().is_sound());
+    let came = came.lock().unwrap().clone();
+    assert!(!came.is_empty());
+    (came, refused)
+}
+
+/// The owner counts again, so a table that is taken tells what it would have told had it been written here.
+#[test]
+fn a_worker_tells_of_the_keys_what_the_owner_would() {
+    for separated in [false, true] {
+        let (came, refused) = compacted_elsewhere(DedupMode::Filter, separated, |collects| collects);
+        assert_eq!(refused, 0);
+        let expected = ["ecotone.filter", "ecotone.keys", "ecotone.values"];
+        let expected = if separated { &expected[..] } else { &expected[..2] };
+        assert!(came.iter().all(|names| names == expected), "{came:?}");
+    }
+}
+
+/// A worker of an earlier version does not know what it is asked for.
+#[test]
+fn a_table_without_a_sketch_is_taken() {
+    let (came, refused) = compacted_elsewhere(DedupMode::Filter, false, |_| Collects::default());
+    assert_eq!(refused, 0);
+    assert!(came.iter().all(Vec::is_empty), "{came:?}");
+
+    let without_filter = |collects| Collects { filter_bits_per_key: 0, ..collects };
+    let (came, refused) = compacted_elsewhere(DedupMode::Filter, true, without_filter);
+    assert_eq!(refused, 0);
+    assert!(came.iter().all(|names| names == &["ecotone.keys", "ecotone.values"]), "{came:?}");
+}
+
+/// It is not missing, it is another one than the keys of the table have.
+#[test]
+fn a_table_with_a_wrong_sketch_is_refused() {
+    let sparse = |collects| Collects { filter_bits_per_key: 3, ..collects };
+    let (_, refused) = compacted_elsewhere(DedupMode::Filter, false, sparse);
+    assert!(refused > 0);
+}
