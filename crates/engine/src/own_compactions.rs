@@ -58,6 +58,8 @@ pub(crate) struct OwnCompactions {
     current: AtomicU8,
     /// Parts of it that have begun here.
     parts: AtomicU32,
+    /// Parts of it that workers have run.
+    remote_parts: AtomicU32,
     gate: Option<Arc<Gate>>,
     running: Arc<Running>,
     totals: Arc<Totals>,
@@ -71,8 +73,9 @@ impl OwnCompactions {
         totals: Arc<Totals>,
         events: Option<Arc<dyn StoreEvents>>,
     ) -> Self {
-        let (turn, current, parts) = (Mutex::new(()), AtomicU8::new(0), AtomicU32::new(0));
-        Self { turn, current, parts, gate, running, totals, events }
+        let (turn, current) = (Mutex::new(()), AtomicU8::new(0));
+        let (parts, remote_parts) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { turn, current, parts, remote_parts, gate, running, totals, events }
     }
 
     /// For tests that run none.
@@ -103,13 +106,26 @@ impl OwnCompactions {
         self.parts.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A part of it has run on a worker.
+    pub(crate) fn part_is_remote(&self) {
+        self.remote_parts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long the space lasts that it is to win; `None` where that is far.
+    pub(crate) fn space_lasts(&self) -> Option<Duration> {
+        self.gate.as_ref()?.space_lasts()
+    }
+
     /// Waits for the turn, for `most` at most.
     pub(crate) fn turn(&self, most: Duration) -> Option<Turn<'_>> {
         Some(Turn { own: self, held: Some(self.turn.try_lock_for(most)?) })
     }
 
     fn tell(&self, info: &CompactionJobInfo) {
+        let remote_parts = self.remote_parts.load(Ordering::Relaxed);
+        let remote = remote_parts > 0;
         self.totals.compactions.fetch_add(1, Ordering::Relaxed);
+        self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
         let Some(events) = &self.events else { return };
         let stats = info.stats();
         let finished = CompactionFinished {
@@ -123,8 +139,8 @@ impl OwnCompactions {
             output_records: stats.num_output_records(),
             seconds: stats.elapsed_micros() as f64 / 1e6,
             cpu_seconds: stats.cpu_micros() as f64 / 1e6,
-            remote: false,
-            subcompactions: self.parts.load(Ordering::Relaxed),
+            remote,
+            subcompactions: self.parts.load(Ordering::Relaxed) + remote_parts,
             is_manual: true,
             error: None,
         };
@@ -166,6 +182,7 @@ impl Turn<'_> {
             gate.compaction_begins(purpose.pledge(), input_bytes);
         }
         own.parts.store(0, Ordering::Relaxed);
+        own.remote_parts.store(0, Ordering::Relaxed);
         own.current.store(purpose as u8, Ordering::Release);
         let outcome = compact();
         own.current.store(0, Ordering::Release);

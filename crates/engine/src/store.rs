@@ -152,7 +152,8 @@ impl Store {
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone())
+            let relocation = values.as_ref().map(Opening::relocation);
+            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone(), relocation)
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::offloads::InProcess;
+use common::offloads::{InProcess, edit};
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{
     CompactionOffload, LocalSlots, OpenMode, RemoteJob, RemoteOutcome, Separation, Store, StoreOptions, VerifyError,
@@ -272,19 +272,6 @@ fn garbage_instead_of_a_result_is_refused() {
         _ => *result = b"no result at all".to_vec(),
     });
     assert!(!errors.is_empty());
-}
-
-/// Replaces a number in the text that RocksDB makes of a result: the first field of this name after `section`.
-fn edit(result: &mut Vec<u8>, section: &str, field: &str, change: impl Fn(u64) -> u64) {
-    let text: String = result.iter().map(|byte| char::from(*byte)).collect();
-    let from = text.find(section).unwrap_or_else(|| panic!("{section} in {text}"));
-    let named = format!("{field}=");
-    // Not the end of a longer name.
-    let whole = |at: &usize| text[..*at].ends_with([';', '{']);
-    let begin = text[from..].match_indices(&named).map(|(at, _)| from + at).find(whole).unwrap() + named.len();
-    let digits = text[begin..].bytes().take_while(u8::is_ascii_digit).count();
-    let number: u64 = text[begin..begin + digits].parse().unwrap();
-    result.splice(begin..begin + digits, change(number).to_string().into_bytes());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Numbers of a peer are checked by the policy (`problem()`), names here: they become keys of tables and parts of logs.
 
+use ecotone_policy::JobPurpose;
 use ecotone_policy::ids::{JobId, ServerId};
 use ecotone_policy::machine::{
     DeclineReason, JobReport, Link, LoadSample, LocalReason, PlacementAnswer, PlacementRequest, Prediction,
@@ -95,6 +96,7 @@ pub(crate) fn request_to_wire(request: &PlacementRequest, session: u64) -> wire:
     wire::PlaceRequest {
         owner: request.owner.as_str().to_owned(),
         job: request.job.0,
+        purpose: request.purpose.name().to_owned(),
         input_bytes: request.input_bytes.0,
         input_level: request.input_level,
         output_level: request.output_level,
@@ -110,6 +112,7 @@ pub(crate) fn request_from_wire(request: &wire::PlaceRequest) -> Result<Placemen
     Ok(PlacementRequest {
         owner: server(&request.owner)?,
         job: JobId(request.job),
+        purpose: purpose_from_wire(&request.purpose),
         input_bytes: Bytes(request.input_bytes),
         input_level: request.input_level,
         output_level: request.output_level,
@@ -118,6 +121,11 @@ pub(crate) fn request_from_wire(request: &wire::PlaceRequest) -> Result<Placemen
         avoid: request.avoid.iter().map(|name| server(name)).collect::<Result<_>>()?,
         away: request.away,
     })
+}
+
+/// One that this release does not know, and none, is taken for a compaction, which every release places.
+fn purpose_from_wire(name: &str) -> JobPurpose {
+    JobPurpose::ALL.into_iter().find(|purpose| purpose.name() == name).unwrap_or_default()
 }
 
 pub(crate) fn answer_to_wire(answer: &PlacementAnswer, worker_address: Option<String>) -> wire::PlaceReply {
@@ -158,4 +166,32 @@ pub(crate) fn answer_from_wire(reply: &wire::PlaceReply) -> Result<PlacementAnsw
 /// A reason that this release does not know is taken for a full worker.
 pub(crate) fn decline_from_wire(name: &str) -> DeclineReason {
     DeclineReason::ALL.into_iter().find(|reason| reason.name() == name).unwrap_or(DeclineReason::NoFreeSlot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_arrives_as_it_was_sent_and_one_of_another_release_is_of_a_compaction() {
+        for purpose in JobPurpose::ALL {
+            let request = PlacementRequest {
+                owner: server("edge").unwrap(),
+                job: JobId(7),
+                purpose,
+                input_bytes: Bytes(1 << 20),
+                input_level: 2,
+                output_level: 4,
+                local_time: Some(Seconds(1.5)),
+                latest: Some(Seconds(0.5)),
+                avoid: vec![server("slow").unwrap()],
+                away: 3,
+            };
+            assert_eq!(request_from_wire(&request_to_wire(&request, 1)).unwrap(), request);
+            for name in ["", "replication"] {
+                let foreign = wire::PlaceRequest { purpose: name.to_owned(), ..request_to_wire(&request, 1) };
+                assert_eq!(request_from_wire(&foreign).unwrap().purpose, JobPurpose::Compaction, "{name:?}");
+            }
+        }
+    }
 }

@@ -106,10 +106,12 @@ impl OwnerSide {
         let id = JobId(job.id);
         let mut event = Event::CompactionReady {
             job: id,
+            purpose: job.purpose,
             input_bytes: Bytes(job.estimated_bytes),
             input_level: job.input_level,
             output_level: job.output_level,
             l0_tables: job.l0_tables,
+            deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
         };
         // The machine answers with one command a step; three steps lead to a place.
         for _ in 0..3 {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::purpose::JobPurpose;
 use crate::units::Cores;
 
 /// How a federation decides where compactions run. All servers of a federation are given the same one.
@@ -68,12 +69,15 @@ impl PolicyName {
     }
 
     /// Whether it considers a compaction out of `input_level`. ECO-KVS section VI-B considers L0 compactions only;
-    /// EdgePilot section IV considers every one.
-    pub const fn considers(self, input_level: i32) -> bool {
+    /// EdgePilot section IV considers every one. Merges of duplicates, which neither paper knows, are considered at every level: what
+    /// L0 is to ECO-KVS, the part of the tree that presses, is to them the space that they free.
+    pub const fn considers(self, purpose: JobPurpose, input_level: i32) -> bool {
         match self {
             PolicyName::Local | PolicyName::LocalSplit => false,
             PolicyName::EdgePilot => true,
-            PolicyName::Eco | PolicyName::EcoGate | PolicyName::EcoTarget => input_level == 0,
+            PolicyName::Eco | PolicyName::EcoGate | PolicyName::EcoTarget => {
+                input_level == 0 || matches!(purpose, JobPurpose::Dedup)
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use ecotone_policy::dedup::back_off::BackOff;
 use ecotone_policy::dedup::decide::{Verdict, Why, decide_triggered, is_worth};
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::filter::{FilterView, build};
-use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, deadline, may_run};
+use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, SpaceGrowth, deadline, may_run};
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duplicates::KeySample;
@@ -453,6 +453,36 @@ fn space_that_runs_out_within_an_hour_is_a_deadline() {
     assert_eq!(deadline(Bytes(0), BytesPerSecond(10.0)), Some(Seconds(0.0)));
     for growth in [0.0, -5.0, f64::NAN] {
         assert_eq!(deadline(Bytes(0), BytesPerSecond(growth)), None, "{growth}");
+    }
+}
+
+#[test]
+fn the_growth_of_space_is_followed_slowly_and_net_of_what_is_freed() {
+    let at = Time::from_seconds;
+    let mut growth = SpaceGrowth::new();
+    let near = |growth: &SpaceGrowth, expected: f64| (growth.bytes_per_s().0 - expected).abs() < 1e-6;
+    growth.observe(at(0.0), Bytes(1_000_000));
+    assert!(near(&growth, 0.0), "one look tells no growth");
+    growth.observe(at(0.5), Bytes(0));
+    assert!(near(&growth, 0.0), "half a second is no sample");
+    // A minute with 1000 bytes a second: half of that. Another one: three quarters.
+    growth.observe(at(60.0), Bytes(940_000));
+    assert!(near(&growth, 500.0), "{growth:?}");
+    growth.observe(at(120.0), Bytes(880_000));
+    assert!(near(&growth, 750.0), "{growth:?}");
+    growth.observe(at(60.0), Bytes(0));
+    assert!(near(&growth, 750.0), "a clock that steps back");
+    // What is freed counts against it, and a store that shrinks does not grow: 750 / 2 - 2000 / 2.
+    growth.observe(at(180.0), Bytes(1_000_000));
+    assert!(near(&growth, 0.0), "{growth:?}");
+    growth.observe(at(240.0), Bytes(700_000));
+    assert!(near(&growth, -625.0 / 2.0 + 2500.0), "what was freed before still counts: {growth:?}");
+
+    // A compaction that takes 100 MB for two seconds of a store that does not grow.
+    let mut growth = SpaceGrowth::new();
+    for (second, room) in [(0.0, 9e9), (1.0, 8.95e9), (2.0, 8.9e9), (3.0, 9e9), (4.0, 9e9)] {
+        growth.observe(at(second), Bytes(room as u64));
+        assert_eq!(deadline(Bytes(9_000_000_000), growth.bytes_per_s()), None, "{second}: {growth:?}");
     }
 }
 

@@ -4,9 +4,11 @@
 mod common;
 
 use common::{Federation, MIB, Place, id, idle, report};
-use ecotone_policy::JobId;
-use ecotone_policy::machine::{Event, FailureReason, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime};
+use ecotone_policy::machine::{
+    Event, FailureReason, JobReport, LoadSample, OffloadOutcome, Parameters, WhenNoneInTime,
+};
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Seconds, Tables, Time, Watts};
+use ecotone_policy::{JobId, JobPurpose};
 
 const TABLE: &str = include_str!("golden/decisions.txt");
 const SIZE: u64 = 64 * MIB;
@@ -23,6 +25,8 @@ struct Situation {
     has_coordinator: bool,
     level: i32,
     l0_tables: Option<u32>,
+    purpose: JobPurpose,
+    space_lasts: Option<Seconds>,
     expected: String,
 }
 
@@ -71,6 +75,12 @@ fn parse() -> Vec<Situation> {
                 now.level = after(&words, "level").map_or(0, number);
                 now.l0_tables = after(&words, "l0").map(number);
             }
+            "merge" => {
+                now.purpose = JobPurpose::Dedup;
+                now.level = after(&words, "level").map_or(1, number);
+                now.l0_tables = after(&words, "l0").map(number);
+            }
+            "space" => now.space_lasts = Some(Seconds(number(words[2]))),
             "=>" => now.expected = line[3..].to_string(),
             other => panic!("the table does not know `{other}`"),
         }
@@ -88,12 +98,15 @@ fn decide(situation: &Situation) -> (Place, Federation) {
         federation.load(sample.clone());
     }
     federation.now = Time::from_seconds(10.0);
+    // Jobs of level 0 and those below it have models of their own.
+    let known_level = if situation.purpose == JobPurpose::Dedup { situation.level } else { 0 };
     for (owner, worker, seconds, joules) in &situation.jobs {
         // Jobs of several sizes on one line through the origin: the model is then that line.
         for _ in 0..40 {
             for share in [0.5, 1.0, 2.0] {
                 let bytes = (SIZE as f64 * share) as u64;
-                federation.finished(report(owner, worker, bytes, seconds * share, joules * share));
+                let finished = report(owner, worker, bytes, seconds * share, joules * share);
+                federation.finished(JobReport { input_level: known_level, ..finished });
             }
         }
     }
@@ -111,7 +124,16 @@ fn decide(situation: &Situation) -> (Place, Federation) {
     if let Some(worker) = &situation.failed {
         fail_one_job(&mut federation, &situation.owner, worker);
     }
-    let place = federation.ready(&situation.owner, 2, SIZE, situation.level, situation.l0_tables);
+    let event = Event::CompactionReady {
+        job: JobId(2),
+        purpose: situation.purpose,
+        input_bytes: Bytes(SIZE),
+        input_level: situation.level,
+        output_level: situation.level + 1,
+        l0_tables: situation.l0_tables,
+        deadline: situation.space_lasts,
+    };
+    let place = federation.place(&situation.owner, event);
     (place, federation)
 }
 

@@ -11,7 +11,7 @@ use ecotone_policy::machine::{
     PlacementAnswer, PlacementRequest, PolicyCore, Prediction,
 };
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
-use ecotone_policy::{JobId, PolicyName};
+use ecotone_policy::{JobId, JobPurpose, PolicyName};
 use proptest::prelude::*;
 
 /// What a run of the machine has done with one job.
@@ -25,7 +25,7 @@ enum State {
 /// A driver that does what commands say, and what may go wrong on the way.
 #[derive(Clone, Debug)]
 enum Step {
-    Ready { level: i32, mib: u64, l0_tables: u32 },
+    Ready { purpose: JobPurpose, level: i32, mib: u64, l0_tables: u32, deadline: Option<f64> },
     Answer { which: prop::sample::Index, worker: Option<u8> },
     Unavailable { which: prop::sample::Index },
     Installed { which: prop::sample::Index },
@@ -37,10 +37,16 @@ enum Step {
     Wait { seconds: f64 },
 }
 
+fn purpose() -> impl Strategy<Value = JobPurpose> {
+    prop::sample::select(&JobPurpose::ALL[..])
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let which = any::<prop::sample::Index>;
     prop_oneof![
-        4 => (0i32..3, 1u64..512, 0u32..30).prop_map(|(level, mib, l0_tables)| Step::Ready { level, mib, l0_tables }),
+        4 => (purpose(), 0i32..3, 1u64..512, 0u32..30, prop::option::of(-1.0f64..10.0)).prop_map(
+            |(purpose, level, mib, l0_tables, deadline)| Step::Ready { purpose, level, mib, l0_tables, deadline }
+        ),
         3 => (which(), prop::option::of(0u8..4)).prop_map(|(which, worker)| Step::Answer { which, worker }),
         1 => which().prop_map(|which| Step::Unavailable { which }),
         1 => which().prop_map(|which| Step::Installed { which }),
@@ -135,15 +141,17 @@ impl Driver {
 
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Ready { level, mib, l0_tables } => {
+            Step::Ready { purpose, level, mib, l0_tables, deadline } => {
                 let job = JobId(self.next_job);
                 self.next_job += 1;
                 self.tell(Event::CompactionReady {
                     job,
+                    purpose,
                     input_bytes: Bytes(mib * MIB),
                     input_level: level,
                     output_level: level + 1,
                     l0_tables: (l0_tables > 0).then_some(l0_tables),
+                    deadline: deadline.map(Seconds),
                 })?;
                 prop_assert!(self.jobs.contains_key(&job), "{job} got no command");
                 Ok(())
@@ -304,10 +312,12 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
         },
         3 => Event::CompactionReady {
             job: JobId(bytes % 16),
+            purpose: JobPurpose::ALL[(bytes % 2) as usize],
             input_bytes: Bytes(bytes),
             input_level: 0,
             output_level: 1,
             l0_tables: Some(u32::MAX),
+            deadline: Some(Seconds(n[3])),
         },
         4 => Event::PlacementAnswered {
             job: JobId(bytes % 16),
@@ -320,10 +330,12 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
 fn ready(job: u64) -> Event {
     Event::CompactionReady {
         job: JobId(job),
+        purpose: JobPurpose::Compaction,
         input_bytes: Bytes::from_mib(64),
         input_level: 0,
         output_level: 1,
         l0_tables: Some(19),
+        deadline: None,
     }
 }
 

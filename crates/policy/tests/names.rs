@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use ecotone_policy::machine::{DeclineReason, LocalReason};
-use ecotone_policy::{Duty, PolicyName, ServerId};
+use ecotone_policy::{Duty, JobPurpose, PolicyName, ServerId};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
@@ -26,6 +26,7 @@ fn check<T: Deserialize<'static> + PartialEq + Debug + Copy>(all: &[T], name: im
 #[test]
 fn what_is_written_is_what_is_read() {
     check(&PolicyName::ALL, PolicyName::name);
+    check(&JobPurpose::ALL, JobPurpose::name);
     check(&LocalReason::ALL, LocalReason::name);
     check(&DeclineReason::ALL, DeclineReason::name);
     check(&Duty::ALL, Duty::name);

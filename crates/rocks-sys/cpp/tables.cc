@@ -90,6 +90,7 @@ extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, eco
         const std::string path = version.Path(table->fd);
         Record pairs;
         uint64_t count = 0;
+        uint64_t points = 0;
         if (!std::binary_search(known, known + known_count, number)) {
           std::shared_ptr<const TableProperties> properties;
           const Status status = version->GetTableProperties(ReadOptions(), &properties, table, &path);
@@ -97,6 +98,7 @@ extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, eco
             ecotone::Give(status.ToString(), out);
             return ecotone::CodeOf(status);
           }
+          points = properties->num_entries - std::min(properties->num_entries, properties->num_range_deletions);
           for (const auto& [name, value] : properties->user_collected_properties) {
             if (std::string_view(name).starts_with(ecotone::View(prefix))) {
               pairs.Bytes(name).Bytes(value);
@@ -104,7 +106,7 @@ extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, eco
             }
           }
         }
-        found.Bytes(path).Number(number).Number(count).Append(pairs);
+        found.Bytes(path).Number(number).Number(points).Number(count).Append(pairs);
         found_count++;
       }
     }

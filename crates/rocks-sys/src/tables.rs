@@ -62,6 +62,8 @@ pub struct CollectedProperties {
     pub path: PathBuf,
     /// The number in its name.
     pub file_number: u64,
+    /// Its entries but for range deletions; 0 for a table that was not asked.
+    pub points: u64,
     /// Properties by name; empty for a table that has none of those asked for.
     pub properties: BTreeMap<String, Vec<u8>>,
 }
@@ -150,8 +152,9 @@ mod read {
         let tables = fields.list(|fields| {
             let path = OsString::from_vec(fields.bytes()?.to_vec()).into();
             let file_number = fields.number()?;
+            let points = fields.number()?;
             let pairs = fields.list(|fields| Ok((fields.text()?, fields.bytes()?.to_vec())))?;
-            Ok(CollectedProperties { path, file_number, properties: pairs.into_iter().collect() })
+            Ok(CollectedProperties { path, file_number, points, properties: pairs.into_iter().collect() })
         })?;
         fields.end()?;
         Ok(tables)

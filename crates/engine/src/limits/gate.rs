@@ -14,7 +14,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
+use ecotone_policy::dedup::forecast::deadline;
+use ecotone_policy::units::{Bytes, BytesPerSecond};
 use ecotone_rocks_sys::tables::live_tables;
 use parking_lot::Mutex;
 use rust_rocksdb::statistics::Ticker;
@@ -102,6 +105,7 @@ pub(crate) struct Gate {
     refuses: AtomicBool,
     /// Whether writes are refused, or soon will be.
     tight: AtomicBool,
+    growth_bytes_per_s: AtomicU64,
     refused_writes: AtomicU64,
     times_closed: AtomicU64,
     /// Held during a look.
@@ -168,6 +172,7 @@ impl Gate {
             large_in_flight: AtomicI64::new(0),
             refuses: AtomicBool::new(false),
             tight: AtomicBool::new(false),
+            growth_bytes_per_s: AtomicU64::new(0),
             refused_writes: AtomicU64::new(0),
             times_closed: AtomicU64::new(0),
             look: Mutex::default(),
@@ -254,6 +259,19 @@ impl Gate {
         if self.refuses.load(Ordering::Relaxed) {
             self.wake.look_now();
         }
+    }
+
+    /// So fast the room of this store gets less.
+    pub(crate) fn grows_by(&self, growth: BytesPerSecond) {
+        self.growth_bytes_per_s.store(growth.0 as u64, Ordering::Relaxed);
+    }
+
+    /// How long it lasts until writes are refused, if they go on so; `None` where that is far.
+    pub(crate) fn space_lasts(&self) -> Option<Duration> {
+        let above = self.room().spare_bytes().saturating_sub(self.reserve);
+        let growth = self.growth_bytes_per_s.load(Ordering::Relaxed);
+        let lasts = deadline(Bytes(u64::try_from(above).unwrap_or(0)), BytesPerSecond(growth as f64))?;
+        Duration::try_from_secs_f64(lasts.0).ok()
     }
 
     /// What was found at the last look.
@@ -505,6 +523,25 @@ mod tests {
             assert_eq!(found, (puts, deletions, copies), "{taken_mib} MiB taken: {:?}", gate.room());
         }
         assert_eq!((gate.times_closed(), gate.refused_writes()), (2, 7 + 4));
+    }
+
+    #[test]
+    fn space_lasts_until_writes_would_be_refused() {
+        let (_directory, gate, take) = gate();
+        take(22 * MIB);
+        gate.look_again();
+        // 64 less what is taken and pledged is 40 and something, less the reserve 24.
+        let above = (gate.room().spare_bytes() - 16 * MIB as i64) as f64;
+        assert_eq!(gate.space_lasts(), None, "nothing grows");
+        gate.grows_by(BytesPerSecond(MIB as f64));
+        assert_eq!(gate.space_lasts(), Some(Duration::from_secs_f64(above / MIB as f64)));
+        take(60 * MIB);
+        gate.look_again();
+        assert_eq!(gate.space_lasts(), Some(Duration::ZERO), "it is short already");
+        take(22 * MIB);
+        gate.look_again();
+        gate.grows_by(BytesPerSecond(1000.0));
+        assert_eq!(gate.space_lasts(), None, "in some hours");
     }
 
     #[test]

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ecotone_policy::dedup::forecast::SpaceGrowth;
+use ecotone_policy::units::{Bytes, Time};
 use parking_lot::{Condvar, Mutex};
 
 use super::gate::Gate;
@@ -62,9 +64,13 @@ impl Watch {
         let thread = std::thread::Builder::new().name("ecotone-space".into()).spawn(move || {
             let (mut interval, mut reclaim) = (LOOK_INTERVAL, Reclaim::new(values.is_some()));
             let mut told_share = 1.0;
+            let (began, mut growth) = (Instant::now(), SpaceGrowth::new());
             while of_thread.wake.wait(interval) {
                 interval = if of_thread.look_again() { LOOK_INTERVAL } else { FAR_INTERVAL };
-                let free_share = of_thread.room().free_share();
+                let room = of_thread.room();
+                growth.observe(Time::from_seconds(began.elapsed().as_secs_f64()), Bytes(room.room_bytes()));
+                of_thread.grows_by(growth.bytes_per_s());
+                let free_share = room.free_share();
                 if free_share <= told_share - TOLD_STEP {
                     values.iter().for_each(TableEvents::tables_changed);
                     told_share = free_share;
@@ -72,7 +78,7 @@ impl Watch {
                 told_share = free_share.max(told_share);
                 if of_thread.is_tight()
                     && let Some((db, family)) = of_thread.database()
-                    && let Err(error) = reclaim.step(&db, family, &of_thread.room())
+                    && let Err(error) = reclaim.step(&db, family, &room)
                 {
                     tracing::debug!(%error, "nothing could be done to find out what is garbage; trying again");
                 }

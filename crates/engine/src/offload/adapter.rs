@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use ecotone_policy::JobPurpose;
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
-use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use ecotone_rocks_sys::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
 use parking_lot::Mutex;
 use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
@@ -23,7 +24,9 @@ use super::{CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat
 use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
-use crate::own_compactions::OwnCompactions;
+use crate::own_compactions::{OwnCompactions, Purpose};
+use crate::values::references;
+use crate::values::relocation::Relocation;
 
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
@@ -37,6 +40,8 @@ pub(crate) struct OffloadState {
     pub(crate) table_format: TableFormat,
     pub(crate) siblings: Siblings,
     own: Arc<OwnCompactions>,
+    /// Where the store has a value log.
+    relocation: Option<Arc<Relocation>>,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
@@ -53,6 +58,7 @@ impl OffloadState {
         duties: ThreadDuties,
         table_format: TableFormat,
         own: Arc<OwnCompactions>,
+        relocation: Option<Arc<Relocation>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             offload,
@@ -62,6 +68,7 @@ impl OffloadState {
             table_format,
             siblings: Siblings::default(),
             own,
+            relocation,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
             db: OnceLock::new(),
@@ -105,20 +112,19 @@ impl CompactionService for Adapter {
         if self.0.is_closing() {
             return local();
         }
-        // A worker has no values to relocate; and of one for duplicates nobody has counted the records that a worker must have read.
-        if info.is_manual_compaction() && self.0.own.purpose_of(compaction_of(info.job_id())).is_some() {
-            self.0.siblings.give_up(compaction_of(info.job_id()));
-            return local();
-        }
         let job = match catch_unwind(AssertUnwindSafe(|| self.0.describe(info, input))) {
-            Ok(Ok(job)) => job,
+            Ok(Ok(Some(job))) => job,
+            Ok(Ok(None)) => {
+                self.0.stays_here(compaction_of(info.job_id()));
+                return local();
+            }
             Ok(Err(reason)) => {
-                self.0.siblings.give_up(compaction_of(info.job_id()));
+                self.0.stays_here(compaction_of(info.job_id()));
                 tracing::warn!(reason, "a compaction stays local: it cannot be described");
                 return local();
             }
             Err(_) => {
-                self.0.siblings.give_up(compaction_of(info.job_id()));
+                self.0.stays_here(compaction_of(info.job_id()));
                 tracing::error!("a compaction stays local: describing it panicked");
                 return local();
             }
@@ -165,7 +171,24 @@ fn number(id: &CStr) -> Option<u64> {
 }
 
 impl OffloadState {
-    fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<RemoteJob, String> {
+    /// A part runs here that nobody can follow. A compaction of our own that RocksDB tells nobody of goes to a worker whole or not at all:
+    /// it has no siblings that would wait, and no end at which they were forgotten.
+    fn stays_here(&self, compaction: i32) {
+        if self.running.has_begun(compaction) {
+            self.siblings.give_up(compaction);
+        }
+    }
+
+    /// `None` for one that is to stay here.
+    fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<Option<RemoteJob>, String> {
+        let compaction = compaction_of(info.job_id());
+        let own = if info.is_manual_compaction() { self.own.purpose_of(compaction) } else { None };
+        let (purpose, deadline) = match own {
+            // A worker has no values to relocate.
+            Some(Purpose::Relocation) => return Ok(None),
+            Some(Purpose::Dedup) => (JobPurpose::Dedup, self.own.space_lasts()),
+            None => (JobPurpose::Compaction, None),
+        };
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
         let store_directory = PathBuf::from(OsStr::from_bytes(info.db_name()));
         let rocks_job = info.job_id();
@@ -184,9 +207,23 @@ impl OffloadState {
         let input_bytes = input_files.iter().map(|table| table.bytes).sum();
         let is_part = request.begin.is_some() || request.end.is_some();
         let share = db.as_deref().filter(|_| is_part).and_then(|db| range_share(db, &request));
-        Ok(RemoteJob {
+        // RocksDB told of the inputs when the compaction began, but for one of our own.
+        let input_records = match own {
+            None => self.running.input_records(compaction),
+            Some(_) => {
+                let db = db.as_deref().ok_or("the store is being opened")?;
+                let inputs = ask_inputs(db, &tables, &input_files)?;
+                if self.may_relocate(&inputs) {
+                    return Ok(None);
+                }
+                Some(inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum)))
+            }
+        };
+        Ok(Some(RemoteJob {
             id: NEXT_JOB.fetch_add(1, Ordering::Relaxed),
             rocks_job,
+            purpose,
+            deadline,
             db_session_id: String::from_utf8_lossy(info.db_session_id()).into_owned(),
             store_directory,
             input: input.to_vec(),
@@ -194,22 +231,31 @@ impl OffloadState {
             input_files,
             input_bytes,
             estimated_bytes: share.map_or(input_bytes, |share| (input_bytes as f64 * share) as u64),
-            input_records: self.running.input_records(compaction_of(rocks_job)),
+            input_records,
             l0_tables: tables.in_level_0(),
             input_level: info.base_input_level(),
             output_level: info.output_level(),
             is_manual: info.is_manual_compaction(),
             table_format: self.table_format,
             request,
-        })
+        }))
+    }
+
+    /// Whether a compaction of these tables would relocate values if it ran here.
+    fn may_relocate(&self, inputs: &[CollectedProperties]) -> bool {
+        let Some(relocation) = &self.relocation else { return false };
+        let cohort = relocation.cohort();
+        inputs.iter().any(|table| references::may_name(table.properties.get(references::PROPERTY), &cohort))
     }
 
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
     fn run(&self, job: RemoteJob) -> Option<Vec<u8>> {
         let (id, rocks_job, is_part, input_records) = (job.id, job.rocks_job, job.is_part(), job.input_records);
-        let is_urgent = job.input_level == 0;
+        let is_dedup = job.purpose == JobPurpose::Dedup;
+        // RocksDB begins no other compaction while it runs one of ours, unless writers press.
+        let is_urgent = job.input_level == 0 || is_dedup;
         let outcome = {
-            let _duty = self.duties.enter(Duty::Compaction);
+            let _duty = self.duties.enter(if is_dedup { Duty::Dedup } else { Duty::Compaction });
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
                 tracing::error!(job = id, "the compaction offload panicked: the compaction runs locally");
                 RemoteOutcome::Fallback
@@ -222,6 +268,9 @@ impl OffloadState {
                     self.tell_installed(id, false);
                     self.wait_for_slot(id, is_urgent);
                     return None;
+                }
+                if is_dedup {
+                    self.own.part_is_remote();
                 }
                 self.running.part_is_remote(compaction_of(rocks_job));
                 Some(result.into_bytes())
@@ -255,7 +304,7 @@ impl OffloadState {
         }
     }
 
-    /// A compaction of level 0 waits for nobody: writers may be waiting for it, and RocksDB runs one at a time, in at most
+    /// An urgent one waits for nobody: for a compaction of level 0 writers may be waiting, and RocksDB runs one at a time, in at most
     /// `max_subcompactions` parts.
     fn wait_for_slot(&self, job: u64, is_urgent: bool) {
         if !is_urgent {
@@ -319,6 +368,19 @@ impl Tables {
         let greatest = inputs.iter().map(|table| &table.largest_user_key).max()?;
         Some((least.clone(), greatest.clone()))
     }
+}
+
+/// What the input tables tell of their entries. Those that are open have it in memory.
+fn ask_inputs(db: &DB, tables: &Tables, inputs: &[InputTable]) -> Result<Vec<CollectedProperties>, String> {
+    let family = DataFamily::of(db).ok_or("the store has no data")?;
+    let is_input = |name: &str| inputs.iter().any(|input| input.name == name);
+    let others = tables.0.values().filter(|table| !is_input(&table.name)).map(|table| table.file_number);
+    let mut others: Vec<_> = others.collect();
+    others.sort_unstable();
+    let mut told =
+        collected_properties_but(db, &family, references::PROPERTY, &others).map_err(|error| error.to_string())?;
+    told.retain(|table| is_input(base_name(&table.path.to_string_lossy())));
+    if told.len() == inputs.len() { Ok(told) } else { Err("some of its inputs are not live".to_owned()) }
 }
 
 /// The part of the store's bytes that lies in the range of a request, 0 to 1, as RocksDB estimates both.

@@ -51,7 +51,9 @@ pub mod slots;
 pub mod verify;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ecotone_policy::JobPurpose;
 use ecotone_rocks_sys::remote::RemoteInput;
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +143,10 @@ pub struct RemoteJob {
     pub id: u64,
     /// RocksDB's number: the compaction's in the high 32 bits, the part's in the low ones. Unique since the store was opened.
     pub rocks_job: u64,
+    /// What it is for.
+    pub purpose: JobPurpose,
+    /// How long the space lasts that it is to win, where that runs out; `None`: nothing presses but writers that may stall.
+    pub deadline: Option<Duration>,
     /// This opening of the store. A worker's answer for another one is not for this job.
     pub db_session_id: String,
     /// The store's directory, as RocksDB names it in every path of the job.

@@ -118,6 +118,11 @@ impl Relocation {
         self.log.directory()
     }
 
+    /// The segments whose values are relocated by compactions that begin now.
+    pub(crate) fn cohort(&self) -> Arc<SegmentSet> {
+        self.cohort.read().clone()
+    }
+
     /// Sets the segments whose values are relocated by compactions that begin from now on.
     pub(crate) fn set_cohort(&self, cohort: SegmentSet) {
         *self.cohort.write() = Arc::new(cohort);
@@ -154,7 +159,7 @@ pub(crate) struct Relocators(pub(crate) Arc<Relocation>);
 
 impl CompactionFilterFactory for Relocators {
     fn filter(&self, context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
-        let cohort = self.0.cohort.read().clone();
+        let cohort = self.0.cohort();
         if cohort.is_empty() && !self.0.reclaims_expired {
             // Nothing to do: the compaction is not held up by a call for each entry.
             return None;

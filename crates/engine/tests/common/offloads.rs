@@ -197,3 +197,16 @@ impl CompactionOffload for InProcess {
         self.local_finished.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+/// Replaces a number in the text that RocksDB makes of a result: the first field of this name after `section`.
+pub fn edit(result: &mut Vec<u8>, section: &str, field: &str, change: impl Fn(u64) -> u64) {
+    let text: String = result.iter().map(|byte| char::from(*byte)).collect();
+    let from = text.find(section).unwrap_or_else(|| panic!("{section} in {text}"));
+    let named = format!("{field}=");
+    // Not the end of a longer name.
+    let whole = |at: &usize| text[..*at].ends_with([';', '{']);
+    let begin = text[from..].match_indices(&named).map(|(at, _)| from + at).find(whole).unwrap() + named.len();
+    let digits = text[begin..].bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[begin..begin + digits].parse().unwrap();
+    result.splice(begin..begin + digits, change(number).to_string().into_bytes());
+}

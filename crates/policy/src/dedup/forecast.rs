@@ -24,6 +24,9 @@ const PRIOR_BYTES_PER_S: f64 = 50e6;
 /// The fixed time of a merge, before any has run.
 const PRIOR_MERGE_SECONDS: f64 = 0.01;
 
+/// How slowly the average of the growth of space follows: after so long half of it is new. Most compactions have freed by then what they took.
+const GROWTH_HALF_LIFE: Seconds = Seconds(60.0);
+
 /// Space that lasts longer is no deadline.
 const LONGEST_DEADLINE: Seconds = Seconds(3600.0);
 
@@ -180,6 +183,42 @@ impl MergeTime {
 
     fn line(&self) -> Line {
         self.regression.line(Line { a: 1.0 / PRIOR_BYTES_PER_S, b: PRIOR_MERGE_SECONDS })
+    }
+}
+
+/// How fast the space that a store takes grows, net of what is freed: an exponential average over samples of a second or more. A
+/// compaction takes space that is free again soon, so the average follows slowly, and begins at no growth.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpaceGrowth {
+    last: Option<(Time, Bytes)>,
+    average: f64,
+}
+
+impl SpaceGrowth {
+    /// No samples yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// So much room is left now. May be called at any time.
+    pub fn observe(&mut self, now: Time, room: Bytes) {
+        let Some((then, before)) = self.last else {
+            self.last = Some((now, room));
+            return;
+        };
+        let time = now.since(then);
+        if time < LEAST_SAMPLE {
+            return;
+        }
+        self.last = Some((now, room));
+        let rate = (before.0 as f64 - room.0 as f64) / time.0;
+        let kept = 0.5_f64.powf(time.0 / GROWTH_HALF_LIFE.0);
+        self.average = self.average * kept + rate * (1.0 - kept);
+    }
+
+    /// Nothing while the store shrinks.
+    pub fn bytes_per_s(&self) -> BytesPerSecond {
+        BytesPerSecond(self.average.max(0.0))
     }
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, ServerId};
 use crate::prequential::relative_error;
+use crate::purpose::JobPurpose;
 use crate::units::{Bytes, Joules, Seconds};
 
 use super::message::{JobReport, LoadSample, PlacementAnswer, PlacementRequest, Prediction};
@@ -38,6 +39,8 @@ pub enum Event {
     CompactionReady {
         /// Its number; used once.
         job: JobId,
+        /// What it is for.
+        purpose: JobPurpose,
         /// Bytes of the input tables.
         input_bytes: Bytes,
         /// Level of the inputs.
@@ -46,6 +49,8 @@ pub enum Event {
         output_level: i32,
         /// Tables in level 0 now, those of this compaction included; `None`: as the last own load sample says.
         l0_tables: Option<u32>,
+        /// Until when it must have ended for another reason than a stall: that long space lasts. `None`: there is no such reason.
+        deadline: Option<Seconds>,
     },
     /// Coordinator: a server asks for a worker.
     PlacementRequested {

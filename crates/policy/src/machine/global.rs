@@ -65,7 +65,7 @@ impl GlobalSystem {
         if !policy.may_offload() {
             return Err(LocalReason::PolicyIsLocal);
         }
-        if !policy.considers(request.input_level) {
+        if !policy.considers(request.purpose, request.input_level) {
             return Err(LocalReason::NotLevelZero);
         }
         if policy.has_energy_target() {

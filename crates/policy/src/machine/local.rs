@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::{JobId, ServerId};
 use crate::predictor::{Job, Predictor};
+use crate::purpose::JobPurpose;
 use crate::rate::InputRate;
 use crate::stall::StallForecast;
 use crate::units::{Bytes, Seconds, Tables, Time};
@@ -41,10 +42,12 @@ struct OpenJob {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyCompaction {
     pub(super) job: JobId,
+    pub(super) purpose: JobPurpose,
     pub(super) input_bytes: Bytes,
     pub(super) input_level: i32,
     pub(super) output_level: i32,
     pub(super) l0_tables: Option<u32>,
+    pub(super) deadline: Option<Seconds>,
 }
 
 /// The Local System of one server.
@@ -117,14 +120,18 @@ impl LocalSystem {
         if !policy.may_offload() {
             return Err(LocalReason::PolicyIsLocal);
         }
-        if !policy.considers(compaction.input_level) {
+        if !policy.considers(compaction.purpose, compaction.input_level) {
             return Err(LocalReason::NotLevelZero);
         }
         let forecast = self.forecast(compaction.l0_tables, parameters);
         if policy.has_gate() {
             let (Some(forecast), Some(local)) = (forecast, local) else { return Err(LocalReason::NoPrediction) };
-            if !forecast.stalls_after(local.seconds) {
-                return Err(LocalReason::NoStallForecast);
+            let is_late = compaction.deadline.is_some_and(|deadline| local.seconds >= deadline);
+            if !is_late && !forecast.stalls_after(local.seconds) {
+                return Err(match compaction.purpose {
+                    JobPurpose::Compaction => LocalReason::NoStallForecast,
+                    JobPurpose::Dedup => LocalReason::EndsInTime,
+                });
             }
         }
         if !self.has_room(parameters) {
@@ -133,11 +140,12 @@ impl LocalSystem {
         let request = PlacementRequest {
             owner: self.own.clone(),
             job: compaction.job,
+            purpose: compaction.purpose,
             input_bytes: compaction.input_bytes,
             input_level: compaction.input_level,
             output_level: compaction.output_level,
             local_time: local.map(|local| local.seconds),
-            latest: if policy.has_energy_target() { forecast.and_then(|forecast| forecast.latest()) } else { None },
+            latest: if policy.has_energy_target() { latest(forecast, compaction.deadline) } else { None },
             avoid: self.avoid.iter().filter(|(_, until)| now < **until).map(|(worker, _)| worker.clone()).collect(),
             away: self.away() as u32,
         };
@@ -261,6 +269,14 @@ impl LocalSystem {
             }
             Phase::Asking => None,
         }
+    }
+}
+
+/// When a job must have ended: before writers stall, and by its own deadline.
+fn latest(forecast: Option<StallForecast>, deadline: Option<Seconds>) -> Option<Seconds> {
+    match (forecast.and_then(|forecast| forecast.latest()), deadline) {
+        (Some(stall), Some(deadline)) => Some(stall.min(deadline)),
+        (stall, deadline) => stall.or(deadline),
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{JobId, ServerId};
 use crate::predictor::Job;
+use crate::purpose::JobPurpose;
 use crate::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Watts};
 
 use super::reason::LocalReason;
@@ -159,6 +160,8 @@ pub struct PlacementRequest {
     pub owner: ServerId,
     /// The job's number at the owner.
     pub job: JobId,
+    /// What it is for.
+    pub purpose: JobPurpose,
     /// Bytes of the input tables.
     pub input_bytes: Bytes,
     /// Level of the inputs.
@@ -167,7 +170,8 @@ pub struct PlacementRequest {
     pub output_level: i32,
     /// What the owner's own model says it takes at home; `None` while it has no model.
     pub local_time: Option<Seconds>,
-    /// T_max of ECO-KVS: a worker must be predicted to take less. `None`: there is no deadline.
+    /// T_max of ECO-KVS, or what is left until the job's own deadline where that is less: a worker must be predicted to take less than
+    /// that. `None`: there is no deadline.
     pub latest: Option<Seconds>,
     /// Workers that declined or failed a job of this owner a short while ago.
     pub avoid: Vec<ServerId>,

@@ -102,8 +102,9 @@ impl PolicyCore {
         }
         let now = self.now;
         match event {
-            Event::CompactionReady { job, input_bytes, input_level, output_level, l0_tables } => {
-                let compaction = ReadyCompaction { job, input_bytes, input_level, output_level, l0_tables };
+            Event::CompactionReady { job, purpose, input_bytes, input_level, output_level, l0_tables, deadline } => {
+                let compaction =
+                    ReadyCompaction { job, purpose, input_bytes, input_level, output_level, l0_tables, deadline };
                 let command = self.local.ready(now, compaction, &self.parameters, &self.predictor);
                 self.or_ignored(command)
             }

@@ -14,6 +14,8 @@ pub enum LocalReason {
     NotLevelZero,
     /// It ends before L0 reaches the stall threshold (ECO-KVS equation 2 does not hold).
     NoStallForecast,
+    /// It merges duplicates, which nothing presses for: it ends before L0 reaches the stall threshold and before space is short.
+    EndsInTime,
     /// The head of EdgePilot's queue would not be faster (EdgePilot equation 3 does not hold).
     NotFaster,
     /// No other server is enabled in the server table.
@@ -36,10 +38,11 @@ pub enum LocalReason {
 
 impl LocalReason {
     /// Every reason.
-    pub const ALL: [LocalReason; 12] = [
+    pub const ALL: [LocalReason; 13] = [
         LocalReason::PolicyIsLocal,
         LocalReason::NotLevelZero,
         LocalReason::NoStallForecast,
+        LocalReason::EndsInTime,
         LocalReason::NotFaster,
         LocalReason::NoServerEnabled,
         LocalReason::NoneInTime,
@@ -57,6 +60,7 @@ impl LocalReason {
             LocalReason::PolicyIsLocal => "policy-is-local",
             LocalReason::NotLevelZero => "not-level-zero",
             LocalReason::NoStallForecast => "no-stall-forecast",
+            LocalReason::EndsInTime => "ends-in-time",
             LocalReason::NotFaster => "not-faster",
             LocalReason::NoServerEnabled => "no-server-enabled",
             LocalReason::NoneInTime => "none-in-time",

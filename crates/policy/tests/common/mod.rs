@@ -7,7 +7,7 @@ use ecotone_policy::machine::{
     Command, Event, JobReport, Link, LoadSample, LocalReason, Parameters, PlacementRequest, PolicyCore, Prediction,
 };
 use ecotone_policy::units::{Bytes, BytesPerSecond, Cores, Joules, Seconds, Time, Watts};
-use ecotone_policy::{JobId, ServerId};
+use ecotone_policy::{JobId, JobPurpose, ServerId};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -55,6 +55,7 @@ pub fn request(owner: &str, bytes: u64, latest: Option<f64>) -> PlacementRequest
     PlacementRequest {
         owner: id(owner),
         job: JobId(1),
+        purpose: JobPurpose::Compaction,
         input_bytes: Bytes(bytes),
         input_level: 0,
         output_level: 1,
@@ -128,14 +129,21 @@ impl Federation {
 
     /// A compaction asks, and the federation answers.
     pub fn ready(&mut self, owner: &str, job: u64, bytes: u64, level: i32, l0_tables: Option<u32>) -> Place {
-        let owner = id(owner);
         let event = Event::CompactionReady {
             job: JobId(job),
+            purpose: JobPurpose::Compaction,
             input_bytes: Bytes(bytes),
             input_level: level,
             output_level: level + 1,
             l0_tables,
+            deadline: None,
         };
+        self.place(owner, event)
+    }
+
+    /// A job asks, and the federation answers.
+    pub fn place(&mut self, owner: &str, event: Event) -> Place {
+        let owner = id(owner);
         let mut commands = self.tell(&owner, event);
         loop {
             assert_eq!(commands.len(), 1, "one command at a time: {commands:?}");
