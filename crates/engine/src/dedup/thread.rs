@@ -343,7 +343,12 @@ impl Thread {
             let to_level = extension.to_level.unwrap_or(last_level);
             let plan = |max_bytes| merges(&tables, &extension.seeds, to_level, &MergeLimits { max_bytes });
             let planned = plan(most);
-            if planned.is_empty() && most < parameters.max_merge_bytes && !plan(parameters.max_merge_bytes).is_empty() {
+            // For want of time alone nothing is written once more on its way down.
+            let goes_down_by_steps = |plan: &[Merge]| plan.first().is_none_or(|merge| merge.is_step);
+            if most < parameters.max_merge_bytes
+                && goes_down_by_steps(&planned)
+                && !goes_down_by_steps(&plan(parameters.max_merge_bytes))
+            {
                 return Ok(self.forbidden(Forbidden::WouldStall));
             }
             if planned.is_empty() {
@@ -351,7 +356,10 @@ impl Thread {
                 continue;
             }
             let Some((merge, expected)) = self.first_worth(&tables, at, planned) else {
-                self.waiting.remove(at);
+                // Seeds that shared tables with those which are not worth it are planned anew.
+                if self.waiting.get(at).is_some_and(|extension| extension.seeds.is_empty()) {
+                    self.waiting.remove(at);
+                }
                 continue;
             };
             if let Err(why) = may_run(&pressure, input, self.merge_time.predict(merge.bytes), &parameters) {
