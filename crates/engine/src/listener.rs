@@ -237,9 +237,6 @@ impl EventListener for Listener {
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
-            if let Some(known) = &self.known {
-                known.compacted(info);
-            }
             if let Some(values) = &self.values {
                 values.tables_changed();
             }
@@ -251,11 +248,14 @@ impl EventListener for Listener {
             if let Some(offload) = &self.offload {
                 offload.siblings.forget(info.job_id());
             }
-            let known = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
+            let parts = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let error = info.status().err().map(rust_rocksdb::Error::into_string);
-            let remote = known.remote_parts > 0;
+            let remote = parts.remote_parts > 0;
+            if let Some(known) = &self.known {
+                known.compacted(info, remote);
+            }
             // One without parts has only moved tables.
-            if let Some(dedup) = self.dedup.as_ref().filter(|_| known.local_parts + known.remote_parts > 0) {
+            if let Some(dedup) = self.dedup.as_ref().filter(|_| parts.local_parts + parts.remote_parts > 0) {
                 dedup.queue.compacted(info);
             }
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl EventListener for Listener {
                     seconds: stats.elapsed_micros() as f64 / 1e6,
                     cpu_seconds: stats.cpu_micros() as f64 / 1e6,
                     remote,
-                    subcompactions: known.local_parts + known.remote_parts,
+                    subcompactions: parts.local_parts + parts.remote_parts,
                     is_manual: info.compaction_reason() == DBCompactionReason::KManualCompaction,
                     error,
                 });

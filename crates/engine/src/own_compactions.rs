@@ -165,6 +165,11 @@ impl Drop for Turn<'_> {
 }
 
 impl Turn<'_> {
+    /// Whether a worker made a part of the one that ran last.
+    pub(crate) fn was_remote(&self) -> bool {
+        self.own.remote_parts.load(Ordering::Relaxed) > 0
+    }
+
     /// Runs `compact`, which reads tables of so many bytes. It returns what RocksDB tells of a compaction by names, or nothing of one
     /// that RocksDB tells the listener of.
     ///

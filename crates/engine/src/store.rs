@@ -380,17 +380,28 @@ impl Store {
         self.dedup_of(known, &known.now())
     }
 
-    /// The same without reading anything; `None` also while somebody else looks. Of tables that came before the store was opened it tells
-    /// once somebody has looked at them.
+    /// The same without reading anything, and what there is as it was within the last ten seconds; `None` also while somebody else looks. Of
+    /// tables that came before the store was opened it tells once somebody has looked at them.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
-        self.dedup_of(known, &*known.now_at_once()?)
+        let count = || self.dedup_of(known, &*known.now_at_once()?);
+        self.dedup_shared.lately(count).map(|lately| DedupProperties {
+            total_keys: lately.total_keys,
+            duplicate_keys: lately.duplicate_keys,
+            relative_error: lately.relative_error,
+            hidden_bytes: lately.hidden_bytes,
+            levels: lately.levels,
+            unsampled_tables: lately.unsampled_tables,
+            ..self.dedup_done(known)
+        })
+    }
+
+    fn dedup_done(&self, known: &KnownSamples) -> DedupProperties {
+        DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() }
     }
 
     fn dedup_of(&self, known: &KnownSamples, sketches: &Sketches) -> Option<DedupProperties> {
-        let tables = self.live_tables().ok()?;
-        let done = DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() };
-        Some(dedup::with_levels(done, &tables, sketches))
+        Some(dedup::with_levels(self.dedup_done(known), &self.live_tables().ok()?, sketches))
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.

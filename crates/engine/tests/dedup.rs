@@ -18,9 +18,10 @@ use common::random::Random;
 use common::tmpfs::Tmpfs;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode, Separation, Store,
-    StoreOptions, verify,
+    CompactionOffload, Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode,
+    RemoteJob, RemoteOutcome, Separation, Store, StoreOptions, verify,
 };
+use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
@@ -288,15 +289,33 @@ impl WriteTap for Duties {
     }
 }
 
+/// A worker that takes all compactions but merges of duplicates.
+struct AllButMerges(Arc<InProcess>);
+
+impl CompactionOffload for AllButMerges {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        if job.purpose == JobPurpose::Dedup { RemoteOutcome::Local } else { self.0.run(job) }
+    }
+    fn cancel_all(&self) {
+        self.0.cancel_all();
+    }
+    fn installed(&self, job: u64, ok: bool) {
+        self.0.installed(job, ok);
+    }
+    fn local_finished(&self, job: u64) {
+        self.0.local_finished(job);
+    }
+}
+
 #[test]
-fn merges_are_a_duty_of_their_own_and_stay_here_where_others_go_away() {
+fn merges_that_run_here_are_a_duty_of_their_own_also_where_others_go_away() {
     let worker = tempfile::tempdir().unwrap();
     let offload = Arc::new(InProcess::new(worker.path()));
     let duties = Arc::<Duties>::default();
     let (_directory, store, mut model) = loaded(StoreOptions {
         hooks: Some(FileSystemHooks { tap: Some(duties.clone()), ..FileSystemHooks::default() }),
         duties: Some(duties.clone()),
-        offload: Some(offload.clone()),
+        offload: Some(Arc::new(AllButMerges(offload.clone()))),
         background_compactions: 4,
         ..options(false, eager(DedupMode::Sample))
     });

@@ -44,6 +44,8 @@ use crate::steps::Step;
 
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
 const EVENTS_WAITING: usize = 64;
+/// More than that are of no use; of each table so many for each key are in memory.
+const MOST_FILTER_BITS: u8 = 20;
 /// Longest deadline that an owner can ask for: an hour.
 const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 /// Longer than any job.
@@ -452,8 +454,8 @@ fn run(
         collects: Collects {
             references: offer.counts_references,
             samples: offer.samples_keys || offer.counts_references,
-            // More bits than that are of no use, and no owner asks for them.
-            filter_bits_per_key: u8::try_from(offer.filter_bits_per_key).unwrap_or(0),
+            filter_bits_per_key: u8::try_from(offer.filter_bits_per_key)
+                .map_or(MOST_FILTER_BITS, |bits| bits.min(MOST_FILTER_BITS)),
         },
     };
     let result = run_remote_compaction(WorkerRequest {

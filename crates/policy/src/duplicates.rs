@@ -104,6 +104,8 @@ impl Duplicates {
         let mut samples = samples;
         samples.retain(|sample| sample.hash.is_multiple_of(self.one_in));
         samples.sort_unstable_by_key(|sample| sample.hash);
+        // Those of two keys with one hash; or of who wants to be counted often.
+        samples.dedup_by_key(|sample| sample.hash);
         for sample in &samples {
             overlap.sampled += 1;
             let held = self.held.entry(sample.hash).or_default();
@@ -242,6 +244,13 @@ mod tests {
         assert_eq!(duplicates.hidden_bytes(), Bytes(100 * 64));
         duplicates.retain(|_| false);
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn a_table_that_names_a_key_again_and_again_counts_once() {
+        let mut duplicates = Duplicates::new(10);
+        assert_eq!(duplicates.add(1, vec![put(0, u32::MAX); 1000]), Overlap { sampled: 1, replacing: 0 });
+        assert_eq!((duplicates.hidden_bytes(), duplicates.one_in()), (Bytes(0), SAMPLED_ONE_IN));
     }
 
     #[test]

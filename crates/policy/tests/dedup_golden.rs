@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use ecotone_policy::dedup::back_off::BackOff;
-use ecotone_policy::dedup::decide::{Verdict, Why, decide_triggered, is_worth};
+use ecotone_policy::dedup::decide::{Verdict, Why, decide_triggered, is_worth, pays};
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::filter::{FilterView, build};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, SpaceGrowth, deadline, may_run};
@@ -422,6 +422,25 @@ fn the_rate_of_flushes_follows_within_seconds() {
     assert_eq!(rate.tables_per_s(), Some(TablesPerSecond(3.25)));
     rate.observe(at(3.0), 21);
     assert_eq!(rate.tables_per_s(), Some(TablesPerSecond(3.25)), "a clock that steps back");
+
+    // Ten minutes of nothing, and then a burst: what it is like is known a second later, and not as an average over all of that.
+    rate.observe(at(604.0), 22);
+    assert_eq!(rate.tables_per_s(), None);
+    rate.observe(at(605.0), 27);
+    assert_eq!(rate.tables_per_s(), Some(TablesPerSecond(5.0)));
+}
+
+#[test]
+fn one_merge_need_not_be_as_sure_as_the_whole_extension() {
+    let parameters = DedupParameters::default();
+    // 1,000 entries, of which 2 x 64 hide: large values, or a part of the extension.
+    let small = estimate(1_000, 2);
+    assert_eq!(is_worth(&small, threshold(10.0), &parameters), Verdict::Leave(Why::Uncertain));
+    assert_eq!(pays(&small, threshold(10.0)), Verdict::Extend);
+    assert_eq!(pays(&small, threshold(7.0)), Verdict::Leave(Why::TooDear));
+    assert_eq!(pays(&estimate(1_000, 0), threshold(10.0)), Verdict::Leave(Why::NoDuplicates));
+    let half_known = Estimate { unknown_keys: 500, ..small };
+    assert_eq!(pays(&half_known, threshold(10.0)), Verdict::Leave(Why::Unknown));
 }
 
 #[test]
@@ -491,15 +510,15 @@ fn merges_that_free_too_little_come_less_and_less_often() {
     let mut back_off = BackOff::new(&DedupParameters::default());
     let now = Time::from_seconds(100.0);
     assert_eq!(back_off.remaining(now), Seconds::ZERO);
-    for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
+    for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0] {
         assert!(back_off.observe(now, 1000, 499), "the extension is dropped");
         assert_eq!(back_off.remaining(now), Seconds(pause));
     }
-    assert_eq!(back_off.remaining(now + Seconds(45.0)), Seconds(15.0));
-    assert_eq!(back_off.remaining(now + Seconds(61.0)), Seconds::ZERO);
+    assert_eq!(back_off.remaining(now + Seconds(585.0)), Seconds(15.0));
+    assert_eq!(back_off.remaining(now + Seconds(601.0)), Seconds::ZERO);
     // Half of what was expected neither lengthens the pause nor ends it; four fifths do.
     assert!(!back_off.observe(now, 1000, 500));
-    assert_eq!(back_off.remaining(now), Seconds(60.0));
+    assert_eq!(back_off.remaining(now), Seconds(600.0));
     assert!(!back_off.observe(now, 1000, 800));
     assert_eq!(back_off.remaining(now), Seconds::ZERO);
     assert!(back_off.observe(now, 1000, 0));

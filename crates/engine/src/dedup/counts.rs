@@ -80,7 +80,7 @@ pub(crate) fn with_levels(
             .iter()
             .map(|level| DedupLevel { hidden_keys: level.keys, hidden_bytes: level.bytes.0 })
             .collect(),
-        unsampled_tables: sketches.unsampled_tables(),
+        unsampled_tables: tables.iter().filter(|table| !sketches.is_sampled(table.file_number)).count() as u64,
         ..properties
     }
 }

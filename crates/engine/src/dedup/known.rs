@@ -92,6 +92,12 @@ struct NewTable {
     filter: Option<Vec<u8>>,
 }
 
+impl NewTable {
+    fn bytes(&self) -> usize {
+        [&self.samples, &self.filter].into_iter().flatten().map(Vec::len).sum()
+    }
+}
+
 impl KnownSamples {
     /// Nothing yet; with filters where the tables carry them and somebody asks them.
     pub(crate) fn new(wants_filters: bool) -> Arc<Self> {
@@ -117,17 +123,26 @@ impl KnownSamples {
         self.hear(Change { came, gone: Vec::new() });
     }
 
-    /// A compaction has ended; also one that RocksDB tells no listener of.
-    pub(crate) fn compacted(&self, info: &CompactionJobInfo) {
+    /// A compaction has ended; also one that RocksDB tells no listener of. What the event tells of a worker's tables is what the worker said, and
+    /// nobody has held it against the tables: those are read by the next [`look`](Self::look).
+    pub(crate) fn compacted(&self, info: &CompactionJobInfo, is_remote: bool) {
         if info.status().is_err() {
             return;
         }
-        let came: Vec<_> = info
-            .output_files()
-            .filter_map(|path| Some(self.table(number_of(path)?, info.table_properties_for_file(path).as_ref())))
-            .collect();
+        let written: Vec<_> = info.output_files().filter_map(|path| Some((path, number_of(path)?))).collect();
+        let (mut came, mut bytes) = (Vec::new(), 0);
+        for (path, number) in &written {
+            // What would be forgotten again is not copied.
+            if is_remote || bytes > MOST_CHANGE_BYTES {
+                came.clear();
+                break;
+            }
+            let table = self.table(*number, info.table_properties_for_file(path).as_ref());
+            bytes += table.bytes();
+            came.push(table);
+        }
         // A table that is only moved is both.
-        let stays = |number: &u64| came.iter().any(|table| table.number == *number);
+        let stays = |number: &u64| written.iter().any(|(_, written)| written == number);
         let gone = info.input_files().filter_map(number_of).filter(|number| !stays(number)).collect();
         self.hear(Change { came, gone });
     }
@@ -159,7 +174,9 @@ impl KnownSamples {
     }
 
     fn in_step<'a>(&self, mut sketches: MutexGuard<'a, Sketches>) -> MutexGuard<'a, Sketches> {
-        for change in std::mem::take(&mut *self.heard.lock()).changes {
+        // Not in the head of the loop, where the lock would be held until its end.
+        let changes = std::mem::take(&mut *self.heard.lock()).changes;
+        for change in changes {
             sketches.retain(|number| !change.gone.contains(&number));
             sketches.add(change.came);
         }
@@ -186,8 +203,7 @@ impl KnownSamples {
     }
 
     fn hear(&self, change: Change) {
-        let bytes = |property: &Option<Vec<u8>>| property.as_ref().map_or(0, Vec::len);
-        let more: usize = change.came.iter().map(|table| bytes(&table.samples) + bytes(&table.filter)).sum();
+        let more: usize = change.came.iter().map(NewTable::bytes).sum();
         let mut heard = self.heard.lock();
         if heard.changes.len() >= MOST_CHANGES || heard.bytes + more > MOST_CHANGE_BYTES {
             *heard = Heard::default();
@@ -203,9 +219,9 @@ impl Sketches {
         &self.duplicates
     }
 
-    /// Tables that told no samples: they may hold any key.
-    pub(crate) fn unsampled_tables(&self) -> u64 {
-        self.tables.values().filter(|table| !table.is_sampled).count() as u64
+    /// Whether a table has told its samples. One that has none may hold any key; so may one that is not known yet.
+    pub(crate) fn is_sampled(&self, table: u64) -> bool {
+        self.tables.get(&table).is_some_and(|table| table.is_sampled)
     }
 
     /// The filter of a table; `None` where it carries none, or one that is damaged.

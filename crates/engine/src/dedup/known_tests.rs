@@ -68,6 +68,8 @@ impl RangedRead for Table {
 struct Ear {
     known: Arc<KnownSamples>,
     is_deaf: Arc<AtomicBool>,
+    /// Whether compactions are made by workers.
+    is_remote: Arc<AtomicBool>,
 }
 
 impl Ear {
@@ -85,7 +87,7 @@ impl EventListener for Ear {
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         if self.hears() {
-            self.known.compacted(info);
+            self.known.compacted(info, self.is_remote.load(Ordering::SeqCst));
         }
     }
 }
@@ -93,6 +95,7 @@ impl EventListener for Ear {
 struct Store {
     known: Arc<KnownSamples>,
     is_deaf: Arc<AtomicBool>,
+    is_remote: Arc<AtomicBool>,
     reads: Reads,
     options: Options,
     db: DB,
@@ -115,10 +118,12 @@ impl Store {
         options.set_block_based_table_factory(&table);
         let collects = Collects { references: false, samples: true, filter_bits_per_key: filters::BITS_PER_KEY };
         add_collectors(&mut options, collects, known.sketching());
-        options.add_event_listener(Ear { known: known.clone(), is_deaf: is_deaf.clone() });
+        let is_remote = Arc::<AtomicBool>::default();
+        let ear = Ear { known: known.clone(), is_deaf: is_deaf.clone(), is_remote: is_remote.clone() };
+        options.add_event_listener(ear);
         let families = [("default", Options::default()), (DATA_FAMILY, options.clone())];
         let db = DB::open_cf_with_opts(&options, directory, families).unwrap();
-        Self { known, is_deaf, reads, options, db }
+        Self { known, is_deaf, is_remote, reads, options, db }
     }
 
     fn family(&self) -> DataFamily {
@@ -162,7 +167,8 @@ impl Store {
         assert!(known.tables.keys().eq(anew.tables.keys()));
         assert_eq!(known.tables.len(), tables.len());
         assert_eq!(known.duplicates().hidden_bytes(), anew.duplicates().hidden_bytes());
-        assert_eq!((known.unsampled_tables(), known.filter_bytes), (0, anew.filter_bytes));
+        assert!(tables.iter().all(|table| known.is_sampled(table.file_number)));
+        assert_eq!(known.filter_bytes, anew.filter_bytes);
         for number in tables.iter().map(|table| table.file_number) {
             assert!(known.filter(number).is_some());
             assert_eq!(known.duplicates().samples(number), anew.duplicates().samples(number));
@@ -270,6 +276,24 @@ fn what_was_not_heard_of_is_found_at_the_next_look() {
     }
     assert!(store.known.heard.lock().changes.len() <= MOST_CHANGES);
     store.look();
+    store.assert_is_all();
+}
+
+#[test]
+fn what_a_worker_says_of_its_tables_is_read_from_them_instead() {
+    let directory = directory();
+    let store = Store::open(directory.path(), -1);
+    store.flush(0..1000);
+    store.flush(500..1500);
+    store.look();
+    store.is_remote.store(true, Ordering::SeqCst);
+    store.db.compact_range_cf(&store.family(), None::<&[u8]>, None::<&[u8]>);
+    let written = live_tables(&store.db).unwrap();
+    let is_known = |table: &TableMetadata| store.known.now().is_sampled(table.file_number);
+    assert!(!written.is_empty() && !written.iter().any(is_known));
+    assert!(store.known.now().tables.is_empty(), "those that went are gone");
+    store.look();
+    assert!(written.iter().all(is_known));
     store.assert_is_all();
 }
 

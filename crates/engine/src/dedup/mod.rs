@@ -3,7 +3,7 @@
 //! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is wanted.
 //! - [`known`]: what all of them tell, in memory.
 //! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`merge`]: one merge of an extension.
-//! - [`counts`]: what was done, and what there is.
+//! - [`counts`]: what was done, and what there is. [`settings`]: what a store is told, and what it tells.
 
 mod counts;
 pub(crate) mod filters;
@@ -17,7 +17,9 @@ mod thread;
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rust_rocksdb::DB;
 
 use crate::family::DataFamily;
@@ -32,9 +34,27 @@ pub(crate) use thread::{Parts, Settings};
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     counts: Counts,
+    /// What there was, and when it was counted.
+    lately: Mutex<Option<(Instant, DedupProperties)>>,
 }
 
+/// All samples are sorted for it, and whoever watches asks each second.
+const COUNTED_EVERY: Duration = Duration::from_secs(10);
+
 impl Shared {
+    /// What there was within the last [`COUNTED_EVERY`], or is by `count`.
+    pub(crate) fn lately(&self, count: impl FnOnce() -> Option<DedupProperties>) -> Option<DedupProperties> {
+        let mut lately = self.lately.lock();
+        if let Some((at, counted)) = &*lately
+            && at.elapsed() < COUNTED_EVERY
+        {
+            return Some(counted.clone());
+        }
+        let counted = count()?;
+        *lately = Some((Instant::now(), counted.clone()));
+        Some(counted)
+    }
+
     /// What was done about duplicates, nothing of what there is.
     pub(crate) fn properties(&self) -> DedupProperties {
         let properties = self.counts.properties();

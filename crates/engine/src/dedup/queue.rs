@@ -26,6 +26,8 @@ pub(crate) struct Queue {
 struct State {
     /// Numbers of the tables that each of them wrote.
     finished: VecDeque<Vec<u64>>,
+    /// Some were taken, and the thread has not come back for more.
+    is_looked_at: bool,
     stops: bool,
 }
 
@@ -50,19 +52,22 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody has taken some of them yet.
+    /// Whether some of them are still to be looked at, or are just now.
     pub(super) fn has_more(&self) -> bool {
-        !self.state.lock().finished.is_empty()
+        let state = self.state.lock();
+        state.is_looked_at || !state.finished.is_empty()
     }
 
     /// Waits until one has ended, or for `most`, and takes all there are. `None` when the thread is to end.
     pub(super) fn wait(&self, most: Option<Duration>) -> Option<VecDeque<Vec<u64>>> {
         let mut state = self.state.lock();
+        state.is_looked_at = false;
         let waits = |state: &mut State| !state.stops && state.finished.is_empty();
         match most {
             Some(most) => drop(self.changed.wait_while_for(&mut state, waits, most)),
             None => self.changed.wait_while(&mut state, waits),
         }
+        state.is_looked_at = !state.finished.is_empty();
         (!state.stops).then(|| std::mem::take(&mut state.finished))
     }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ecotone_policy::dedup::back_off::BackOff;
-use ecotone_policy::dedup::decide::{Verdict, decide_triggered, is_worth};
+use ecotone_policy::dedup::decide::{Verdict, decide_triggered, is_worth, pays};
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
@@ -192,10 +192,11 @@ impl Thread {
             Next::Merge(planned) => {
                 let began = Instant::now();
                 let outcome = merge::run(db, self.family, &turn, &planned.merge, self.settings.target_file_bytes);
+                let is_remote = turn.was_remote();
                 drop(turn);
                 let took = began.elapsed();
                 match outcome {
-                    Ok(Some(told)) => self.merged(&planned, told.info(), took),
+                    Ok(Some(told)) => self.merged(&planned, told.info(), is_remote, took),
                     // RocksDB tells nothing only of tables that it moves, which it was not allowed to.
                     Ok(None) => drop(self.waiting.remove(planned.extension)),
                     Err(error) => self.setback(&planned, &error),
@@ -270,6 +271,10 @@ impl Thread {
         let counts = &self.shared.counts;
         counts.checks.fetch_add(1, Relaxed);
         let upper: Vec<_> = tables.iter().filter(|table| reached.contains(&table.number)).collect();
+        if upper.iter().any(|table| table.level == 0) {
+            // Nothing of level 0 is ever a seed.
+            return;
+        }
         let known = self.parts.known.now();
         let one_in = known.duplicates().one_in();
         let asks_filters = self.settings.mode == DedupMode::Filter;
@@ -331,8 +336,10 @@ impl Thread {
         let tables = self.look(db)?;
         let parameters = self.settings.parameters.clone();
         let input = self.flushes.tables_per_s();
+        // Where room is short, what fits is merged: it frees some.
+        let fits = parameters.max_merge_bytes.min(self.room());
         let most = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
-        let most = most.map_or(parameters.max_merge_bytes, |most| most.min(parameters.max_merge_bytes));
+        let most = most.map_or(fits, |most| most.min(fits));
         let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
         let mut at = 0;
         while let Some(extension) = self.waiting.get(at) {
@@ -345,11 +352,12 @@ impl Thread {
             let planned = plan(most);
             // For want of time alone nothing is written once more on its way down.
             let goes_down_by_steps = |plan: &[Merge]| plan.first().is_none_or(|merge| merge.is_step);
-            if most < parameters.max_merge_bytes
-                && goes_down_by_steps(&planned)
-                && !goes_down_by_steps(&plan(parameters.max_merge_bytes))
-            {
+            if most < fits && goes_down_by_steps(&planned) && !goes_down_by_steps(&plan(fits)) {
                 return Ok(self.forbidden(Forbidden::WouldStall));
+            }
+            if planned.is_empty() && fits < parameters.max_merge_bytes && !plan(parameters.max_merge_bytes).is_empty() {
+                // For room.
+                return Ok(Next::Wait(Some(LOOK_AGAIN)));
             }
             if planned.is_empty() {
                 self.give_way(&tables, at, to_level);
@@ -364,9 +372,6 @@ impl Thread {
             };
             if let Err(why) = may_run(&pressure, input, self.merge_time.predict(merge.bytes), &parameters) {
                 return Ok(self.forbidden(why));
-            }
-            if !self.has_room_for(merge.bytes) {
-                return Ok(Next::Wait(Some(LOOK_AGAIN)));
             }
             self.is_forbidden = false;
             return Ok(Next::Merge(Planned { merge, expected, extension: at }));
@@ -395,8 +400,7 @@ impl Thread {
             let expected = hidden_within(&inputs, known.duplicates().one_in());
             // Where levels are compared as a whole, all of one is merged.
             let is_decided = extension.to_level.is_some();
-            if is_decided || is_worth(&expected, self.settings.threshold, &self.settings.parameters) == Verdict::Extend
-            {
+            if is_decided || pays(&expected, self.settings.threshold) == Verdict::Extend {
                 return Some((merge, expected));
             }
             extension.seeds.retain(|seed| !merge.seeds.contains(seed));
@@ -412,10 +416,11 @@ impl Thread {
         Next::Wait(Some(LOOK_AGAIN))
     }
 
-    fn has_room_for(&self, bytes: Bytes) -> bool {
-        let Some(gate) = &self.parts.gate else { return true };
+    /// For a merge, beside what it replaces.
+    fn room(&self) -> Bytes {
+        let Some(gate) = &self.parts.gate else { return Bytes(u64::MAX) };
         gate.look_again();
-        !gate.room().writes_refused && bytes.0 <= gate.for_relocation()
+        Bytes(if gate.room().writes_refused { 0 } else { gate.for_relocation() })
     }
 
     fn pressure(&self, db: &DB) -> Result<Pressure> {
@@ -432,10 +437,10 @@ impl Thread {
         })
     }
 
-    fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, took: Duration) {
+    fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, is_remote: bool, took: Duration) {
         let (merge, expected) = (&planned.merge, planned.expected.duplicate_keys);
         // No listener is told.
-        self.parts.known.compacted(info);
+        self.parts.known.compacted(info, is_remote);
         if let Some(values) = &self.parts.values {
             values.tables_changed();
         }
@@ -449,11 +454,16 @@ impl Thread {
         counts.written_bytes.fetch_add(stats.total_output_bytes(), Relaxed);
         counts.merge_cpu_us.fetch_add(stats.cpu_micros(), Relaxed);
         tracing::debug!(?merge, expected, found, ?took, "merged duplicates away");
-        self.merge_time.learn(merge.bytes, Seconds(took.as_secs_f64()));
+        if !is_remote {
+            self.merge_time.learn(merge.bytes, Seconds(took.as_secs_f64()));
+        }
         let is_tight = self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight());
         if !is_tight {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
+        // Few samples may promise what is not there; that nothing at all was found is no chance.
+        let surely = 1.0 - 2.0 * planned.expected.relative_error().unwrap_or(0.0);
+        let expected = if found == 0 { expected } else { (expected as f64 * surely.max(0.0)) as u64 };
         if self.back_off.observe(self.now(), expected, found) {
             self.waiting.remove(planned.extension);
         } else if let Some(extension) = self.waiting.get_mut(planned.extension) {
@@ -500,7 +510,12 @@ impl Extension {
 }
 
 fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
-    table.sketch(known.duplicates().samples(table.number).unwrap_or_default())
+    let sketch = table.sketch(known.duplicates().samples(table.number).unwrap_or_default());
+    if table.entries == 0 && !known.is_sampled(table.number) {
+        // RocksDB has not looked at it since the store was opened. It has no more entries than bytes: so it counts as unknown, and not as small.
+        return TableSketch { entries: table.bytes.0, ..sketch };
+    }
+    sketch
 }
 
 /// What this thread has taken of the processor.

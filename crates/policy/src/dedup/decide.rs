@@ -33,14 +33,23 @@ pub enum Why {
 /// Whether to extend a compaction: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
 /// `min_sampled_duplicates`.
 pub fn is_worth(estimate: &Estimate, threshold: DedupThreshold, parameters: &DedupParameters) -> Verdict {
-    let (Some(ratio), Some(error)) = (estimate.ratio(), estimate.relative_error()) else {
+    let least = parameters.min_sampled_duplicates;
+    let is_uncertain =
+        estimate.sampled_duplicates < least || estimate.relative_error().is_none_or(|e| e * e * least as f64 > 1.0);
+    match pays(estimate, threshold) {
+        Verdict::Extend | Verdict::Leave(Why::TooDear) if is_uncertain => Verdict::Leave(Why::Uncertain),
+        verdict => verdict,
+    }
+}
+
+/// Whether one merge of an extension is at or below the threshold by itself, as far as is known. That there are duplicates has been made sure of
+/// for the whole of it: a merge is small, and where entries are large or samples thin few of its duplicates are sampled.
+pub fn pays(estimate: &Estimate, threshold: DedupThreshold) -> Verdict {
+    let Some(ratio) = estimate.ratio() else {
         return Verdict::Leave(Why::NoDuplicates);
     };
-    let least = parameters.min_sampled_duplicates;
     if estimate.unknown_keys as f64 > GREATEST_UNKNOWN_SHARE * estimate.total_keys as f64 {
         Verdict::Leave(Why::Unknown)
-    } else if estimate.sampled_duplicates < least || error * error * least as f64 > 1.0 {
-        Verdict::Leave(Why::Uncertain)
     } else if ratio > threshold.ratio() {
         Verdict::Leave(Why::TooDear)
     } else {

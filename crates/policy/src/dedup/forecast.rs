@@ -18,6 +18,9 @@ const KEPT_EACH_SECOND: f64 = 0.5;
 /// A sample of less time says little.
 const LEAST_SAMPLE: Seconds = Seconds(1.0);
 
+/// One of more time is an average over what may have changed since: the next one counts alone.
+const LONGEST_SAMPLE: Seconds = Seconds(3.0);
+
 /// Before any merge has run: bytes of tables that one reads and writes in a second.
 const PRIOR_BYTES_PER_S: f64 = 50e6;
 
@@ -54,12 +57,16 @@ impl FlushRate {
             return;
         }
         self.last = Some((now, flushed_tables_total));
+        if time > LONGEST_SAMPLE {
+            self.average = None;
+            return;
+        }
         let rate = flushed_tables_total.saturating_sub(before) as f64 / time.0;
         let kept = KEPT_EACH_SECOND.powf(time.0);
         self.average = Some(self.average.map_or(rate, |average| average * kept + rate * (1.0 - kept)));
     }
 
-    /// `None` before the second sample.
+    /// `None` before the second sample, and after a while without any.
     pub fn tables_per_s(&self) -> Option<TablesPerSecond> {
         self.average.map(TablesPerSecond)
     }

@@ -78,7 +78,8 @@ pub struct DedupParameters {
     pub least_found_share: f64,
     /// How long they wait the first time; twice as long each time after. Default 1 s, more than 0.
     pub first_pause: Seconds,
-    /// How long at most. Default 60 s, at least `first_pause`.
+    /// How long at most. Default 600 s, at least `first_pause`: while a snapshot is held, merges rewrite
+    /// `max_merge_bytes` so seldom.
     pub longest_pause: Seconds,
     /// A merge may take longer than predicted: by this factor before writers would stall. Default 1.5, at least 1.
     pub stall_margin: f64,
@@ -93,7 +94,7 @@ impl Default for DedupParameters {
             min_sampled_duplicates: 44,
             least_found_share: 0.5,
             first_pause: Seconds(1.0),
-            longest_pause: Seconds(60.0),
+            longest_pause: Seconds(600.0),
             stall_margin: 1.5,
             rest_share: 1.0,
         }
