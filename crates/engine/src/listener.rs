@@ -184,6 +184,29 @@ fn contained(callback: &'static str, act: impl FnOnce()) {
     }
 }
 
+impl CompactionFinished {
+    /// What RocksDB tells of a compaction of so many parts.
+    pub(crate) fn of(info: &CompactionJobInfo, local_parts: u32, remote_parts: u32) -> Self {
+        let stats = info.stats();
+        Self {
+            job: info.job_id(),
+            input_level: info.base_input_level(),
+            output_level: info.output_level(),
+            input_tables: info.input_file_count(),
+            input_bytes: stats.total_input_bytes(),
+            output_bytes: stats.total_output_bytes(),
+            input_records: stats.num_input_records(),
+            output_records: stats.num_output_records(),
+            seconds: stats.elapsed_micros() as f64 / 1e6,
+            cpu_seconds: stats.cpu_micros() as f64 / 1e6,
+            remote: remote_parts > 0,
+            subcompactions: local_parts + remote_parts,
+            is_manual: info.compaction_reason() == DBCompactionReason::KManualCompaction,
+            error: info.status().err().map(rust_rocksdb::Error::into_string),
+        }
+    }
+}
+
 impl EventListener for Listener {
     fn on_flush_begin(&self, info: &FlushJobInfo) {
         contained("flush begin", || {
@@ -237,9 +260,6 @@ impl EventListener for Listener {
 
     fn on_compaction_completed(&self, info: &CompactionJobInfo) {
         contained("compaction end", || {
-            if let Some(values) = &self.values {
-                values.tables_changed();
-            }
             if let Some(gate) = &self.gate {
                 gate.compaction_ended(info.job_id(), info.stats().total_output_bytes());
             }
@@ -249,37 +269,22 @@ impl EventListener for Listener {
                 offload.siblings.forget(info.job_id());
             }
             let parts = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
-            let error = info.status().err().map(rust_rocksdb::Error::into_string);
-            let remote = parts.remote_parts > 0;
+            let finished = CompactionFinished::of(info, parts.local_parts, parts.remote_parts);
             if let Some(known) = &self.known {
-                known.compacted(info, remote);
+                known.compacted(info, finished.remote);
+            }
+            // Who is woken by it finds known what has come.
+            if let Some(values) = &self.values {
+                values.tables_changed();
             }
             // One without parts has only moved tables.
-            if let Some(dedup) = self.dedup.as_ref().filter(|_| parts.local_parts + parts.remote_parts > 0) {
+            if let Some(dedup) = self.dedup.as_ref().filter(|_| finished.subcompactions > 0) {
                 dedup.queue.compacted(info);
             }
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
-            self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
-            self.totals.failed_compactions.fetch_add(error.is_some().into(), Ordering::Relaxed);
-            self.tell(|events| {
-                let stats = info.stats();
-                events.compaction_finished(&CompactionFinished {
-                    job: info.job_id(),
-                    input_level: info.base_input_level(),
-                    output_level: info.output_level(),
-                    input_tables: info.input_file_count(),
-                    input_bytes: stats.total_input_bytes(),
-                    output_bytes: stats.total_output_bytes(),
-                    input_records: stats.num_input_records(),
-                    output_records: stats.num_output_records(),
-                    seconds: stats.elapsed_micros() as f64 / 1e6,
-                    cpu_seconds: stats.cpu_micros() as f64 / 1e6,
-                    remote,
-                    subcompactions: parts.local_parts + parts.remote_parts,
-                    is_manual: info.compaction_reason() == DBCompactionReason::KManualCompaction,
-                    error,
-                });
-            });
+            self.totals.remote_compactions.fetch_add(finished.remote.into(), Ordering::Relaxed);
+            self.totals.failed_compactions.fetch_add(finished.error.is_some().into(), Ordering::Relaxed);
+            self.tell(|events| events.compaction_finished(&finished));
         });
     }
 

@@ -122,28 +122,11 @@ impl OwnCompactions {
     }
 
     fn tell(&self, info: &CompactionJobInfo) {
-        let remote_parts = self.remote_parts.load(Ordering::Relaxed);
-        let remote = remote_parts > 0;
+        let parts = |parts: &AtomicU32| parts.load(Ordering::Relaxed);
+        let finished = CompactionFinished::of(info, parts(&self.parts), parts(&self.remote_parts));
         self.totals.compactions.fetch_add(1, Ordering::Relaxed);
-        self.totals.remote_compactions.fetch_add(remote.into(), Ordering::Relaxed);
+        self.totals.remote_compactions.fetch_add(finished.remote.into(), Ordering::Relaxed);
         let Some(events) = &self.events else { return };
-        let stats = info.stats();
-        let finished = CompactionFinished {
-            job: info.job_id(),
-            input_level: info.base_input_level(),
-            output_level: info.output_level(),
-            input_tables: info.input_file_count(),
-            input_bytes: stats.total_input_bytes(),
-            output_bytes: stats.total_output_bytes(),
-            input_records: stats.num_input_records(),
-            output_records: stats.num_output_records(),
-            seconds: stats.elapsed_micros() as f64 / 1e6,
-            cpu_seconds: stats.cpu_micros() as f64 / 1e6,
-            remote,
-            subcompactions: self.parts.load(Ordering::Relaxed) + remote_parts,
-            is_manual: true,
-            error: None,
-        };
         if catch_unwind(AssertUnwindSafe(|| events.compaction_finished(&finished))).is_err() {
             tracing::error!("an observer of the store panicked");
         }

@@ -17,7 +17,7 @@ use rust_rocksdb::{
 
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
-use crate::dedup::known::{KnownSamples, Sketches};
+use crate::dedup::known::KnownSamples;
 use crate::dedup::sketch::add_collectors;
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
@@ -374,17 +374,20 @@ impl Store {
     /// What the store knows of its duplicates and has done about them; `None` where it counts none.
     pub fn dedup(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
-        if let Err(error) = known.look(&self.db, &self.family) {
+        let tables = known.look(&self.db, &self.family).or_else(|error| {
             tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
-        }
-        self.dedup_of(known, &known.now())
+            self.live_tables()
+        });
+        Some(dedup::with_levels(self.dedup_done(known), &tables.ok()?, &known.now()))
     }
 
-    /// The same without reading anything, and what there is as it was within the last ten seconds; `None` also while somebody else looks. Of
-    /// tables that came before the store was opened it tells once somebody has looked at them.
+    /// The same without waiting for others, and what there is as it was within the last ten seconds; `None` also while somebody else looks.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
-        let count = || self.dedup_of(known, &*known.now_at_once()?);
+        let count = || {
+            let (tables, sketches) = known.look_at_once(&self.db, &self.family)?.ok()?;
+            Some(dedup::with_levels(DedupProperties::default(), &tables, &sketches))
+        };
         self.dedup_shared.lately(count).map(|lately| DedupProperties {
             total_keys: lately.total_keys,
             duplicate_keys: lately.duplicate_keys,
@@ -398,10 +401,6 @@ impl Store {
 
     fn dedup_done(&self, known: &KnownSamples) -> DedupProperties {
         DedupProperties { sketch_cpu_us: known.sketch_cpu_us(), ..self.dedup_shared.properties() }
-    }
-
-    fn dedup_of(&self, known: &KnownSamples, sketches: &Sketches) -> Option<DedupProperties> {
-        Some(dedup::with_levels(self.dedup_done(known), &self.live_tables().ok()?, sketches))
     }
 
     /// How much room the store has, found out now; `None` where it is open read-only.

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use common::offloads::InProcess;
+use common::offloads::{InProcess, Only};
 use common::random::Random;
 use common::tmpfs::Tmpfs;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    CompactionOffload, Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode,
-    RemoteJob, RemoteOutcome, Separation, Store, StoreOptions, verify,
+    Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode, Separation, Store,
+    StoreOptions, verify,
 };
 use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -218,7 +218,14 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     assert!((counted.duplicate_keys as f64 / hidden - 1.0).abs() < error, "{hidden} of {counted:?}");
     assert_eq!((counted.checks, counted.merges), (0, 0));
     let at_once = store.dedup_at_once().unwrap();
-    assert_eq!((at_once.levels, at_once.hidden_bytes), (counted.levels, counted.hidden_bytes));
+    assert_eq!((&at_once.levels, at_once.hidden_bytes), (&counted.levels, counted.hidden_bytes));
+    store.close().unwrap();
+    // Nobody else looks at the tables of such a store.
+    let store =
+        Store::open(&directory.path().join("store"), OpenMode::Open, options(false, counting(DedupMode::Sample)));
+    let store = store.unwrap();
+    let again = store.dedup_at_once().unwrap();
+    assert_eq!((again.levels, again.unsampled_tables), (counted.levels, 0));
     store.close().unwrap();
     let store = Store::open(&directory.path().join("store"), OpenMode::Open, options(false, DedupOptions::default()));
     let store = store.unwrap();
@@ -289,24 +296,6 @@ impl WriteTap for Duties {
     }
 }
 
-/// A worker that takes all compactions but merges of duplicates.
-struct AllButMerges(Arc<InProcess>);
-
-impl CompactionOffload for AllButMerges {
-    fn run(&self, job: RemoteJob) -> RemoteOutcome {
-        if job.purpose == JobPurpose::Dedup { RemoteOutcome::Local } else { self.0.run(job) }
-    }
-    fn cancel_all(&self) {
-        self.0.cancel_all();
-    }
-    fn installed(&self, job: u64, ok: bool) {
-        self.0.installed(job, ok);
-    }
-    fn local_finished(&self, job: u64) {
-        self.0.local_finished(job);
-    }
-}
-
 #[test]
 fn merges_that_run_here_are_a_duty_of_their_own_also_where_others_go_away() {
     let worker = tempfile::tempdir().unwrap();
@@ -315,7 +304,7 @@ fn merges_that_run_here_are_a_duty_of_their_own_also_where_others_go_away() {
     let (_directory, store, mut model) = loaded(StoreOptions {
         hooks: Some(FileSystemHooks { tap: Some(duties.clone()), ..FileSystemHooks::default() }),
         duties: Some(duties.clone()),
-        offload: Some(Arc::new(AllButMerges(offload.clone()))),
+        offload: Some(Only::of(offload.clone(), |purpose| purpose != JobPurpose::Dedup)),
         background_compactions: 4,
         ..options(false, eager(DedupMode::Sample))
     });

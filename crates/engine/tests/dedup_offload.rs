@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use common::offloads::{InProcess, edit};
+use common::offloads::{InProcess, Only, edit};
 use common::random::Random;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
@@ -30,22 +30,9 @@ const LONG: Duration = Duration::from_secs(120);
 const KEYS: usize = 20_000;
 const KEYS_ALONE: usize = 150_000;
 
-/// Runs merges of duplicates as `merges` does, and leaves all other compactions here.
-struct OnlyMerges<T>(T);
-
-impl<T: CompactionOffload> CompactionOffload for OnlyMerges<T> {
-    fn run(&self, job: RemoteJob) -> RemoteOutcome {
-        if job.purpose == JobPurpose::Dedup { self.0.run(job) } else { RemoteOutcome::Local }
-    }
-    fn cancel_all(&self) {
-        self.0.cancel_all();
-    }
-    fn installed(&self, job: u64, ok: bool) {
-        self.0.installed(job, ok);
-    }
-    fn local_finished(&self, job: u64) {
-        self.0.local_finished(job);
-    }
+/// Has `worker` run merges of duplicates, and leaves all other compactions here.
+fn merges_by<T: CompactionOffload + 'static>(worker: Arc<T>) -> Arc<Only<T>> {
+    Only::of(worker, |purpose| purpose == JobPurpose::Dedup)
 }
 
 /// A tree whose levels below the last hold half as many keys as that; merges of whatever is found in it, without rests.
@@ -152,12 +139,12 @@ impl DutyObserver for Seen {
 
 fn merges_on_a_worker(keys: usize, options: impl Fn(StoreOptions) -> StoreOptions) {
     let worker = tempfile::tempdir().unwrap();
-    let offload = Arc::new(OnlyMerges(InProcess::new(worker.path())));
+    let offload = merges_by(Arc::new(InProcess::new(worker.path())));
     let seen = Arc::new(Seen::default());
     let own = StoreOptions { events: Some(seen.clone()), duties: Some(seen.clone()), ..self::options(offload.clone()) };
     let (directory, store) = common::store(options(own));
     let mut model = Model::new();
-    let InProcess { jobs, installed, .. } = &offload.0;
+    let InProcess { jobs, installed, .. } = &*offload.worker;
     overwrite_until(&store, &mut model, keys, || installed.load(Relaxed) >= 20);
     store.flush(true).unwrap();
     let (dedup, counters) = settled(&store);
@@ -165,18 +152,18 @@ fn merges_on_a_worker(keys: usize, options: impl Fn(StoreOptions) -> StoreOption
 
     let jobs_run = jobs.load(Relaxed);
     assert_eq!(
-        (jobs_run, offload.0.refused.lock().unwrap().len()),
+        (jobs_run, offload.worker.refused.lock().unwrap().len()),
         (installed.load(Relaxed), 0),
         "{:?}",
-        offload.0.refused
+        offload.worker.refused
     );
-    assert_eq!(*offload.0.worker_errors.lock().unwrap(), []);
+    assert_eq!(*offload.worker.worker_errors.lock().unwrap(), []);
     assert_eq!(
         (dedup.merges, counters.remote_compactions, counters.failed_compactions),
         (jobs_run, jobs_run, 0),
         "{dedup:?}"
     );
-    let jobs = std::mem::take(&mut *offload.0.seen.lock().unwrap());
+    let jobs = std::mem::take(&mut *offload.worker.seen.lock().unwrap());
     let sum = |of: fn(&RemoteJob) -> u64| jobs.iter().map(of).sum::<u64>();
     assert_eq!(sum(|job| job.input_bytes), dedup.read_bytes);
     assert!(jobs.iter().all(|job| job.is_manual && !job.is_part() && job.input_level > 0));
@@ -216,7 +203,7 @@ fn so_it_does_where_values_lie_apart() {
 #[test]
 fn a_merge_that_would_relocate_values_stays() {
     let worker = tempfile::tempdir().unwrap();
-    let offload = Arc::new(OnlyMerges(InProcess::new(worker.path())));
+    let offload = merges_by(Arc::new(InProcess::new(worker.path())));
     // What is a little garbage is relocated in passing, so nearly every table names some of that.
     let early = RelocationParameters {
         begin_ratio: 1.01,
@@ -229,15 +216,15 @@ fn a_merge_that_would_relocate_values_stays() {
     let (directory, store) = common::store(separated(options(offload.clone()), early));
     let mut model = Model::new();
     let merged = || store.dedup().unwrap().merges;
-    overwrite_until(&store, &mut model, KEYS_ALONE, || merged() >= 20 + offload.0.jobs.load(Relaxed));
+    overwrite_until(&store, &mut model, KEYS_ALONE, || merged() >= 20 + offload.worker.jobs.load(Relaxed));
     assert_equals(&store, &model);
     assert!(store.value_log().unwrap().relocated_bytes > 0);
     assert_sound(directory.path(), store);
 }
 
 /// Lets every merge go wrong by `spoil`, and has it made here instead.
-fn falls_back(offload: impl CompactionOffload + 'static) {
-    let offload = Arc::new(OnlyMerges(offload));
+fn falls_back<T: CompactionOffload + 'static>(offload: Arc<T>) {
+    let offload = merges_by(offload);
     let (directory, store) = common::store(options(offload));
     let mut model = Model::new();
     let merged = || store.dedup().unwrap().merges;
@@ -266,12 +253,12 @@ impl<F: Fn(&RemoteJob) -> RemoteOutcome + Send + Sync> CompactionOffload for Alw
 
 #[test]
 fn a_merge_whose_worker_fails_is_made_here() {
-    falls_back(Always(|_: &RemoteJob| RemoteOutcome::Fallback));
+    falls_back(Arc::new(Always(|_: &RemoteJob| RemoteOutcome::Fallback)));
 }
 
 #[test]
 fn a_merge_whose_offload_panics_is_made_here() {
-    falls_back(Always(|job: &RemoteJob| panic!("job {} is too much", job.id)));
+    falls_back(Arc::new(Always(|job: &RemoteJob| panic!("job {} is too much", job.id))));
 }
 
 /// RocksDB would find it, too, and stop the store.
@@ -281,28 +268,11 @@ fn a_merge_whose_worker_read_too_little_is_refused_and_made_here() {
     let refused = Arc::new(InProcess::spoiled(worker.path(), |_, _, result| {
         edit(result, "stats={", "num_input_records", |number| number - 1);
     }));
-    falls_back(Shared(refused.clone()));
+    falls_back(refused.clone());
     let errors = refused.refused.lock().unwrap();
     assert!(!errors.is_empty() && errors.iter().all(|error| matches!(error, VerifyError::Counts(_))), "{errors:?}");
     assert_eq!(refused.installed.load(Relaxed), 0);
     assert!(refused.local_finished.load(Relaxed) > 0);
-}
-
-struct Shared<T>(Arc<T>);
-
-impl<T: CompactionOffload> CompactionOffload for Shared<T> {
-    fn run(&self, job: RemoteJob) -> RemoteOutcome {
-        self.0.run(job)
-    }
-    fn cancel_all(&self) {
-        self.0.cancel_all();
-    }
-    fn installed(&self, job: u64, ok: bool) {
-        self.0.installed(job, ok);
-    }
-    fn local_finished(&self, job: u64) {
-        self.0.local_finished(job);
-    }
 }
 
 /// A worker that never ends by itself.
@@ -339,10 +309,10 @@ impl CompactionOffload for Endless {
 
 #[test]
 fn a_store_closes_while_a_worker_merges() {
-    let offload = Arc::new(OnlyMerges(Endless::default()));
+    let offload = merges_by(Arc::<Endless>::default());
     let (directory, store) = common::store(options(offload.clone()));
     let mut model = Model::new();
-    overwrite_until(&store, &mut model, KEYS, || offload.0.state.lock().unwrap().0);
+    overwrite_until(&store, &mut model, KEYS, || offload.worker.state.lock().unwrap().0);
     assert_equals(&store, &model);
     assert_sound(directory.path(), store);
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rust_rocksdb::DB;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::family::DataFamily;
 use counts::Counts;
@@ -28,6 +29,12 @@ pub(crate) use counts::with_levels;
 use queue::Queue;
 pub use settings::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
 pub(crate) use thread::{Parts, Settings};
+
+/// What this thread has taken of the processor. `Instant` would count the time of others as well.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
 
 /// What listener, thread and store share.
 #[derive(Debug, Default)]

@@ -16,11 +16,11 @@ use ecotone_rocks_sys::properties::{
     EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
 use rust_rocksdb::Options;
-use rustix::time::{ClockId, clock_gettime};
 use twox_hash::XxHash3_64;
 
 use super::filters::{self, KeyHashes, KeysOfTable, RecentHashes};
 use super::samples::{self, KeySampler};
+use super::thread_cpu;
 use crate::offload::Collects;
 use crate::values::references;
 
@@ -58,18 +58,12 @@ impl Sketching {
 
     /// Runs `work`, and counts its time as that of `times` like it.
     fn timed<T>(&self, times: u64, work: impl FnOnce() -> T) -> T {
-        let began = thread_cpu_ns();
+        let began = thread_cpu();
         let outcome = work();
-        let took = thread_cpu_ns().saturating_sub(began);
-        self.cpu_ns.fetch_add(took * times, Ordering::Relaxed);
+        let took = thread_cpu().saturating_sub(began);
+        self.cpu_ns.fetch_add(took.as_nanos() as u64 * times, Ordering::Relaxed);
         outcome
     }
-}
-
-/// Processor time of this thread. `Instant` would count the time of others as well.
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The sketch of the keys of one table.
@@ -274,15 +268,15 @@ mod tests {
     #[test]
     fn the_time_of_the_timed_batches_stands_for_that_of_all() {
         let shared = Arc::<Sketching>::default();
-        let began = thread_cpu_ns();
+        let began = thread_cpu();
         let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, shared.clone());
         let key = [7; 1024];
         for _ in 0..BATCH * TIMED_ONE_IN as u32 * 8 {
             sketch.add(&key, Some(1), 1);
         }
         sketch.finish();
-        let all_ns = thread_cpu_ns() - began;
-        let share = shared.cpu_us() as f64 * 1000.0 / all_ns as f64;
+        let all = thread_cpu() - began;
+        let share = shared.cpu_us() as f64 / all.as_micros() as f64;
         // Nearly all of the time goes into hashing such keys.
         assert!((0.3..3.0).contains(&share), "{share}");
     }

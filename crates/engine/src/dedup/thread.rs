@@ -29,11 +29,10 @@ use ecotone_policy::duty::Duty;
 use ecotone_policy::units::{Bytes, Seconds, Time};
 use rust_rocksdb::event_listener::CompactionJobInfo;
 use rust_rocksdb::{DB, properties};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::known::{KnownSamples, Sketches, number_of};
 use super::merge::{self, Setback};
-use super::{DedupMode, Shared};
+use super::{DedupMode, Shared, thread_cpu};
 use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
@@ -516,10 +515,4 @@ fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
         return TableSketch { entries: table.bytes.0, ..sketch };
     }
     sketch
-}
-
-/// What this thread has taken of the processor.
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -12,6 +12,7 @@ use ecotone_engine::{
     CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
     WorkerOptions, WorkerRequest, run_remote_compaction, verify_outputs,
 };
+use ecotone_policy::JobPurpose;
 use ecotone_rocks_sys::filesystem::{RangedRead, RemoteFiles};
 
 /// The owner's files, read by ranges, as a worker on another machine reads them: nothing but these reads reaches the
@@ -209,4 +210,31 @@ pub fn edit(result: &mut Vec<u8>, section: &str, field: &str, change: impl Fn(u6
     let digits = text[begin..].bytes().take_while(u8::is_ascii_digit).count();
     let number: u64 = text[begin..begin + digits].parse().unwrap();
     result.splice(begin..begin + digits, change(number).to_string().into_bytes());
+}
+
+/// Has another one run the compactions of some purposes, and leaves the others here.
+pub struct Only<T> {
+    pub worker: Arc<T>,
+    takes: fn(JobPurpose) -> bool,
+}
+
+impl<T> Only<T> {
+    pub fn of(worker: Arc<T>, takes: fn(JobPurpose) -> bool) -> Arc<Self> {
+        Arc::new(Self { worker, takes })
+    }
+}
+
+impl<T: CompactionOffload> CompactionOffload for Only<T> {
+    fn run(&self, job: RemoteJob) -> RemoteOutcome {
+        if (self.takes)(job.purpose) { self.worker.run(job) } else { RemoteOutcome::Local }
+    }
+    fn cancel_all(&self) {
+        self.worker.cancel_all();
+    }
+    fn installed(&self, job: u64, ok: bool) {
+        self.worker.installed(job, ok);
+    }
+    fn local_finished(&self, job: u64) {
+        self.worker.local_finished(job);
+    }
 }

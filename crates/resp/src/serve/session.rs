@@ -109,7 +109,7 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
     let mut connection = Box::new(Connection::new(client, limits));
     let statistics = &service.statistics;
     // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
-    let mut called = pin!(called(info, signal.clone()));
+    let mut interrupted = pin!(interruption(info, signal.clone()));
     let mut has_spoken = false;
     // Time it has been idle already, under limits that have changed since.
     let mut idled = Duration::ZERO;
@@ -122,13 +122,13 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
                 break;
             }
             connection.take_limits(service);
-            called.set(self::called(info, signal.clone()));
+            interrupted.set(interruption(info, signal.clone()));
         }
         let idle = connection.limits().idle;
         let received = tokio::select! {
             biased;
             received = receive(lane, &mut stream, &mut connection, idle.map(|idle| idle.saturating_sub(idled))) => received,
-            () = &mut called => {
+            () = &mut interrupted => {
                 // What it is stands above.
                 idled = info.idle();
                 continue;
@@ -202,7 +202,7 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
 }
 
 /// Waits until the client is killed, or anything is told that `signal` has not seen.
-async fn called(info: &ClientInfo, mut signal: Signal) {
+async fn interruption(info: &ClientInfo, mut signal: Signal) {
     tokio::select! {
         () = info.until_killed() => {}
         () = signal.changed() => {}
