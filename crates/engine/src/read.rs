@@ -24,6 +24,8 @@ enum Place<'s> {
     Inline(Stored<'s>, usize),
     /// Within its record.
     Separated(Vec<u8>, Range<usize>),
+    /// Beside the pointer to it.
+    InRow(Row),
 }
 
 /// What is stored with a key, where it was found.
@@ -44,6 +46,15 @@ impl Deref for Stored<'_> {
     }
 }
 
+impl Stored<'_> {
+    fn row(&self) -> Option<&Row> {
+        match self {
+            Stored::InRocks(_) => None,
+            Stored::InRow(row) => Some(row),
+        }
+    }
+}
+
 impl Value<'_> {
     /// Expiry and version.
     pub fn attributes(&self) -> &Attributes {
@@ -59,6 +70,7 @@ impl Deref for Value<'_> {
         match &self.place {
             Place::Inline(stored, header_bytes) => &stored[*header_bytes..],
             Place::Separated(record, value) => &record[value.clone()],
+            Place::InRow(row) => row.value().unwrap_or_default(),
         }
     }
 }
@@ -268,15 +280,17 @@ impl Store {
     fn value_at_once<'s>(&'s self, key: &[u8], stored: Stored<'s>) -> Result<Option<Value<'s>>> {
         let Header { attributes, kind, bytes } =
             Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
-        let place = match (kind, &self.values) {
-            (Kind::Inline, _) => Place::Inline(stored, bytes),
-            (Kind::Separated(pointer), Some(values)) => {
+        let place = match (kind, stored, &self.values) {
+            (Kind::Inline, stored, _) => Place::Inline(stored, bytes),
+            (Kind::Separated(_), Stored::InRow(row), _) if row.value().is_some() => Place::InRow(row),
+            (Kind::Separated(pointer), stored, Some(values)) => {
                 let mut record = Vec::new();
                 // Where the value is not in its place any more, who may wait finds out why.
                 let value = values.log.read_at_once(key, pointer, &mut record).map_err(|_| Error::WouldWait)?;
+                self.keep_value(stored.row(), &record[value.clone()]);
                 Place::Separated(record, value)
             }
-            (Kind::Separated(_), None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
+            (Kind::Separated(_), _, None) => return Err(Error::corrupt_value(key, &HeaderError::NoValueLog)),
         };
         Ok(Some(Value { attributes, place }))
     }
@@ -310,15 +324,27 @@ impl Store {
 
     #[inline]
     fn value<'s>(&'s self, key: &[u8], stored: Stored<'s>, options: &ReadOptions) -> Result<Option<Value<'s>>> {
-        let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
-        match header.kind {
-            Kind::Inline => {
-                Ok(Some(Value { attributes: header.attributes, place: Place::Inline(stored, header.bytes) }))
-            }
-            Kind::Separated(pointer) => {
+        let Header { attributes, kind, bytes } =
+            Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
+        let place = match (kind, stored) {
+            (Kind::Inline, stored) => Place::Inline(stored, bytes),
+            (Kind::Separated(_), Stored::InRow(row)) if row.value().is_some() => Place::InRow(row),
+            (Kind::Separated(pointer), stored) => {
+                let row = stored.row().cloned();
                 drop(stored);
-                self.separated_value(key, header.attributes, pointer, options)
+                let value = self.separated_value(key, attributes, pointer, options)?;
+                value.iter().for_each(|value| self.keep_value(row.as_ref(), value));
+                return Ok(value);
             }
+        };
+        Ok(Some(Value { attributes, place }))
+    }
+
+    /// Keeps the value that the pointer of `row` has led to.
+    #[inline]
+    fn keep_value(&self, row: Option<&Row>, value: &[u8]) {
+        if let (Some(rows), Some(row)) = (&self.rows, row) {
+            rows.keep_value(row, value);
         }
     }
 

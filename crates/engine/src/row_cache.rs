@@ -1,7 +1,8 @@
 //! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables, filters, indexes and blocks.
 //!
-//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. Rows go when others need their place,
-//! and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
+//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes the value once it
+//! was read by it: the kernel keeps pages, of which a hot value of a hundred bytes takes a whole one, and asking it costs more than the copy.
+//! Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
 //! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none.
 //!
 //! # Invariants
@@ -10,9 +11,10 @@
 //!   nor kept; when it is over, what it changed is replaced or gone.
 //! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
 //! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
-//!   RocksDB.
+//!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.
 //!
-//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`].
+//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
+//! beside them of at most [`MOST_VALUE_BYTES`].
 //!
 //! Threads: any. A shard is locked for a few hundred nanoseconds, and longer where a range is removed.
 
@@ -29,6 +31,9 @@ use crate::batch_records::{Record, records};
 
 /// Longer rows are not kept: copying them costs what finding them does.
 pub(crate) const MOST_ROW_BYTES: usize = 1024;
+
+/// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well.
+pub(crate) const MOST_VALUE_BYTES: usize = 4096;
 
 /// So many threads seldom meet in one. A power of two.
 const SHARDS: usize = 128;
@@ -60,27 +65,48 @@ struct Shard {
     misses: u64,
 }
 
-/// What is stored with a key.
+/// What is stored with a key, and perhaps the value that it leads to.
 #[derive(Clone)]
 pub(crate) struct Row {
-    /// The key, and what is stored with it.
+    /// The key, what is stored with it, the value.
     bytes: Arc<[u8]>,
-    key_bytes: usize,
+    key_bytes: u32,
+    stored_bytes: u32,
 }
 
 impl Row {
+    /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key.
     fn of(key: &[u8], stored: &[u8]) -> Self {
-        Self { bytes: key.iter().chain(stored).copied().collect(), key_bytes: key.len() }
+        Self {
+            bytes: key.iter().chain(stored).copied().collect(),
+            key_bytes: key.len() as u32,
+            stored_bytes: stored.len() as u32,
+        }
+    }
+
+    fn with(&self, value: &[u8]) -> Self {
+        let own = &self.bytes[..self.value_begins()];
+        Self { bytes: own.iter().chain(value).copied().collect(), ..*self }
+    }
+
+    fn value_begins(&self) -> usize {
+        (self.key_bytes + self.stored_bytes) as usize
     }
 
     fn key(&self) -> &[u8] {
-        &self.bytes[..self.key_bytes]
+        &self.bytes[..self.key_bytes as usize]
     }
 
     /// What is stored.
     #[inline]
     pub(crate) fn stored(&self) -> &[u8] {
-        &self.bytes[self.key_bytes..]
+        &self.bytes[self.key_bytes as usize..self.value_begins()]
+    }
+
+    /// The value that the pointer stored leads to, where it is here as well.
+    #[inline]
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        Some(&self.bytes[self.value_begins()..]).filter(|value| !value.is_empty())
     }
 }
 
@@ -152,6 +178,20 @@ impl RowCache {
         let mut shard = self.shard(absent.hash).lock();
         if shard.writers == 0 && shard.changes == changes {
             shard.rows.insert(absent.hash, row);
+        }
+    }
+
+    /// Keeps the `value` that the pointer of `row` leads to, unless that row has gone meanwhile.
+    pub(crate) fn keep_value(&self, row: &Row, value: &[u8]) {
+        if value.len() > MOST_VALUE_BYTES {
+            return;
+        }
+        let hash = XxHash3_64::oneshot(row.key());
+        let full = row.with(value);
+        let mut shard = self.shard(hash).lock();
+        if shard.rows.peek(&hash).is_some_and(|here| Arc::ptr_eq(&here.bytes, &row.bytes)) {
+            // It is here.
+            let _ = shard.rows.replace(hash, full, false);
         }
     }
 

@@ -107,6 +107,35 @@ fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_th
     store.close().unwrap();
 }
 
+#[test]
+fn a_value_that_was_read_by_its_row_is_told_at_once_wherever_it_lies_until_it_is_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    let with_rows = StoreOptions { row_cache_bytes: Some(8 << 20), ..options() };
+    let store = Store::open(directory.path(), OpenMode::Open, with_rows).unwrap();
+    let long: Vec<u64> = (0..5000).filter(|number| number % 400 >= 200).collect();
+    let (often, once): (Vec<u64>, Vec<u64>) = long.iter().partition(|number| **number % 2 == 0);
+    // The first read brings the row, the second one the value.
+    for number in once.iter().chain(&often).chain(&often) {
+        assert_eq!(store.get(&key(*number)).unwrap().as_deref(), Some(&*value(*number)));
+    }
+    forget(&store);
+    for number in &often {
+        assert_eq!(store.get_at_once(&key(*number)).unwrap().as_deref(), Some(&*value(*number)));
+        let found = store.multi_get_first(&[key(*number)], true);
+        assert_eq!(found[0].as_ref().unwrap().as_deref(), Some(&*value(*number)));
+    }
+    assert_eq!(store.get_at_once(&key(once[0])).unwrap_err(), Error::WouldWait, "only its place is known");
+    let (changed, removed) = (key(often[0]), key(often[1]));
+    store.put(&changed, &[b'n'; 300]).unwrap();
+    store.delete(&removed).unwrap();
+    for _ in 0..3 {
+        assert_eq!(store.get(&changed).unwrap().as_deref(), Some(&[b'n'; 300][..]));
+        assert!(store.get(&removed).unwrap().is_none());
+    }
+    store.close().unwrap();
+}
+
 /// A closed store of a few thousand keys in tables.
 fn filled(directory: &Path) {
     let store = Store::open(directory, OpenMode::Create, options()).unwrap();

@@ -30,7 +30,7 @@ use crate::clients::Served;
 use crate::colocated::Colocated;
 use crate::error::{Error, Result};
 use crate::host::Around;
-use crate::host_memory::host_memory_bytes;
+use crate::host_memory::host_memory;
 use crate::http::HttpServer;
 use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
@@ -164,7 +164,7 @@ impl Daemon {
         options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
         if options.clients.is_some() {
-            suit_clients(&mut options.store, options.fits_memtables, host_memory_bytes());
+            suit_clients(&mut options.store, options.fits_memtables, host_memory());
         }
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);

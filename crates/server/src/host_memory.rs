@@ -5,16 +5,27 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes of memory that this process may use at most; `None` where the system does not say.
-pub(crate) fn host_memory_bytes() -> Option<u64> {
+/// Memory that this process may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HostMemory {
+    pub(crate) bytes: u64,
+    /// The control group that this process is in has the limit: what is below it is for this process. Else all others on the machine, or in
+    /// the group above, take of it.
+    pub(crate) is_own: bool,
+}
+
+/// `None` where the system does not say.
+pub(crate) fn host_memory() -> Option<HostMemory> {
     memory_below(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
 
-fn memory_below(proc: &Path, cgroups: &Path) -> Option<u64> {
+fn memory_below(proc: &Path, cgroups: &Path) -> Option<HostMemory> {
     let of_machine = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| total(&text));
     let groups = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
     let limits = groups.lines().flat_map(|line| limits_of(line, cgroups));
-    limits.chain(of_machine).min()
+    let shared = of_machine.map(|bytes| HostMemory { bytes, is_own: false });
+    // Of equal limits the own one.
+    limits.chain(shared).min_by_key(|memory| (memory.bytes, !memory.is_own))
 }
 
 /// The line `MemTotal:  24682416 kB`.
@@ -25,7 +36,7 @@ fn total(meminfo: &str) -> Option<u64> {
 }
 
 /// The limits of the group that a line of /proc/self/cgroup names (`9:memory:/a/b` or `0::/a/b`), and of those above it.
-fn limits_of(line: &str, cgroups: &Path) -> Vec<u64> {
+fn limits_of(line: &str, cgroups: &Path) -> Vec<HostMemory> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { return Vec::new() };
     let (mount, file) = match controllers {
@@ -36,7 +47,11 @@ fn limits_of(line: &str, cgroups: &Path) -> Vec<u64> {
     let own = mount.join(group.trim_start_matches('/'));
     let above = own.ancestors().take_while(|folder| folder.starts_with(&mount));
     // `max`, no limit, is no number; version 1 writes a number beyond all memory, which is never the least.
-    above.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()).collect()
+    let limit = |folder: &Path| {
+        let bytes = fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()?;
+        Some(HostMemory { bytes, is_own: folder == own })
+    };
+    above.filter_map(limit).collect()
 }
 
 #[cfg(test)]
@@ -52,23 +67,26 @@ mod tests {
     fn the_least_limit_counts() {
         let root = tempfile::tempdir().unwrap();
         let (proc, cgroups) = (root.path().join("proc"), root.path().join("cgroup"));
-        assert_eq!(memory_below(&proc, &cgroups), None);
+        let memory = || memory_below(&proc, &cgroups).map(|memory| (memory.bytes, memory.is_own));
+        assert_eq!(memory(), None);
         write(&proc.join("meminfo"), "MemTotal:        1024 kB\nMemFree:  7 kB\n");
-        assert_eq!(memory_below(&proc, &cgroups), Some(1024 * 1024));
+        assert_eq!(memory(), Some((1024 * 1024, false)));
         write(&proc.join("self/cgroup"), "9:cpu:/x\n8:memory:/a/b\n0::/c\n");
-        assert_eq!(memory_below(&proc, &cgroups), Some(1024 * 1024));
+        assert_eq!(memory(), Some((1024 * 1024, false)));
         write(&cgroups.join("memory/memory.limit_in_bytes"), "9223372036854771712\n");
         write(&cgroups.join("memory/a/memory.limit_in_bytes"), "500000\n");
         write(&cgroups.join("memory/a/b/memory.limit_in_bytes"), "600000\n");
-        assert_eq!(memory_below(&proc, &cgroups), Some(500_000));
+        assert_eq!(memory(), Some((500_000, false)), "others in the group above take of it");
+        write(&cgroups.join("memory/a/b/memory.limit_in_bytes"), "500000\n");
+        assert_eq!(memory(), Some((500_000, true)));
         write(&cgroups.join("c/memory.max"), "max\n");
-        assert_eq!(memory_below(&proc, &cgroups), Some(500_000));
+        assert_eq!(memory(), Some((500_000, true)));
         write(&cgroups.join("c/memory.max"), "400000\n");
-        assert_eq!(memory_below(&proc, &cgroups), Some(400_000));
+        assert_eq!(memory(), Some((400_000, true)));
     }
 
     #[test]
     fn this_machine_has_some() {
-        assert!(host_memory_bytes().unwrap() > 1 << 20);
+        assert!(host_memory().unwrap().bytes > 1 << 20);
     }
 }

@@ -2,15 +2,20 @@
 
 use ecotone_engine::{MIN_LIMIT_BYTES, MemoryLimit, StoreOptions};
 
-/// The share of the memory that block cache and memtables of a server with clients take unless told otherwise: the kernel's cache, the
-/// clients and others on the machine need the rest.
+use crate::host_memory::HostMemory;
+
+/// The share of the machine's memory that block cache, rows and memtables of a server with clients take unless told otherwise: the kernel's
+/// cache, the clients and others on the machine need the rest.
 const MEMORY_SHARE: u64 = 8;
+
+/// The same where the memory is for the server alone.
+const OWN_MEMORY_SHARE: u64 = 2;
 
 /// What they take at least then.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
 
 /// The share of that which rows take unless told otherwise.
-const ROW_SHARE: u64 = 4;
+const ROW_SHARE: u64 = 2;
 
 /// The share of the rest that one memtable takes unless told otherwise, and the most it takes: values of clients are often too short to be
 /// kept apart, and small memtables have such values compacted again and again.
@@ -22,12 +27,13 @@ const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 
 /// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
 /// the device more often than memory demands.
-pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory_bytes: Option<u64>) {
+pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) {
     store.reclaim_expired = true;
     // Memtables must fit, with a cache beside them.
     let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
-    let limit = said.or_else(|| memory_bytes.map(|memory_bytes| (memory_bytes / MEMORY_SHARE).max(least)));
+    let share = |memory: HostMemory| memory.bytes / if memory.is_own { OWN_MEMORY_SHARE } else { MEMORY_SHARE };
+    let limit = said.or_else(|| memory.map(|memory| share(memory).max(least)));
     let Some(mut limit_bytes) = limit else { return };
     if store.row_cache_bytes.is_none() {
         let rows = (limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
@@ -49,29 +55,39 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// What a store gets: its memory limit, its rows, a memtable and the first level, in MiB.
-    fn shares(mut store: StoreOptions, fits_memtables: bool, memory_mib: Option<u64>) -> [u64; 4] {
-        suit_clients(&mut store, fits_memtables, memory_mib.map(|mib| mib * MIB));
+    fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 4] {
+        suit_clients(&mut store, fits_memtables, memory);
         let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
         [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes, store.level_base_bytes]
             .map(|bytes| bytes / MIB)
     }
 
+    fn shared(mib: u64) -> Option<HostMemory> {
+        Some(HostMemory { bytes: mib * MIB, is_own: false })
+    }
+
+    fn own(mib: u64) -> Option<HostMemory> {
+        Some(HostMemory { bytes: mib * MIB, is_own: true })
+    }
+
     #[test]
     fn a_store_gets_its_share_of_the_memory_and_what_was_said() {
         let store = || StoreOptions::separated(128);
-        assert_eq!(shares(store(), true, Some(16 * 1024)), [1536, 512, 32, 128]);
-        assert_eq!(shares(store(), true, Some(2048)), [192, 64, 12, 48]);
+        assert_eq!(shares(store(), true, shared(16 * 1024)), [1024, 1024, 32, 128]);
+        assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8, 32]);
+        assert_eq!(shares(store(), true, own(2048)), [512, 512, 32, 128]);
+        assert_eq!(shares(store(), true, own(512)), [128, 128, 8, 32]);
         // At least 64 MiB.
-        assert_eq!(shares(store(), true, Some(256)), [48, 16, 8, 32]);
+        assert_eq!(shares(store(), true, shared(256)), [32, 32, 8, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8, 32]);
-        assert_eq!(shares(store(), false, Some(16 * 1024)), [1536, 512, 8, 32]);
+        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8, 32]);
         let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };
-        assert_eq!(shares(said(100 * MIB), true, Some(16 * 1024)), [75, 25, 8, 32]);
+        assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8, 32]);
         // No limit is cut below the least.
         assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8, 32]);
         let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(100 * MIB) };
         assert_eq!(shares(without_rows, true, None), [100, 0, 8, 32]);
         let small = StoreOptions::small_device().with_separation(128);
-        assert_eq!(shares(small, true, Some(512)), [24, 8, 4, 16]);
+        assert_eq!(shares(small, true, own(512)), [16, 16, 4, 16]);
     }
 }

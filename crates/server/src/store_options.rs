@@ -89,8 +89,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "memory_limit_bytes",
-        about: "Block cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or of \
-                its control group, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
+        about: "Block cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
+                half of what its own control group is limited to, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
         kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("auto") },
         set: |options, value| {
@@ -101,8 +101,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "row_cache_bytes",
-        about: "Short values, and places of long ones, that are kept in memory by their keys; 0 is none. `auto`: where clients are served a quarter \
-                of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
+        about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 4 KiB that were read twice; 0 is \
+                none. `auto`: where clients are served half of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, word: Some("auto") },
         set: |options, value| {

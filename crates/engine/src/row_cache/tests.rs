@@ -185,3 +185,47 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
         }
     }
 }
+
+#[test]
+fn a_value_is_told_with_its_pointer_until_that_is_changed() {
+    let rows = RowCache::new(ROOM);
+    let row = |key: &str| rows.get(key.as_bytes()).ok().unwrap();
+    let value = |key: &str| row(key).value().map(|value| String::from_utf8(value.to_vec()).unwrap());
+    write(&rows, &[("a", Some("pointer")), ("b", Some("other"))]);
+    assert_eq!(value("a"), None);
+    let before = row("a");
+    rows.keep_value(&before, b"the value");
+    assert_eq!((told(&rows, "a").as_deref(), value("a").as_deref()), (Some("pointer"), Some("the value")));
+    assert_eq!(value("b"), None);
+    assert!(rows.counts().bytes > before.bytes.len() as u64 + "the value".len() as u64);
+    // Of what stood there before, though it looks the same.
+    write(&rows, &[("a", Some("pointer"))]);
+    assert_eq!(value("a"), None);
+    rows.keep_value(&before, b"an older value");
+    assert_eq!(value("a"), None);
+    let row_now = row("a");
+    rows.forget(b"a");
+    rows.keep_value(&row_now, b"a value");
+    assert_eq!(told(&rows, "a"), None, "a value alone is of no use");
+    let b = row("b");
+    rows.keep_value(&b, &[b'v'; MOST_VALUE_BYTES + 1]);
+    assert_eq!(value("b"), None);
+    rows.keep_value(&b, &[b'v'; MOST_VALUE_BYTES]);
+    assert_eq!(value("b").map(|value| value.len()), Some(MOST_VALUE_BYTES));
+}
+
+#[test]
+fn values_take_no_more_than_there_is() {
+    const BYTES: u64 = 4 << 20;
+    let rows = RowCache::new(BYTES);
+    let value = [b'v'; MOST_VALUE_BYTES];
+    for number in 0..5_000 {
+        let key = format!("key {number}");
+        read(&rows, &key, "pointer");
+        let Ok(row) = rows.get(key.as_bytes()) else { continue };
+        rows.keep_value(&row, &value);
+        assert!(rows.counts().bytes <= BYTES, "{number}");
+    }
+    let kept = (0..5_000).filter_map(|number| rows.get(format!("key {number}").as_bytes()).ok());
+    assert!(kept.filter(|row| row.value().is_some()).count() > 500);
+}

@@ -12,7 +12,7 @@ use ecotone_resp::service::Limits;
 
 use super::{Config, OFF, keys};
 use crate::error::{Error, Result};
-use crate::host_memory::host_memory_bytes;
+use crate::host_memory::host_memory;
 use crate::options::{HttpOptions, ServeOptions};
 use crate::store_options::store_options;
 
@@ -169,7 +169,7 @@ impl Config {
     fn client_memory_bytes(&self) -> Result<usize> {
         let bytes = match self.number("clients.max_memory_bytes")? {
             Some(bytes) => bytes,
-            None => host_memory_bytes().map_or(1 << 30, |memory_bytes| memory_bytes / CLIENTS_MEMORY_SHARE),
+            None => host_memory().map_or(1 << 30, |memory| memory.bytes / CLIENTS_MEMORY_SHARE),
         };
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
