@@ -53,6 +53,52 @@ for baseline in rocksdb rocksdb-blob; do
 done
 rm -rf "${stores:?}"/*
 
+# Duplicates in lower levels, in a tree of five static ones: space by what is written for it, by way and threshold (scripts/duplicates.py draws
+# it); what counting alone costs; how close estimates are where less is overwritten; and what a writer that never waits gets.
+duplicates=(updates --keys 1500000 --durability none --settle-seconds 0 --json)
+tree=(level_multiplier=4 dynamic_levels=false compression=none)
+plain=(--value-bytes 100 --separation off)
+plain_tree=(memtable_bytes=2097152 target_file_bytes=1048576 level_base_bytes=4194304)
+apart=(--value-bytes 400 --separation 128)
+apart_tree=(memtable_bytes=1048576 target_file_bytes=262144 level_base_bytes=1048576)
+# measure_duplicates NAME LAYOUT ARGUMENTS...
+measure_duplicates() {
+  local name=duplicates-$2-$1
+  local -n values=$2 sizes=$2_tree
+  shift 2
+  local options=()
+  for option in "${tree[@]}" "${sizes[@]}"; do options+=(--store-option "$option"); done
+  measure "$name" bench "${duplicates[@]}" "${values[@]}" "${options[@]}" --dir "$stores/$name" "$@"
+  rm -rf "${stores:?}/$name"
+}
+for layout in plain apart; do
+  steady=("$layout" --seconds 60 --rate 40000)
+  measure_duplicates off "${steady[@]}" --dedup off
+  for threshold in 2 5 10 20 30 50 70 100; do
+    measure_duplicates "sample-$threshold" "${steady[@]}" --dedup sample --threshold $threshold
+  done
+  for threshold in 2 5 10 30 100; do
+    measure_duplicates "triggered-$threshold" "${steady[@]}" --dedup triggered --threshold $threshold
+  done
+  for threshold in 10 30 100; do
+    measure_duplicates "filter-$threshold" "${steady[@]}" --dedup filter --threshold $threshold
+  done
+  for round in 1 2 3; do
+    measure_duplicates "counting-$round" "$layout" --seconds 40 --rate 30000 --dedup sample
+    measure_duplicates "without-$round" "$layout" --seconds 40 --rate 30000 --dedup off
+  done
+  for share in 5 20 50; do
+    measure_duplicates "share-$share" "$layout" --seconds 30 --rate 30000 --update-share $share --dedup sample
+  done
+  for round in 1 2 3; do
+    for threshold in off 10 30; do
+      way=(--dedup off)
+      [ $threshold = off ] || way=(--dedup sample --threshold $threshold)
+      measure_duplicates "flat-out-$threshold-$round" "$layout" --seconds 45 --cores 0.6 "${way[@]}"
+    done
+  done
+done
+
 # Three unequal servers: saturated (three times, in another order each), then at the same offered load, then readers and a mixed load,
 # then with the co-located load of another application that grows during the run.
 lab=(--profile three-tier --seconds 90)

@@ -355,6 +355,12 @@ fn the_triggered_baseline_compares_each_level_with_the_next_one() {
     assert_eq!(merges.len(), 1);
     assert_eq!((merges[0].inputs.as_slice(), merges[0].output_level), ([1, 2, 3].as_slice(), 2));
     assert_eq!(decide(5.9), []);
+    // The next one that there is: between them L3 has nothing.
+    let sunk: Vec<_> =
+        tables.iter().map(|table| Table { level: table.level + u32::from(table.level > 1), ..table.clone() }).collect();
+    let merges = decide_triggered(&sunk, samples_of, 64, threshold(6.0), &parameters);
+    assert_eq!(merges.len(), 1);
+    assert_eq!((merges[0].inputs.as_slice(), merges[0].output_level), ([1, 2, 3].as_slice(), 3));
 }
 
 // When.

@@ -90,7 +90,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "memory_limit_bytes",
         about: "Block cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
-                half of what its own control group is limited to, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
+                a quarter of what its own control group is limited to, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
         kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("auto") },
         set: |options, value| {

@@ -1,14 +1,8 @@
-//! What has been done about duplicates since the store was opened, and what is known of them now.
+//! What has been done about duplicates since the store was opened.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use ecotone_policy::dedup::estimate::Estimate;
-use ecotone_policy::dedup::levels::hidden_by_level;
-use ecotone_rocks_sys::tables::TableMetadata;
-
-use super::known::Sketches;
-use super::{DedupLevel, DedupProperties};
+use super::DedupProperties;
 
 /// Counted by the thread, read by anybody.
 #[derive(Debug, Default)]
@@ -46,41 +40,5 @@ impl Counts {
             is_busy: self.is_busy.load(Relaxed),
             ..DedupProperties::default()
         }
-    }
-}
-
-/// Adds to `properties` what `tables` hold twice, by what is known of them.
-pub(crate) fn with_levels(
-    properties: DedupProperties,
-    tables: &[TableMetadata],
-    sketches: &Sketches,
-) -> DedupProperties {
-    let duplicates = sketches.duplicates();
-    let one_in = duplicates.one_in();
-    let level_of: HashMap<_, _> = tables.iter().map(|table| (table.file_number, table.level)).collect();
-    let levels = hidden_by_level(duplicates, |table| level_of.get(&table).copied().unwrap_or(0));
-    let entries = |table: &TableMetadata| match table.entries {
-        // RocksDB has not looked at it since the store was opened.
-        0 => duplicates.samples(table.file_number).map_or(0, <[_]>::len) as u64 * one_in,
-        entries => entries,
-    };
-    let hidden_keys = levels.iter().map(|level| level.keys).sum();
-    let estimate = Estimate {
-        duplicate_keys: hidden_keys,
-        sampled_duplicates: levels.iter().map(|level| level.sampled).sum(),
-        one_in,
-        ..Estimate::default()
-    };
-    DedupProperties {
-        total_keys: tables.iter().map(entries).sum(),
-        duplicate_keys: hidden_keys,
-        relative_error: estimate.relative_error(),
-        hidden_bytes: duplicates.hidden_bytes().0,
-        levels: levels
-            .iter()
-            .map(|level| DedupLevel { hidden_keys: level.keys, hidden_bytes: level.bytes.0 })
-            .collect(),
-        unsampled_tables: tables.iter().filter(|table| !sketches.is_sampled(table.file_number)).count() as u64,
-        ..properties
     }
 }

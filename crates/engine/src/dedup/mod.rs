@@ -3,11 +3,12 @@
 //! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is wanted.
 //! - [`known`]: what all of them tell, in memory.
 //! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`merge`]: one merge of an extension.
-//! - [`counts`]: what was done, and what there is. [`settings`]: what a store is told, and what it tells.
+//! - [`counts`]: what was done. [`levels`]: what there is. [`settings`]: what a store is told, and what it tells.
 
 mod counts;
 pub(crate) mod filters;
 pub(crate) mod known;
+mod levels;
 mod merge;
 pub(crate) mod queue;
 pub(crate) mod samples;
@@ -25,7 +26,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::family::DataFamily;
 use counts::Counts;
-pub(crate) use counts::with_levels;
+pub(crate) use levels::with_levels;
 use queue::Queue;
 pub use settings::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
 pub(crate) use thread::{Parts, Settings};

@@ -12,7 +12,7 @@ use rust_rocksdb::event_listener::CompactionJobInfo;
 use super::known::number_of;
 
 /// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely been compacted again.
-const MOST_FINISHED: usize = 64;
+pub(super) const MOST_FINISHED: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -32,6 +32,7 @@ use rust_rocksdb::{DB, properties};
 
 use super::known::{KnownSamples, Sketches, number_of};
 use super::merge::{self, Setback};
+use super::queue::MOST_FINISHED;
 use super::{DedupMode, Shared, thread_cpu};
 use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
@@ -100,6 +101,8 @@ pub(super) struct Thread {
     shared: Arc<Shared>,
     family: DataFamily,
     began: Instant,
+    /// What compactions wrote that could not be looked at yet.
+    unseen: VecDeque<Vec<u64>>,
     waiting: VecDeque<Extension>,
     back_off: BackOff,
     flushes: FlushRate,
@@ -149,6 +152,7 @@ impl Thread {
             shared,
             family,
             began: now,
+            unseen: VecDeque::new(),
             waiting: VecDeque::new(),
             flushes: FlushRate::new(),
             merge_time: MergeTime::default(),
@@ -251,11 +255,15 @@ impl Thread {
             }
             return Ok(());
         }
-        if finished.is_empty() {
+        // Those of a look that failed come first, and go first where there are too many.
+        self.unseen.extend(finished);
+        let beyond = self.unseen.len().saturating_sub(MOST_FINISHED);
+        drop(self.unseen.drain(..beyond));
+        if self.unseen.is_empty() {
             return Ok(());
         }
         let tables = self.look(db)?;
-        for reached in finished {
+        for reached in std::mem::take(&mut self.unseen) {
             self.check_below(&tables, reached);
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Whether duplicates are worth a merge.
 
+use std::collections::BTreeSet;
+
 use super::estimate::{Estimate, Estimator, Sampled, TableSketch};
 use super::plan::{Merge, MergeLimits, Table, merges};
 use super::{DedupParameters, DedupThreshold};
@@ -58,8 +60,8 @@ pub fn pays(estimate: &Estimate, threshold: DedupThreshold) -> Verdict {
 }
 
 /// Deduplication-triggered compaction, what the paper compares itself with (its reference 15): at fixed intervals every level from L1 is
-/// compared with the next one, and where that is at or below the threshold all of it is compacted into the next one. From the uppermost level
-/// down; the merges of one call have no table in common.
+/// compared with the next one that has tables, and where that is at or below the threshold all of it is compacted into that one. From the
+/// uppermost level down; the merges of one call have no table in common.
 ///
 /// `samples_of` gives a table's samples, sorted by hash.
 pub fn decide_triggered<'a>(
@@ -70,20 +72,20 @@ pub fn decide_triggered<'a>(
     parameters: &DedupParameters,
 ) -> Vec<Merge> {
     let limits = MergeLimits { max_bytes: parameters.max_merge_bytes };
-    let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
+    let levels: BTreeSet<_> = tables.iter().map(|table| table.level).filter(|level| *level > 0).collect();
     let mut free = tables.to_vec();
     let mut planned: Vec<Merge> = Vec::new();
-    for level in 1..last_level {
+    for (&level, &next) in levels.iter().zip(levels.iter().skip(1)) {
         let sketches = |level| -> Vec<TableSketch<'_>> {
             let tables = tables.iter().filter(|table| table.level == level);
             tables.map(|table| table.sketch(samples_of(table.number))).collect()
         };
-        let estimate = Sampled { one_in }.count(&sketches(level), &sketches(level + 1));
+        let estimate = Sampled { one_in }.count(&sketches(level), &sketches(next));
         if is_worth(&estimate, threshold, parameters) != Verdict::Extend {
             continue;
         }
         let seeds: Vec<_> = tables.iter().filter(|table| table.level == level).map(|table| table.number).collect();
-        let merges = merges(&free, &seeds, level + 1, &limits);
+        let merges = merges(&free, &seeds, next, &limits);
         for table in &mut free {
             table.is_busy |= merges.iter().any(|merge| merge.inputs.contains(&table.number));
         }

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""duplicates.py RESULTS PLOTS: what `make bench ONLY='duplicates-*'` has measured, as tables, and as plots of space by writes.
+
+RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-apart.svg.
+Prints tables in Markdown. What was not measured is left out.
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+LAYOUTS = {"plain": "values beside their keys", "apart": "values apart"}
+WAYS = {"sample": "#2166ac", "filter": "#4d9221", "triggered": "#b2182b"}
+THRESHOLDS = (2, 5, 10, 20, 30, 50, 70, 100)
+# "Deduplication Adapted CaseDB for Edge Computing", Fig. 9, at SAR 1.5: WAR of the extended compaction and of the triggered one.
+PAPER = {"paper: extended": (3.9, 1.5), "paper: triggered": (7.7, 1.5)}
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 52, 150, 34, 44
+
+
+def read(results, name):
+    """The object that a run has printed, or None."""
+    path = results / f"duplicates-{name}.txt"
+    text = path.read_text() if path.exists() else ""
+    return json.loads(text[text.index("\n{"):]) if "\n{" in text else None
+
+
+def point(run):
+    return run["war_steady"], run["sar_mean_steady"]
+
+
+def ticks(least, most):
+    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if (most - least) / step <= 8)
+    first = round(least / step)
+    return [round(number * step, 2) for number in range(first, round(most / step) + 1)]
+
+
+def plot(title, series, single):
+    """SVG of `series` (name, colour, [(label, (x, y))]) as lines, and of `single` points (name, (x, y))."""
+    points = [at for _, _, line in series for _, at in line] + [at for _, at in single]
+    (x_least, x_most), (y_least, y_most) = (
+        (min(at[axis] for at in points), max(at[axis] for at in points)) for axis in (0, 1))
+    x_ticks = ticks(x_least * 0.95, x_most * 1.05)
+    y_ticks = ticks(min(1.0, y_least), y_most * 1.02)
+    x_least, x_most = min(x_ticks[0], x_least), max(x_ticks[-1], x_most)
+    y_least, y_most = min(y_ticks[0], y_least), max(y_ticks[-1], y_most)
+    right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
+    x = lambda value: LEFT + (value - x_least) / (x_most - x_least) * (right - LEFT)
+    y = lambda value: floor - (value - y_least) / (y_most - y_least) * (floor - TOP)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<title>{title}</title><rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+        f'<text x="{LEFT}" y="18" font-size="14">{title}</text>']
+    for tick in y_ticks:
+        out.append(f'<path d="M{LEFT} {y(tick):.1f}H{right}" stroke="#ddd"/>'
+                   f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for tick in x_ticks:
+        out.append(f'<path d="M{x(tick):.1f} {floor}v4" stroke="#888"/>'
+                   f'<text x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{tick:g}</text>')
+    out.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">WAR</text>'
+               f'<text x="14" y="{(TOP + floor) / 2}" transform="rotate(-90 14 {(TOP + floor) / 2})" '
+               'text-anchor="middle">SAR</text>')
+    legend = TOP + 10
+    for name, colour, line in series:
+        path = " ".join(f"{x(at[0]):.1f},{y(at[1]):.1f}" for _, at in line)
+        out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>')
+        for label, at in line:
+            out.append(f'<circle cx="{x(at[0]):.1f}" cy="{y(at[1]):.1f}" r="3" fill="{colour}"/>'
+                       f'<text x="{x(at[0]) + 4:.1f}" y="{y(at[1]) - 5:.1f}" font-size="10" fill="{colour}">{label}</text>')
+        out.append(f'<path d="M{right + 12} {legend}h18" stroke="{colour}" stroke-width="3"/>'
+                   f'<text x="{right + 34}" y="{legend + 4}">{name}</text>')
+        legend += 20
+    for name, at in single:
+        out.append(f'<path d="M{x(at[0]) - 4:.1f} {y(at[1]) - 4:.1f}l8 8m0 -8l-8 8" stroke="#333" stroke-width="1.6"/>'
+                   f'<text x="{x(at[0]) + 7:.1f}" y="{y(at[1]) + 4:.1f}" font-size="10">{name}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    print()
+
+
+def steady(results, plots, layout, words):
+    off = read(results, f"{layout}-off")
+    if off is None:
+        return
+    series, rows = [], []
+    rows.append(("`off`", "–", *cells(off)))
+    for way, colour in WAYS.items():
+        line = []
+        for threshold in THRESHOLDS:
+            run = read(results, f"{layout}-{way}-{threshold}")
+            if run is not None:
+                line.append((str(threshold), point(run)))
+                rows.append((f"`{way}`", threshold, *cells(run)))
+        if line:
+            series.append((way, colour, line))
+    single = [("off", point(off))] + (list(PAPER.items()) if layout == "apart" else [])
+    (plots / f"duplicates-{layout}.svg").write_text(plot(f"Space by writes, {words}; thresholds at the points", series, single))
+    print(f"### {words}\n")
+    table(("`--dedup`", "threshold", "SAR, mean of the second half", "highest SAR", "WAR of the second half", "CPU µs/op",
+           "counting, share of compaction CPU", "merges, share of it", "hidden at the end: estimated / counted, MB"), rows)
+
+
+def cells(run):
+    share = lambda key: f"{100 * run[key]:.1f} %" if run.get(key) else "–"
+    estimated = run.get("hidden_bytes_estimated")
+    return (f"{run['sar_mean_steady']:.2f}", f"{run['sar_max']:.2f}", f"{run['war_steady']:.2f}", f"{run['cpu_us_per_op']:.1f}",
+            share("dedup_cpu_share"), share("dedup_merge_cpu_share"),
+            f"{'–' if estimated is None else f'{estimated / 1e6:.1f}'} / {run['hidden_bytes_true'] / 1e6:.1f}")
+
+
+def counting(results, layout, words):
+    rounds = [(read(results, f"{layout}-without-{number}"), read(results, f"{layout}-counting-{number}")) for number in (1, 2, 3)]
+    rounds = [pair for pair in rounds if None not in pair]
+    if rounds:
+        ratios = sorted(with_["cpu_us_per_op"] / without["cpu_us_per_op"] for without, with_ in rounds)
+        print(f"{words}: CPU per operation with counting by that without, of {len(ratios)} rounds: median "
+              f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})\n")
+
+
+def shares(results, layout, words):
+    rows = []
+    for share in (5, 20, 50, 100):
+        run = read(results, f"{layout}-share-{share}" if share < 100 else f"{layout}-sample-100")
+        if run is not None:
+            estimated, counted = run["hidden_bytes_estimated"], run["hidden_bytes_true"]
+            rows.append((share, f"{estimated / 1e6:.2f}", f"{counted / 1e6:.2f}", f"{estimated / counted:.3f}" if counted else "–",
+                         f"{run['dup_ratio_estimated']:.1f}", f"{run['dup_ratio_true']:.1f}"))
+    if rows:
+        print(f"{words}:\n")
+        table(("updates, %", "hidden, estimated, MB", "counted", "ratio", "DUP_RATIO, estimated", "counted"), rows)
+
+
+def flat_out(results, layout, words):
+    rows, base = [], None
+    for threshold in ("off", 10, 30):
+        runs = [run for number in (1, 2, 3) if (run := read(results, f"{layout}-flat-out-{threshold}-{number}"))]
+        if not runs:
+            continue
+        median = lambda key: statistics.median(run[key] for run in runs)
+        ops, sar = median("ops_per_s"), median("sar_mean_steady")
+        base = base or (ops, sar)
+        rows.append((threshold, len(runs), f"{ops:,.0f}", f"{ops / base[0]:.2f}", f"{sar:.2f}", f"{base[1] / sar:.2f}",
+                     f"{base[0] / ops:.2f}"))
+    if rows:
+        print(f"{words}, flat out:\n")
+        table(("threshold", "runs", "op/s", "by off", "SAR", "reduce factor of SAR", "of throughput"), rows)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    results, plots = Path(sys.argv[1]), Path(sys.argv[2])
+    for layout, words in LAYOUTS.items():
+        steady(results, plots, layout, words)
+        counting(results, layout, words)
+        shares(results, layout, words)
+        flat_out(results, layout, words)
+
+
+main()
