@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md and docs/federation.md state, or those whose
+# bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md, docs/space.md and docs/federation.md state, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
 # $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. Stores lie in ECOTONE_BENCH_DIR [default: /var/tmp]
-# meanwhile. All of them take about three hours; a failed one does not stop the rest, but the script ends with an error then.
+# meanwhile. All of them take about five hours; a failed one does not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,8 +59,8 @@ duplicates=(updates --keys 1500000 --durability none --settle-seconds 0 --json)
 tree=(level_multiplier=4 dynamic_levels=false compression=none)
 plain=(--value-bytes 100 --separation off)
 plain_tree=(memtable_bytes=2097152 target_file_bytes=1048576 level_base_bytes=4194304)
-apart=(--value-bytes 400 --separation 128)
-apart_tree=(memtable_bytes=1048576 target_file_bytes=262144 level_base_bytes=1048576)
+separate=(--value-bytes 400 --separation 128)
+separate_tree=(memtable_bytes=1048576 target_file_bytes=262144 level_base_bytes=1048576)
 # measure_duplicates NAME LAYOUT ARGUMENTS...
 measure_duplicates() {
   local name=duplicates-$2-$1
@@ -71,7 +71,7 @@ measure_duplicates() {
   measure "$name" bench "${duplicates[@]}" "${values[@]}" "${options[@]}" --dir "$stores/$name" "$@"
   rm -rf "${stores:?}/$name"
 }
-for layout in plain apart; do
+for layout in plain separate; do
   steady=("$layout" --seconds 60 --rate 40000)
   measure_duplicates off "${steady[@]}" --dedup off
   for threshold in 2 5 10 20 30 50 70 100; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """duplicates.py RESULTS PLOTS: what `make bench ONLY='duplicates-*'` has measured, as tables, and as plots of space by writes.
 
-RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-apart.svg.
+RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-separate.svg.
 Prints tables in Markdown. What was not measured is left out.
 """
 
@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-LAYOUTS = {"plain": "values beside their keys", "apart": "values apart"}
+LAYOUTS = {"plain": "values beside their keys", "separate": "values apart"}
 WAYS = {"sample": "#2166ac", "filter": "#4d9221", "triggered": "#b2182b"}
 THRESHOLDS = (2, 5, 10, 20, 30, 50, 70, 100)
 # "Deduplication Adapted CaseDB for Edge Computing", Fig. 9, at SAR 1.5: WAR of the extended compaction and of the triggered one.
@@ -23,7 +23,8 @@ def read(results, name):
     """The object that a run has printed, or None."""
     path = results / f"duplicates-{name}.txt"
     text = path.read_text() if path.exists() else ""
-    return json.loads(text[text.index("\n{"):]) if "\n{" in text else None
+    begin = text.find("\n{")
+    return json.JSONDecoder().raw_decode(text, begin + 1)[0] if begin >= 0 else None
 
 
 def point(run):
@@ -31,7 +32,7 @@ def point(run):
 
 
 def ticks(least, most):
-    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if (most - least) / step <= 8)
+    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 50, 1000) if (most - least) / step <= 8)
     first = round(least / step)
     return [round(number * step, 2) for number in range(first, round(most / step) + 1)]
 
@@ -88,7 +89,7 @@ def table(head, rows):
 
 def steady(results, plots, layout, words):
     off = read(results, f"{layout}-off")
-    if off is None:
+    if off is None or None in point(off):
         return
     series, rows = [], []
     rows.append(("`off`", "–", *cells(off)))
@@ -96,12 +97,13 @@ def steady(results, plots, layout, words):
         line = []
         for threshold in THRESHOLDS:
             run = read(results, f"{layout}-{way}-{threshold}")
-            if run is not None:
+            if run is not None and None not in point(run):
                 line.append((str(threshold), point(run)))
                 rows.append((f"`{way}`", threshold, *cells(run)))
         if line:
             series.append((way, colour, line))
-    single = [("off", point(off))] + (list(PAPER.items()) if layout == "apart" else [])
+    single = [("off", point(off))] + (list(PAPER.items()) if layout == "separate" else [])
+    plots.mkdir(parents=True, exist_ok=True)
     (plots / f"duplicates-{layout}.svg").write_text(plot(f"Space by writes, {words}; thresholds at the points", series, single))
     print(f"### {words}\n")
     table(("`--dedup`", "threshold", "SAR, mean of the second half", "highest SAR", "WAR of the second half", "CPU µs/op",
@@ -109,11 +111,12 @@ def steady(results, plots, layout, words):
 
 
 def cells(run):
-    share = lambda key: f"{100 * run[key]:.1f} %" if run.get(key) else "–"
-    estimated = run.get("hidden_bytes_estimated")
-    return (f"{run['sar_mean_steady']:.2f}", f"{run['sar_max']:.2f}", f"{run['war_steady']:.2f}", f"{run['cpu_us_per_op']:.1f}",
-            share("dedup_cpu_share"), share("dedup_merge_cpu_share"),
-            f"{'–' if estimated is None else f'{estimated / 1e6:.1f}'} / {run['hidden_bytes_true'] / 1e6:.1f}")
+    def cell(key, digits, factor=1.0, unit=""):
+        return "–" if run.get(key) is None else f"{run[key] * factor:.{digits}f}{unit}"
+
+    return (cell("sar_mean_steady", 2), cell("sar_max", 2), cell("war_steady", 2), cell("cpu_us_per_op", 1),
+            cell("dedup_cpu_share", 1, 100, " %"), cell("dedup_merge_cpu_share", 1, 100, " %"),
+            f"{cell('hidden_bytes_estimated', 1, 1e-6)} / {cell('hidden_bytes_true', 1, 1e-6)}")
 
 
 def counting(results, layout, words):
@@ -128,8 +131,8 @@ def counting(results, layout, words):
 def shares(results, layout, words):
     rows = []
     for share in (5, 20, 50, 100):
-        run = read(results, f"{layout}-share-{share}" if share < 100 else f"{layout}-sample-100")
-        if run is not None:
+        run = read(results, f"{layout}-share-{share}" if share < 100 else f"{layout}-counting-1")
+        if run is not None and run.get("dup_ratio_estimated") and run.get("dup_ratio_true"):
             estimated, counted = run["hidden_bytes_estimated"], run["hidden_bytes_true"]
             rows.append((share, f"{estimated / 1e6:.2f}", f"{counted / 1e6:.2f}", f"{estimated / counted:.3f}" if counted else "–",
                          f"{run['dup_ratio_estimated']:.1f}", f"{run['dup_ratio_true']:.1f}"))
@@ -142,7 +145,7 @@ def flat_out(results, layout, words):
     rows, base = [], None
     for threshold in ("off", 10, 30):
         runs = [run for number in (1, 2, 3) if (run := read(results, f"{layout}-flat-out-{threshold}-{number}"))]
-        if not runs:
+        if not runs or (base is None and threshold != "off"):
             continue
         median = lambda key: statistics.median(run[key] for run in runs)
         ops, sar = median("ops_per_s"), median("sar_mean_steady")

@@ -121,12 +121,13 @@ pub(crate) struct Arguments {
     /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only)
     #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_FORCE_THRESHOLD)]
     blob_gc_force_threshold: f64,
-    /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks at fixed intervals (engine only). With
-    /// any of them, off too, those left at the end are counted by reading all tables, and compared [default: they are not asked for]
+    /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks at fixed intervals and is there to
+    /// be compared with (engine only). Small trees need --store-option to have levels; without --threshold they are only counted. With any of them, off too, those left at the end are counted by reading all tables, and compared [default: they are not asked for]
     #[arg(long, value_name = "WAY")]
     dedup: Option<String>,
-    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100 [default: none is extended]
-    #[arg(long, value_name = "RATIO", requires = "dedup")]
+    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100; they are counted by --dedup sample unless that
+    /// says otherwise [default: none is extended]
+    #[arg(long, value_name = "RATIO")]
     threshold: Option<f64>,
     /// Seconds between two checks of --dedup triggered, 1 to 3600 [default: 5]
     #[arg(long, value_name = "SECONDS", requires = "dedup")]
@@ -263,6 +264,7 @@ impl Arguments {
             ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff != BLOB_GC_AGE_CUTOFF),
             ("--blob-gc-force-threshold", self.blob_gc_force_threshold != BLOB_GC_FORCE_THRESHOLD),
             ("--dedup", self.dedup.is_some()),
+            ("--threshold", self.threshold.is_some()),
             ("--store-option", !self.store_option.is_empty()),
             ("--cores", self.cores.is_some()),
         ];
@@ -275,8 +277,11 @@ impl Arguments {
     }
 
     fn dedup(&self) -> Result<Option<DedupSettings>> {
-        let Some(way) = &self.dedup else { return Ok(None) };
-        let kind = way.parse::<DedupKind>()?;
+        let kind = match (&self.dedup, self.threshold) {
+            (Some(way), _) => way.parse::<DedupKind>()?,
+            (None, Some(_)) => DedupKind::Sample,
+            (None, None) => return Ok(None),
+        };
         Ok(Some(DedupSettings { kind, threshold: self.threshold, interval_seconds: self.dedup_interval }))
     }
 

@@ -89,8 +89,8 @@ pub struct StoreOptions {
     /// The process-wide limit of memory for block cache and memtables; clones of one limit share it. `None`: a block
     /// cache of 64 MiB of the store's own, and memtables of `memtable_bytes` times `memtable_count` beside it.
     pub memory: Option<MemoryLimit>,
-    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the places of those kept apart. A lookup that
-    /// finds one does not go to RocksDB. 0 is none, and so is `None`, which leaves it to the layer above.
+    /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the places of those kept apart,
+    /// with the value itself where that is no longer than 2 KiB. A lookup that finds one does not go to RocksDB. 0 is none, and so is `None`, which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
     pub memtable_bytes: u64,
@@ -358,7 +358,7 @@ mod tests {
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
             ("dedup", |o| o.dedup.parameters.rest_share = f64::NAN),
             ("dedup.threshold", |o| o.dedup.threshold = DedupThreshold::try_from(10.0).ok()),
-            ("dedup.interval", |o| o.dedup.mode = DedupMode::Triggered { interval: Duration::ZERO }),
+            ("dedup.interval", |o| o.dedup.mode = Some(DedupMode::Triggered { interval: Duration::ZERO })),
         ];
         for (field, spoil) in spoiled {
             let mut options = StoreOptions::default();

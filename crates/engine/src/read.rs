@@ -13,7 +13,7 @@ use crate::values::pointer::Pointer;
 use crate::{Error, Result, Store, at_once};
 
 /// A value. Derefs to its bytes. One that stands with its key is where RocksDB holds it, and nothing is copied: keep it for a
-/// short time only, it may pin a block of the cache. One from the value log has memory of its own.
+/// short time only, it may pin a block of the cache. One from the value log has memory of its own, or shares a row's.
 pub struct Value<'s> {
     attributes: Attributes,
     place: Place<'s>,

@@ -1,8 +1,8 @@
 //! Rows that were read lately, by key: what RocksDB would find, without its walk through memtables, filters, indexes and blocks.
 //!
-//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes the value once it
-//! was read by it: the kernel keeps pages, of which a hot value of a hundred bytes takes a whole one, and asking it costs more than the copy.
-//! Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
+//! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes a value of up to
+//! half a page once it was read by the row: where memory is short the kernel's cache would hold a whole page for it, and asking the kernel
+//! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
 //! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none.
 //!
 //! # Invariants
@@ -16,7 +16,7 @@
 //! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
 //! beside them of at most [`MOST_VALUE_BYTES`].
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds, and longer where a range is removed.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, or a range is removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,14 +32,19 @@ use crate::batch_records::{Record, records};
 /// Longer rows are not kept: copying them costs what finding them does.
 pub(crate) const MOST_ROW_BYTES: usize = 1024;
 
-/// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well.
-pub(crate) const MOST_VALUE_BYTES: usize = 4096;
+/// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well, and one would take the place of
+/// dozens of pointers.
+pub(crate) const MOST_VALUE_BYTES: usize = 2048;
+
+/// A value takes at most one in so many parts of its shard.
+const VALUES_OF_SHARD: u64 = 8;
 
 /// So many threads seldom meet in one. A power of two.
 const SHARDS: usize = 128;
 
-/// What a row takes beside its bytes: its allocation, and its place in the table of the shard.
-const ROW_OVERHEAD_BYTES: u64 = 80;
+/// What a row takes beside its bytes: its allocation, and its place in the table of the shard, which grows by doubling and has places for
+/// rows that have gone as well.
+const ROW_OVERHEAD_BYTES: u64 = 144;
 
 /// For the size of the tables.
 const USUAL_ROW_BYTES: u64 = 256;
@@ -77,16 +82,11 @@ pub(crate) struct Row {
 impl Row {
     /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key.
     fn of(key: &[u8], stored: &[u8]) -> Self {
-        Self {
-            bytes: key.iter().chain(stored).copied().collect(),
-            key_bytes: key.len() as u32,
-            stored_bytes: stored.len() as u32,
-        }
+        Self { bytes: [key, stored].concat().into(), key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
     }
 
     fn with(&self, value: &[u8]) -> Self {
-        let own = &self.bytes[..self.value_begins()];
-        Self { bytes: own.iter().chain(value).copied().collect(), ..*self }
+        Self { bytes: [&self.bytes[..self.value_begins()], value].concat().into(), ..*self }
     }
 
     fn value_begins(&self) -> usize {
@@ -187,11 +187,12 @@ impl RowCache {
             return;
         }
         let hash = XxHash3_64::oneshot(row.key());
-        let full = row.with(value);
         let mut shard = self.shard(hash).lock();
-        if shard.rows.peek(&hash).is_some_and(|here| Arc::ptr_eq(&here.bytes, &row.bytes)) {
-            // It is here.
-            let _ = shard.rows.replace(hash, full, false);
+        // Another row of the same look may name another value. While a write is under way this one stays as it is until that is over.
+        let is_here = shard.rows.peek(&hash).is_some_and(|here| Arc::ptr_eq(&here.bytes, &row.bytes));
+        if is_here && weight(value.len()) <= shard.rows.capacity() / VALUES_OF_SHARD {
+            // It is here. The lookup that found it has counted as one already.
+            let _ = shard.rows.replace(hash, row.with(value), true);
         }
     }
 

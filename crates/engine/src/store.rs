@@ -357,19 +357,21 @@ impl Store {
     /// What the store knows of its duplicates and has done about them; `None` where it counts none.
     pub fn dedup(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
-        let tables = known.look(&self.db, &self.family).or_else(|error| {
+        let found = known.look(&self.db, &self.family).or_else(|error| {
             tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
-            self.live_tables()
+            Ok::<_, Error>((self.live_tables()?, known.now()))
         });
-        Some(dedup::with_levels(self.dedup_done(known), &tables.ok()?, &known.now()))
+        let (tables, sketches) = found.ok()?;
+        Some(dedup::with_levels(self.dedup_done(known), &tables, &sketches))
     }
 
-    /// The same without waiting for others, and what there is as it was within the last ten seconds; `None` also while somebody else looks.
+    /// The same without reading anything, and what there is as it was within the last ten seconds; `None` also while somebody else looks. Of
+    /// tables that came before the store was opened it tells once somebody has looked at them, which the store does by itself soon after.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
         let count = || {
-            let (tables, sketches) = known.look_at_once(&self.db, &self.family)?.ok()?;
-            Some(dedup::with_levels(DedupProperties::default(), &tables, &sketches))
+            let sketches = known.now_at_once()?;
+            Some(dedup::with_levels(DedupProperties::default(), &self.live_tables().ok()?, &sketches))
         };
         self.dedup_shared.lately(count).map(|lately| DedupProperties {
             total_keys: lately.total_keys,

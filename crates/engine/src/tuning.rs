@@ -28,7 +28,7 @@ pub(crate) const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The layout of tables that follows from the options.
 pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> TableFormat {
-    let mode = options.dedup.mode;
+    let mode = options.dedup.mode();
     TableFormat {
         block_bytes: options.block_bytes,
         bloom_bits_per_key: options.bloom_bits_per_key,

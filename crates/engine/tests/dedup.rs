@@ -39,7 +39,7 @@ const THREAD: &str = "ecotone-dedup";
 /// Merges of whatever is found, without rests.
 fn eager(mode: DedupMode) -> DedupOptions {
     DedupOptions {
-        mode,
+        mode: Some(mode),
         threshold: Some(DedupThreshold::try_from(30.0).unwrap()),
         parameters: DedupParameters {
             max_merge_bytes: Bytes::from_mib(4),
@@ -98,7 +98,7 @@ fn loaded(options: StoreOptions) -> (TempDir, Store, Model) {
 }
 
 fn loaded_at(path: &Path, options: StoreOptions) -> (Store, Model) {
-    let dedup = counting(options.dedup.mode);
+    let dedup = counting(options.dedup.mode());
     let load = StoreOptions { dedup, hooks: None, duties: None, offload: None, ..options.clone() };
     let store = Store::open(path, OpenMode::Create, load).unwrap();
     let mut model = Model::new();
@@ -106,7 +106,7 @@ fn loaded_at(path: &Path, options: StoreOptions) -> (Store, Model) {
     store.flush(true).unwrap();
     let before = settled(&store).unwrap();
     assert!(before.duplicate_keys * 5 > model.len() as u64, "{before:?}");
-    assert_eq!((before.checks, before.merges, before.check_cpu_us), (0, 0, 0), "it only counts");
+    assert_eq!((before.extensions, before.merges), (0, 0), "it only counts");
     store.close().unwrap();
     (Store::open(path, OpenMode::Open, options).unwrap(), model)
 }
@@ -216,16 +216,20 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     let hidden = (entries_per_key - 1.0) * model.len() as f64;
     let error = 4.0 * counted.relative_error.unwrap();
     assert!((counted.duplicate_keys as f64 / hidden - 1.0).abs() < error, "{hidden} of {counted:?}");
-    assert_eq!((counted.checks, counted.merges), (0, 0));
+    assert!(counted.checks > 0 && counted.check_cpu_us > 0, "{counted:?}");
+    assert_eq!((counted.extensions, counted.merges), (0, 0));
     let at_once = store.dedup_at_once().unwrap();
     assert_eq!((&at_once.levels, at_once.hidden_bytes), (&counted.levels, counted.hidden_bytes));
     store.close().unwrap();
-    // Nobody else looks at the tables of such a store.
+    // Nobody tells of tables that were there already: the store looks at them by itself.
     let store =
         Store::open(&directory.path().join("store"), OpenMode::Open, options(false, counting(DedupMode::Sample)));
     let store = store.unwrap();
-    let again = store.dedup_at_once().unwrap();
-    assert_eq!((again.levels, again.unsampled_tables), (counted.levels, 0));
+    let begin = Instant::now();
+    while store.dedup_at_once().is_none_or(|again| (&again.levels, again.unsampled_tables) != (&counted.levels, 0)) {
+        assert!(begin.elapsed() < LONG, "{:?}", store.dedup_at_once());
+        std::thread::yield_now();
+    }
     store.close().unwrap();
     let store = Store::open(&directory.path().join("store"), OpenMode::Open, options(false, DedupOptions::default()));
     let store = store.unwrap();

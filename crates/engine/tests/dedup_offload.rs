@@ -46,7 +46,7 @@ fn options(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
         target_file_bytes: 128 * 1024,
         compression: Compression::None,
         dedup: DedupOptions {
-            mode: DedupMode::Sample,
+            mode: Some(DedupMode::Sample),
             threshold: Some(DedupThreshold::try_from(50.0).unwrap()),
             parameters: DedupParameters {
                 max_merge_bytes: Bytes::from_mib(4),

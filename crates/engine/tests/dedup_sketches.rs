@@ -16,7 +16,7 @@ use ecotone_rocks_sys::salvage::SalvagedTable;
 
 fn options(mode: DedupMode, separated: bool) -> StoreOptions {
     StoreOptions {
-        dedup: DedupOptions { mode, ..DedupOptions::default() },
+        dedup: DedupOptions { mode: Some(mode), ..DedupOptions::default() },
         separation: separated.then(|| Separation::from_bytes(50)),
         l0_compaction_trigger: 2,
         ..common::small()

@@ -32,7 +32,7 @@ fn so_is_one_whose_tables_tell_of_their_keys() {
 fn is_compacted_elsewhere(separation: Option<Separation>, mode: DedupMode, collected: &[&str]) {
     let mut owner = Owner::start(|_, store| {
         store.separation = separation;
-        store.dedup.mode = mode;
+        store.dedup.mode = Some(mode);
     });
     let address = owner.federation.address().to_owned();
     let worker = Storeless::start("worker", |options| options.join = Some(address));

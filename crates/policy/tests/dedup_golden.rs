@@ -511,23 +511,53 @@ fn the_growth_of_space_is_followed_slowly_and_net_of_what_is_freed() {
     }
 }
 
+/// What was expected of a merge.
+fn merge(duplicate_keys: u64, sampled_duplicates: u64) -> Estimate {
+    Estimate { duplicate_keys, sampled_duplicates, one_in: 64, ..Estimate::default() }
+}
+
+#[test]
+fn merges_of_few_samples_are_judged_together() {
+    let mut back_off = BackOff::new(&DedupParameters::default());
+    let now = Time::from_seconds(100.0);
+    // Under an old snapshot, of each a trickle is freed: 4 x 11 samples are as good as 44.
+    for round in 0..2 {
+        for _ in 0..3 {
+            assert!(!back_off.observe(now, &merge(704, 11), 1));
+        }
+        assert!(back_off.observe(now, &merge(704, 11), 1));
+        assert_eq!(back_off.remaining(now), Seconds([1.0, 2.0][round]));
+    }
+    // One of a few samples that finds more by chance ends no pause.
+    assert!(!back_off.observe(now, &merge(64, 1), 640));
+    assert_eq!(back_off.remaining(now), Seconds(2.0));
+    // Together with what comes then it does.
+    assert!(!back_off.observe(now, &merge(2752, 43), 2752));
+    assert_eq!(back_off.remaining(now), Seconds::ZERO);
+    // What was found before one that finds nothing counts no more.
+    assert!(!back_off.observe(now, &merge(2752, 43), 2752));
+    assert!(back_off.observe(now, &merge(64, 1), 0));
+    assert!(!back_off.observe(now, &merge(64, 1), 64));
+    assert_eq!(back_off.remaining(now), Seconds(1.0));
+}
+
 #[test]
 fn merges_that_free_too_little_come_less_and_less_often() {
     let mut back_off = BackOff::new(&DedupParameters::default());
     let now = Time::from_seconds(100.0);
     assert_eq!(back_off.remaining(now), Seconds::ZERO);
     for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0] {
-        assert!(back_off.observe(now, 1000, 499), "the extension is dropped");
+        assert!(back_off.observe(now, &merge(1000, 44), 499), "the extension is dropped");
         assert_eq!(back_off.remaining(now), Seconds(pause));
     }
     assert_eq!(back_off.remaining(now + Seconds(585.0)), Seconds(15.0));
     assert_eq!(back_off.remaining(now + Seconds(601.0)), Seconds::ZERO);
     // Half of what was expected neither lengthens the pause nor ends it; four fifths do.
-    assert!(!back_off.observe(now, 1000, 500));
+    assert!(!back_off.observe(now, &merge(1000, 44), 500));
     assert_eq!(back_off.remaining(now), Seconds(600.0));
-    assert!(!back_off.observe(now, 1000, 800));
+    assert!(!back_off.observe(now, &merge(1000, 44), 800));
     assert_eq!(back_off.remaining(now), Seconds::ZERO);
-    assert!(back_off.observe(now, 1000, 0));
+    assert!(back_off.observe(now, &merge(1000, 1), 0));
     assert_eq!(back_off.remaining(now), Seconds(1.0), "it begins anew");
     back_off.failed(now);
     assert_eq!(back_off.remaining(now), Seconds(2.0));
@@ -541,7 +571,7 @@ fn with_a_snapshot_held_there_are_few_merges() {
     while now < Time::from_seconds(30.0) {
         begun += 1;
         now = now + Seconds(0.1);
-        back_off.observe(now, 10_000, 0);
+        back_off.observe(now, &merge(10_000, 156), 0);
         now = now + back_off.remaining(now);
     }
     // At 0, 1.1, 3.2, 7.3 and 15.4 s.

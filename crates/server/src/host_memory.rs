@@ -9,8 +9,8 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HostMemory {
     pub(crate) bytes: u64,
-    /// The control group that this process is in has the limit: what is below it is for this process. Else all others on the machine, or in
-    /// the group above, take of it.
+    /// The limit is that of the very control group that this process is in: what is below it is for this process, and for others only if they
+    /// were put into the same group. Else all others on the machine, or in the group above, take of it.
     pub(crate) is_own: bool,
 }
 
@@ -49,7 +49,9 @@ fn limits_of(line: &str, cgroups: &Path) -> Vec<HostMemory> {
     // `max`, no limit, is no number; version 1 writes a number beyond all memory, which is never the least.
     let limit = |folder: &Path| {
         let bytes = fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()?;
-        Some(HostMemory { bytes, is_own: folder == own })
+        // Without a namespace of its own a container sees its group as the root, but reads of itself where that is outside.
+        let is_own = folder == own || (folder == mount && !own.exists());
+        Some(HostMemory { bytes, is_own })
     };
     above.filter_map(limit).collect()
 }

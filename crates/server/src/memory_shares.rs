@@ -12,7 +12,7 @@ const MEMORY_SHARE: u64 = 8;
 /// where half was taken the kernel ended a server that was read in many ways at a time.
 const OWN_MEMORY_SHARE: u64 = 4;
 
-/// What they take at least then.
+/// What they take at least then, where that is no more than the share of memory of their own.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
 
 /// The share of that which rows take unless told otherwise.
@@ -30,11 +30,13 @@ const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 /// the device more often than memory demands.
 pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) {
     store.reclaim_expired = true;
-    // Memtables must fit, with a cache beside them.
-    let least = LEAST_MEMORY_BYTES.max(4 * store.memtable_bytes);
+    // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
+    let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
     let share = |memory: HostMemory| memory.bytes / if memory.is_own { OWN_MEMORY_SHARE } else { MEMORY_SHARE };
-    let limit = said.or_else(|| memory.map(|memory| share(memory).max(least)));
+    let limit = said.or_else(|| {
+        memory.map(|memory| share(memory).max(least.min(memory.bytes / OWN_MEMORY_SHARE)).max(2 * MIN_LIMIT_BYTES))
+    });
     let Some(mut limit_bytes) = limit else { return };
     if store.row_cache_bytes.is_none() {
         let rows = (limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
@@ -78,8 +80,14 @@ mod tests {
         assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8, 32]);
         assert_eq!(shares(store(), true, own(2048)), [256, 256, 16, 64]);
         assert_eq!(shares(store(), true, own(512)), [64, 64, 8, 32]);
-        // At least 64 MiB.
+        // At least 64 MiB, but for those with so little that it would be more than a quarter.
+        assert_eq!(shares(store(), true, shared(512)), [32, 32, 8, 32]);
         assert_eq!(shares(store(), true, shared(256)), [32, 32, 8, 32]);
+        assert_eq!(shares(store(), true, own(128)), [16, 16, 8, 32]);
+        assert_eq!(shares(store(), true, shared(64)), [8, 8, 8, 32]);
+        assert_eq!(shares(store(), true, own(16)), [4, 4, 8, 32]);
+        let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
+        assert_eq!(shares(large, false, shared(1024)), [128, 128, 32, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8, 32]);
         assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8, 32]);
         let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };

@@ -89,8 +89,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "memory_limit_bytes",
-        about: "Block cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
-                a quarter of what its own control group is limited to, and at least 64 MiB; else a cache of 64 MiB, and the memtables beside it.",
+        about: "Block cache, row cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
+                a quarter of what its own control group is limited to, and at least 64 MiB unless that is more than a quarter of all; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
         kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("auto") },
         set: |options, value| {
@@ -101,7 +101,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "row_cache_bytes",
-        about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 4 KiB that were read twice; 0 is \
+        about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 2 KiB that were read by them; 0 is \
                 none. `auto`: where clients are served half of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, word: Some("auto") },
@@ -175,23 +175,25 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup",
         about: "How versions in lower levels that newer ones have replaced are counted, after each compaction: `sample` by one key in 64 that each \
-                table names, `filter` by a filter of all its keys. New tables carry what that needs.",
+                table names, `filter` by a filter of all its keys, which takes more memory and time and finds no more. New tables carry what that \
+                needs. To count frees nothing: `dedup_threshold` does. `auto`: `sample` where that is given, else `off`.",
         unit: "",
-        kind: || Kind::OneOf(vec!["off", "sample", "filter"]),
+        kind: || Kind::OneOf(vec!["auto", "off", "sample", "filter"]),
         set: |options, value| {
             options.dedup.mode = match value {
-                "off" => DedupMode::Off,
-                "sample" => DedupMode::Sample,
-                _ => DedupMode::Filter,
+                "auto" => None,
+                "off" => Some(DedupMode::Off),
+                "sample" => Some(DedupMode::Sample),
+                _ => Some(DedupMode::Filter),
             };
             Ok(())
         },
-        get: |options| options.dedup.mode.name().into(),
+        get: |options| options.dedup.mode.map_or("auto", DedupMode::name).into(),
     },
     StoreOption {
         name: "dedup_threshold",
         about: "A compaction is extended to the last level where at least one entry in so many would be freed: the larger, the less space and the more \
-                writing. Needs `dedup`; `off`: duplicates are only counted. Where values stand with their keys, entries are large: 2 to 10 there.",
+                writing. `off`: none is extended. Where values stand with their keys, entries are large: 2 to 10 there.",
         unit: "entries",
         kind: || Kind::Whole { least: 2, most: 100, word: Some("off") },
         set: |options, value| {
@@ -203,7 +205,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "dedup_max_merge_bytes",
-        about: "Bytes of tables that one merge of such an extension takes; where more are to be merged it is done in several.",
+        about: "Bytes of tables that one merge of such an extension takes; where more are to be merged it is done in several. At least what one \
+                table takes with those below it: `level_multiplier` and two more times `target_file_bytes`.",
         unit: "bytes",
         kind: || Kind::Whole { least: MIB, most: PIB, word: None },
         set: |options, value| number(value).map(|bytes| options.dedup.parameters.max_merge_bytes = Bytes(bytes)),
@@ -384,12 +387,14 @@ mod tests {
         set_store_option(&mut options, "space_reserve_bytes=auto").unwrap();
         assert_eq!(options.space, ecotone_engine::SpaceLimits::default());
         assert_eq!(options.compression, ecotone_engine::Compression::Zstd);
-        for assignment in ["dedup_threshold=30", "dedup=filter", "dedup_max_merge_bytes=2097152"] {
+        assert_eq!(options.dedup.mode(), DedupMode::Off);
+        for assignment in ["dedup_threshold=30", "dedup=filter", "dedup=auto", "dedup_max_merge_bytes=2097152"] {
             set_store_option(&mut options, assignment).unwrap();
             let (name, value) = assignment.split_once('=').unwrap();
             let option = STORE_OPTIONS.iter().find(|option| option.name == name).unwrap();
             assert_eq!((option.get)(&options), value);
         }
+        assert_eq!(options.dedup.mode(), DedupMode::Sample, "what a threshold needs");
         set_store_option(&mut options, "dedup_threshold=off").unwrap();
         assert_eq!(options.dedup.threshold, None);
         for (wrong, says) in [

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::driver::Phase;
-use crate::target::{Compression, DedupSettings, Profile, StoreSettings, TargetKind};
+use crate::target::{Compression, DedupKind, DedupSettings, Profile, StoreSettings, TargetKind};
 use crate::workload::{Preload, Workload, WorkloadOptions};
 use crate::{Error, Result};
 
@@ -431,6 +431,37 @@ fn options_survive_their_json() {
     let json = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<BenchOptions>(&json).unwrap(), options);
     assert_eq!(serde_json::from_str::<BenchOptions>("{}").unwrap(), BenchOptions::default());
+}
+
+#[test]
+fn what_counting_and_merging_duplicates_did_is_reported_whichever_way() {
+    for (kind, threshold) in [
+        (DedupKind::Sample, None),
+        (DedupKind::Sample, Some(50.0)),
+        (DedupKind::Filter, Some(50.0)),
+        (DedupKind::Triggered, Some(50.0)),
+    ] {
+        let mut options = tiny(Workload::Updates, TargetKind::Engine);
+        (options.workload.keys, options.workload.ops) = (20_000, Some(60_000));
+        options.store.memtable_bytes = 64 << 10;
+        options.store.options =
+            ["level_base_bytes=1048576", "target_file_bytes=131072", "level_multiplier=2", "dynamic_levels=false"]
+                .map(str::to_owned)
+                .to_vec();
+        options.store.dedup = Some(DedupSettings { kind, threshold, ..DedupSettings::default() });
+        let report = run(&options).unwrap();
+        let found = &report.duplicates;
+        assert!(found.dedup_cpu_share.is_some_and(|share| share > 0.0), "{kind:?} {found:?}");
+        let (estimated, counted) = (found.hidden_bytes_estimated.unwrap(), found.hidden_bytes_true.unwrap());
+        // One key in 64: a few hundred samples, whose error is told.
+        let error = 5.0 * found.dup_ratio_error.unwrap_or(1.0);
+        assert!((estimated as f64 - counted as f64).abs() <= error * counted.max(1) as f64, "{kind:?} {found:?}");
+        assert!(found.dup_ratio_estimated.is_some() && found.dup_ratio_true.is_some(), "{kind:?} {found:?}");
+        // At intervals none need come in so short a run.
+        assert!(kind == DedupKind::Triggered || found.dedup_checks > Some(0), "{kind:?} {found:?}");
+        assert_eq!(found.dedup_unsampled_tables, Some(0), "{kind:?}");
+        assert!(threshold.is_some() || found.dedup_merges == Some(0), "{found:?}");
+    }
 }
 
 /// Tables of level 0 that nothing compacts, so that much is hidden for certain.

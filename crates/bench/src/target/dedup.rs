@@ -90,12 +90,12 @@ impl DedupSettings {
             (None, _) => Self::DEFAULT_INTERVAL,
         };
         options.threshold = threshold;
-        options.mode = match self.kind {
+        options.mode = Some(match self.kind {
             DedupKind::Off => DedupMode::Off,
             DedupKind::Sample => DedupMode::Sample,
             DedupKind::Filter => DedupMode::Filter,
             DedupKind::Triggered => DedupMode::Triggered { interval },
-        };
+        });
         Ok(())
     }
 }
@@ -148,12 +148,12 @@ mod tests {
             let settings = DedupSettings { kind: kind.name().parse().unwrap(), ..DedupSettings::default() };
             let mut options = DedupOptions::default();
             settings.set(&mut options).unwrap();
-            assert_eq!(options.mode.name(), kind.name());
+            assert_eq!(options.mode().name(), kind.name());
         }
         let settings = DedupSettings { kind: DedupKind::Triggered, threshold: Some(2.0), interval_seconds: Some(1.5) };
         let mut options = DedupOptions::default();
         settings.set(&mut options).unwrap();
-        assert_eq!(options.mode, DedupMode::Triggered { interval: Duration::from_millis(1500) });
+        assert_eq!(options.mode(), DedupMode::Triggered { interval: Duration::from_millis(1500) });
         assert_eq!(options.threshold.map(f64::from), Some(2.0));
     }
 }

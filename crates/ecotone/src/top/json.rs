@@ -31,9 +31,10 @@ pub(super) fn object(board: &Board, at_unix_s: f64) -> Value {
             "removed_bytes_total": values.removed_bytes_total,
             "paced_ms_total": values.paced_ms_total,
         })),
-        "duplicates": snapshot.duplicates.map(|of| json!({
+        "duplicates": snapshot.duplicates.as_ref().map(|of| json!({
             "hidden_keys": of.hidden_keys,
             "hidden_bytes": of.hidden_bytes,
+            "hidden_bytes_by_level": of.by_level,
             "dup_ratio": of.dup_ratio,
             "error": of.error,
             "extensions_total": of.extensions_total,

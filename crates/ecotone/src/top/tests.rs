@@ -50,7 +50,8 @@ fn text(names: &[&str], second: u64, more: &[&str]) -> String {
          value_log_segments:41\r\nvalue_log_bytes:2600000000\r\nvalue_log_referenced_bytes:2100000000\r\n\
          value_log_relocating_segments:3\r\nvalue_log_relocated_bytes_total:{relocated}\r\nvalue_log_removed_bytes_total:{removed}\r\n\
          value_log_paced_ms_total:{paced}\r\nhidden_keys_estimate:64000\r\nhidden_bytes_estimate:70400000\r\ndup_ratio_estimate:31.25\r\n\
-         dup_ratio_error:0.031\r\ndedup_extensions_total:5\r\ndedup_merges_total:17\r\nspace_writes_refused:0\r\n\r\n# Federation\r\nfederation_name:{name}\r\n\
+         dup_ratio_error:0.031\r\ndedup_extensions_total:5\r\ndedup_merges_total:17\r\nlevel0:tables=2,bytes=9\r\n\
+         level5:tables=2,bytes=9,hidden_keys=9000,hidden_bytes=9900000\r\nlevel6:tables=7,bytes=99,hidden_keys=55000,hidden_bytes=60500000\r\nspace_writes_refused:0\r\n\r\n# Federation\r\nfederation_name:{name}\r\n\
          federation_role:coordinator\r\npolicy:eco\r\njobs_declined_total:7\r\njobs_declined_no_free_core:5\r\n\
          jobs_declined_no_free_slot:2\r\njobs_fallen_back_total:1\r\njobs_fallen_back_unreachable:1\r\n",
         relocated = second * 5_000_000,

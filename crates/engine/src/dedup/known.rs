@@ -147,18 +147,14 @@ impl KnownSamples {
         self.hear(Change { came, gone });
     }
 
-    /// Brings everything in step with the tables that there are, and returns these.
-    pub(crate) fn look(&self, db: &DB, family: &impl AsColumnFamilyRef) -> Result<Vec<TableMetadata>> {
-        self.bring_in_step(&mut self.now(), db, family)
-    }
-
-    fn bring_in_step(
+    /// Brings everything in step with the tables that there are, and returns these and what is known of them.
+    pub(crate) fn look(
         &self,
-        sketches: &mut Sketches,
         db: &DB,
         family: &impl AsColumnFamilyRef,
-    ) -> Result<Vec<TableMetadata>> {
+    ) -> Result<(Vec<TableMetadata>, MutexGuard<'_, Sketches>)> {
         let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
+        let mut sketches = self.now();
         let mut tables = live_tables(db).map_err(failed)?;
         tables.retain(|table| table.column_family == DATA_FAMILY);
         let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
@@ -173,7 +169,7 @@ impl KnownSamples {
             });
             sketches.add(new.collect());
         }
-        Ok(tables)
+        Ok((tables, sketches))
     }
 
     /// What is known, with all that was heard of; of tables that went unheard of until the next [`look`](Self::look).
@@ -196,14 +192,9 @@ impl KnownSamples {
         self.sketching.cpu_us()
     }
 
-    /// What is known after a [`look`](Self::look), unless somebody else looks.
-    pub(crate) fn look_at_once(
-        &self,
-        db: &DB,
-        family: &impl AsColumnFamilyRef,
-    ) -> Option<Result<(Vec<TableMetadata>, MutexGuard<'_, Sketches>)>> {
-        let mut sketches = self.in_step(self.sketches.try_lock()?);
-        Some(self.bring_in_step(&mut sketches, db, family).map(|tables| (tables, sketches)))
+    /// As [`now`](Self::now), unless somebody else looks.
+    pub(crate) fn now_at_once(&self) -> Option<MutexGuard<'_, Sketches>> {
+        Some(self.in_step(self.sketches.try_lock()?))
     }
 
     fn table(&self, number: u64, properties: Option<&TableProperties<'_>>) -> NewTable {

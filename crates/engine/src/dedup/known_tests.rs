@@ -142,7 +142,7 @@ impl Store {
     }
 
     fn look(&self) -> Vec<TableMetadata> {
-        self.known.look(&self.db, &self.family()).unwrap()
+        self.known.look(&self.db, &self.family()).unwrap().0
     }
 
     /// Of each read of a table whether it began in the data, before index and properties. Forgets the reads.
@@ -162,7 +162,7 @@ impl Store {
     /// What is known is what is found when everything is read anew.
     fn assert_is_all(&self) {
         let anew = KnownSamples::new(true);
-        let tables = anew.look(&self.db, &self.family()).unwrap();
+        let tables = anew.look(&self.db, &self.family()).unwrap().0;
         let (known, anew) = (self.known.now(), anew.now());
         assert!(known.tables.keys().eq(anew.tables.keys()));
         assert_eq!(known.tables.len(), tables.len());

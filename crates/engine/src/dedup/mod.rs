@@ -52,7 +52,8 @@ const COUNTED_EVERY: Duration = Duration::from_secs(10);
 impl Shared {
     /// What there was within the last [`COUNTED_EVERY`], or is by `count`.
     pub(crate) fn lately(&self, count: impl FnOnce() -> Option<DedupProperties>) -> Option<DedupProperties> {
-        let mut lately = self.lately.lock();
+        // Who counts is somebody else who looks.
+        let mut lately = self.lately.try_lock()?;
         if let Some((at, counted)) = &*lately
             && at.elapsed() < COUNTED_EVERY
         {

@@ -1,6 +1,6 @@
 //! Compactions that have ended and are to be looked at: what the listener hands to the thread of [`super::thread`].
 //!
-//! Bounds: [`MOST_FINISHED`]; beyond it the oldest is forgotten, and counted.
+//! Bounds: [`MOST_FINISHED`], and as many that could not be looked at; beyond it the oldest is forgotten, and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use rust_rocksdb::event_listener::CompactionJobInfo;
 use super::known::number_of;
 
 /// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely been compacted again.
-pub(super) const MOST_FINISHED: usize = 64;
+const MOST_FINISHED: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Queue {
 struct State {
     /// Numbers of the tables that each of them wrote.
     finished: VecDeque<Vec<u64>>,
+    /// The same of those that were taken and could not be looked at.
+    failed: VecDeque<Vec<u64>>,
     /// Some were taken, and the thread has not come back for more.
     is_looked_at: bool,
     stops: bool,
@@ -55,7 +57,15 @@ impl Queue {
     /// Whether some of them are still to be looked at, or are just now.
     pub(super) fn has_more(&self) -> bool {
         let state = self.state.lock();
-        state.is_looked_at || !state.finished.is_empty()
+        state.is_looked_at || !state.finished.is_empty() || !state.failed.is_empty()
+    }
+
+    /// What was taken could not be looked at. It comes again with the next ones, or after the next wait.
+    pub(super) fn failed(&self, mut taken: VecDeque<Vec<u64>>) {
+        let beyond = taken.len().saturating_sub(MOST_FINISHED);
+        drop(taken.drain(..beyond));
+        self.dropped.fetch_add(beyond as u64, Ordering::Relaxed);
+        self.state.lock().failed = taken;
     }
 
     /// Waits until one has ended, or for `most`, and takes all there are. `None` when the thread is to end.
@@ -67,8 +77,10 @@ impl Queue {
             Some(most) => drop(self.changed.wait_while_for(&mut state, waits, most)),
             None => self.changed.wait_while(&mut state, waits),
         }
-        state.is_looked_at = !state.finished.is_empty();
-        (!state.stops).then(|| std::mem::take(&mut state.finished))
+        let mut taken = std::mem::take(&mut state.failed);
+        taken.append(&mut state.finished);
+        state.is_looked_at = !taken.is_empty();
+        (!state.stops).then_some(taken)
     }
 
     /// Tells the thread to end.

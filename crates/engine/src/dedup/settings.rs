@@ -51,22 +51,29 @@ impl fmt::Display for DedupMode {
 /// What is done about duplicates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DedupOptions {
-    /// How they are counted.
-    pub mode: DedupMode,
+    /// How they are counted; `None`: by samples where there is a threshold, else not at all.
+    pub mode: Option<DedupMode>,
     /// Up to which ratio a compaction is extended. `None`: duplicates are only counted.
     pub threshold: Option<DedupThreshold>,
-    /// The rest.
+    /// The rest. `max_merge_bytes` counts as at least what one table of a level and those below it take, by the size of tables and
+    /// `level_multiplier`: with less nothing could be merged.
     pub parameters: DedupParameters,
 }
 
 impl DedupOptions {
+    /// How duplicates are counted.
+    pub fn mode(&self) -> DedupMode {
+        let by_threshold = if self.threshold.is_some() { DedupMode::Sample } else { DedupMode::Off };
+        self.mode.unwrap_or(by_threshold)
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         self.parameters.validate().map_err(|error| Error::invalid("dedup", error.to_string()))?;
-        if self.threshold.is_some() && self.mode == DedupMode::Off {
+        if self.threshold.is_some() && self.mode() == DedupMode::Off {
             let problem = "nothing counts duplicates that it could be compared with; choose a mode, or no threshold";
             return Err(Error::invalid("dedup.threshold", problem));
         }
-        if let DedupMode::Triggered { interval } = self.mode
+        if let DedupMode::Triggered { interval } = self.mode()
             && !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&interval)
         {
             return Err(Error::invalid("dedup.interval", format!("{interval:?} is not from 1 s to 1 h")));

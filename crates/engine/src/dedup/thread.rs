@@ -32,7 +32,6 @@ use rust_rocksdb::{DB, properties};
 
 use super::known::{KnownSamples, Sketches, number_of};
 use super::merge::{self, Setback};
-use super::queue::MOST_FINISHED;
 use super::{DedupMode, Shared, thread_cpu};
 use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
@@ -43,7 +42,7 @@ use crate::own_compactions::OwnCompactions;
 use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
-/// Extensions that wait. More than a store of few cores makes in the longest pause; what has waited longest is the most likely to be gone.
+/// Extensions that wait. More than a store of few cores makes in the longest pause; beyond it the dearest goes.
 const MOST_WAITING: usize = 64;
 
 /// So often an extension is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
@@ -59,7 +58,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     mode: DedupMode,
-    threshold: DedupThreshold,
+    /// `None`: it only counts.
+    threshold: Option<DedupThreshold>,
     parameters: DedupParameters,
     l0_compaction_trigger: u64,
     l0_slowdown_trigger: u64,
@@ -68,19 +68,27 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// `None` where nothing is ever merged.
+    /// `None` where nothing is counted.
     pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
-        let threshold = options.dedup.threshold?;
-        (options.dedup.mode != DedupMode::Off).then(|| Self {
-            mode: options.dedup.mode,
-            threshold,
-            parameters: options.dedup.parameters.clone(),
+        let mut parameters = options.dedup.parameters.clone();
+        parameters.max_merge_bytes = parameters.max_merge_bytes.max(least_merge_bytes(options));
+        (options.dedup.mode() != DedupMode::Off).then(|| Self {
+            mode: options.dedup.mode(),
+            threshold: options.dedup.threshold,
+            parameters,
             l0_compaction_trigger: options.l0_compaction_trigger.into(),
             l0_slowdown_trigger: options.l0_slowdown_trigger.into(),
             pending_slowdown_bytes: options.pending_slowdown_bytes,
             target_file_bytes: options.target_file_bytes,
         })
     }
+}
+
+/// What one table of a level takes with those that it meets in the level below: with less nothing could be merged. There are as many as
+/// levels differ in size, and one at each end.
+fn least_merge_bytes(options: &StoreOptions) -> Bytes {
+    let tables = u64::from(options.level_multiplier) + 2;
+    Bytes(options.target_file_bytes.saturating_mul(tables))
 }
 
 /// The parts of a store that the thread works with.
@@ -101,8 +109,7 @@ pub(super) struct Thread {
     shared: Arc<Shared>,
     family: DataFamily,
     began: Instant,
-    /// What compactions wrote that could not be looked at yet.
-    unseen: VecDeque<Vec<u64>>,
+    /// What frees the most for what it costs comes first: merges rest, so there may be no time for all that is worth it.
     waiting: VecDeque<Extension>,
     back_off: BackOff,
     flushes: FlushRate,
@@ -121,6 +128,8 @@ struct Extension {
     seeds: Vec<u64>,
     /// As far as there is something, or to this level.
     to_level: Option<u32>,
+    /// DUP_RATIO of the check: what it costs. Those of a plan that was made as a whole keep its order.
+    ratio: f64,
     attempts: u32,
     again: Instant,
 }
@@ -152,7 +161,6 @@ impl Thread {
             shared,
             family,
             began: now,
-            unseen: VecDeque::new(),
             waiting: VecDeque::new(),
             flushes: FlushRate::new(),
             merge_time: MergeTime::default(),
@@ -164,6 +172,12 @@ impl Thread {
 
     pub(super) fn run(mut self, db: &Weak<DB>) {
         self.observe_flushes();
+        // Nobody else looks at the tables of a store without value log, and some tell what is known without looking.
+        if let Some(db) = db.upgrade() {
+            self.metered(|thread| thread.look(&db).map(drop)).unwrap_or_else(|error| {
+                tracing::warn!(%error, "duplicates could not be looked at; trying again after the next compaction");
+            });
+        }
         let mut wait = self.until_check();
         while let Some(finished) = self.shared.queue.wait(wait) {
             // The store ends this thread before it closes the database, so the family is good while this is.
@@ -243,28 +257,28 @@ impl Thread {
     }
 
     fn look(&self, db: &DB) -> Result<Vec<Table>> {
-        Ok(self.parts.known.look(db, &self.family)?.iter().map(merge::table).collect())
+        let (tables, _sketches) = self.parts.known.look(db, &self.family)?;
+        Ok(tables.iter().map(merge::table).collect())
     }
 
     fn check(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<()> {
         if let DedupMode::Triggered { interval } = self.settings.mode {
             let is_due = self.next_check.is_some_and(|next| next <= Instant::now());
             if is_due {
-                self.next_check = Some(Instant::now() + interval);
                 self.check_levels(db)?;
+                self.next_check = Some(Instant::now() + interval);
             }
             return Ok(());
         }
-        // Those of a look that failed come first, and go first where there are too many.
-        self.unseen.extend(finished);
-        let beyond = self.unseen.len().saturating_sub(MOST_FINISHED);
-        drop(self.unseen.drain(..beyond));
-        if self.unseen.is_empty() {
+        if finished.is_empty() {
             return Ok(());
         }
-        let tables = self.look(db)?;
-        for reached in std::mem::take(&mut self.unseen) {
-            self.check_below(&tables, reached);
+        match self.look(db) {
+            Ok(tables) => finished.into_iter().for_each(|reached| self.check_below(&tables, reached)),
+            Err(error) => {
+                self.shared.queue.failed(finished);
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -300,11 +314,12 @@ impl Thread {
             false => Sampled { one_in }.count(&upper, &lower),
         };
         drop(known);
-        let verdict = is_worth(&estimate, self.settings.threshold, &self.settings.parameters);
+        let verdict =
+            self.settings.threshold.map(|threshold| is_worth(&estimate, threshold, &self.settings.parameters));
         tracing::debug!(?reached, ?estimate, ?verdict, "looked for duplicates");
-        if verdict == Verdict::Extend {
+        if verdict == Some(Verdict::Extend) {
             counts.extensions.fetch_add(1, Relaxed);
-            self.extend(reached, None);
+            self.extend(reached, None, estimate.ratio().unwrap_or(f64::INFINITY));
         }
     }
 
@@ -312,26 +327,26 @@ impl Thread {
     fn check_levels(&mut self, db: &DB) -> Result<()> {
         let tables = self.look(db)?;
         self.shared.counts.checks.fetch_add(1, Relaxed);
+        let Some(threshold) = self.settings.threshold else { return Ok(()) };
         let known = self.parts.known.now();
         let samples = |table| known.duplicates().samples(table).unwrap_or_default();
-        let (threshold, parameters) = (self.settings.threshold, &self.settings.parameters);
-        let decided = decide_triggered(&tables, samples, known.duplicates().one_in(), threshold, parameters);
+        let one_in = known.duplicates().one_in();
+        let decided = decide_triggered(&tables, samples, one_in, threshold, &self.settings.parameters);
         drop(known);
         // What still waits of the last time is decided anew.
         self.waiting.clear();
         self.shared.counts.extensions.fetch_add(u64::from(!decided.is_empty()), Relaxed);
         for merge in decided {
-            self.extend(merge.seeds, Some(merge.output_level));
+            self.extend(merge.seeds, Some(merge.output_level), 0.0);
         }
         Ok(())
     }
 
-    fn extend(&mut self, seeds: Vec<u64>, to_level: Option<u32>) {
-        if self.waiting.len() >= MOST_WAITING {
-            self.waiting.pop_front();
-        }
+    fn extend(&mut self, seeds: Vec<u64>, to_level: Option<u32>, ratio: f64) {
         self.shared.counts.is_busy.store(true, Relaxed);
-        self.waiting.push_back(Extension { seeds, to_level, attempts: 0, again: Instant::now() });
+        let place = self.waiting.partition_point(|extension| extension.ratio <= ratio);
+        self.waiting.insert(place, Extension { seeds, to_level, ratio, attempts: 0, again: Instant::now() });
+        self.waiting.truncate(MOST_WAITING);
     }
 
     /// What there is to merge, and whether it may begin.
@@ -370,7 +385,7 @@ impl Thread {
                 self.give_way(&tables, at, to_level);
                 continue;
             }
-            let Some((merge, expected)) = self.first_worth(&tables, at, planned) else {
+            let Some((merge, expected)) = self.best(&tables, at, planned) else {
                 // Seeds that shared tables with those which are not worth it are planned anew.
                 if self.waiting.get(at).is_some_and(|extension| extension.seeds.is_empty()) {
                     self.waiting.remove(at);
@@ -397,22 +412,27 @@ impl Thread {
         }
     }
 
-    /// The first merge that is worth it by itself. Those that are not are taken out of the extension: duplicates are not spread evenly.
-    fn first_worth(&mut self, tables: &[Table], at: usize, planned: Vec<Merge>) -> Option<(Merge, Estimate)> {
+    /// The merge that frees the most for what it costs. Those that are not worth it by themselves are taken out of the extension:
+    /// duplicates are not spread evenly.
+    fn best(&mut self, tables: &[Table], at: usize, planned: Vec<Merge>) -> Option<(Merge, Estimate)> {
         let extension = self.waiting.get_mut(at)?;
         let known = self.parts.known.now();
+        let mut best: Option<(Merge, Estimate)> = None;
         for merge in planned {
             let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
             let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
             let expected = hidden_within(&inputs, known.duplicates().one_in());
-            // Where levels are compared as a whole, all of one is merged.
-            let is_decided = extension.to_level.is_some();
-            if is_decided || pays(&expected, self.settings.threshold) == Verdict::Extend {
+            // Where levels are compared as a whole, all of one is merged, in its order.
+            if extension.to_level.is_some() {
                 return Some((merge, expected));
             }
-            extension.seeds.retain(|seed| !merge.seeds.contains(seed));
+            if self.settings.threshold.is_none_or(|threshold| pays(&expected, threshold) != Verdict::Extend) {
+                extension.seeds.retain(|seed| !merge.seeds.contains(seed));
+            } else if best.as_ref().is_none_or(|(_, best)| expected.ratio() < best.ratio()) {
+                best = Some((merge, expected));
+            }
         }
-        None
+        best
     }
 
     fn forbidden(&mut self, why: Forbidden) -> Next {
@@ -468,10 +488,7 @@ impl Thread {
         if !is_tight {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
-        // Few samples may promise what is not there; that nothing at all was found is no chance.
-        let surely = 1.0 - 2.0 * planned.expected.relative_error().unwrap_or(0.0);
-        let expected = if found == 0 { expected } else { (expected as f64 * surely.max(0.0)) as u64 };
-        if self.back_off.observe(self.now(), expected, found) {
+        if self.back_off.observe(self.now(), &planned.expected, found) {
             self.waiting.remove(planned.extension);
         } else if let Some(extension) = self.waiting.get_mut(planned.extension) {
             extension.attempts = 0;

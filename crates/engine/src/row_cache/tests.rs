@@ -229,3 +229,13 @@ fn values_take_no_more_than_there_is() {
     let kept = (0..5_000).filter_map(|number| rows.get(format!("key {number}").as_bytes()).ok());
     assert!(kept.filter(|row| row.value().is_some()).count() > 500);
 }
+
+#[test]
+fn a_value_that_is_large_for_its_cache_costs_no_row() {
+    let rows = RowCache::new(SHARDS as u64 * 4096);
+    read(&rows, "a", "pointer");
+    let row = rows.get(b"a").ok().unwrap();
+    rows.keep_value(&row, &[b'v'; MOST_VALUE_BYTES]);
+    assert_eq!(told(&rows, "a").as_deref(), Some("pointer"));
+    assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
+}

@@ -191,7 +191,7 @@ impl Removal {
             }
             return Ok(Round::default());
         }
-        self.known.look(db, &family)?;
+        drop(self.known.look(db, &family)?);
         let (hidden, overlaps) = {
             let mut sketches = self.known.now();
             (sketches.duplicates().hidden_bytes(), sketches.take_overlaps())

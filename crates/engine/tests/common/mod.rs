@@ -40,7 +40,7 @@ pub fn relocating_early(segment_bytes: u64) -> StoreOptions {
 /// Merges of whatever is found, as small as they can be, without rests.
 pub fn dedup_eagerly(mode: DedupMode) -> DedupOptions {
     DedupOptions {
-        mode,
+        mode: Some(mode),
         threshold: DedupThreshold::try_from(DedupThreshold::GREATEST).ok(),
         parameters: DedupParameters {
             max_merge_bytes: Bytes::from_mib(1),

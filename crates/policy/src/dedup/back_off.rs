@@ -2,8 +2,12 @@
 //!
 //! An old snapshot or iterator keeps every version: the samples still tell of duplicates, and no merge frees one. After each such merge the next
 //! one waits twice as long, until one frees what it should.
+//!
+//! Few samples promise little: merges of which few duplicates were sampled are judged together, once they have as many as one that is worth
+//! making must have. That a merge has freed nothing at all is no chance, and is judged at once.
 
 use super::DedupParameters;
+use super::estimate::Estimate;
 use crate::units::{Seconds, Time};
 
 /// A merge that freed this share of what was expected ends the waiting. Above the default of `least_found_share`, so that what lies between
@@ -14,10 +18,13 @@ const SATISFYING_SHARE: f64 = 0.8;
 #[derive(Clone, Debug)]
 pub struct BackOff {
     least_found_share: f64,
+    least_sampled: u64,
     first_pause: Seconds,
     longest_pause: Seconds,
     pause: Seconds,
     until: Option<Time>,
+    /// Of merges that were not judged yet: keys expected, of these sampled, and keys found.
+    pending: (u64, u64, u64),
 }
 
 impl BackOff {
@@ -25,16 +32,30 @@ impl BackOff {
     pub fn new(parameters: &DedupParameters) -> Self {
         Self {
             least_found_share: parameters.least_found_share,
+            least_sampled: parameters.min_sampled_duplicates,
             first_pause: parameters.first_pause,
             longest_pause: parameters.longest_pause,
             pause: Seconds::ZERO,
             until: None,
+            pending: (0, 0, 0),
         }
     }
 
-    /// A merge ended: so many entries were expected to go, so many went. Whether that was so few that what is left of the extension is to be
-    /// dropped.
-    pub fn observe(&mut self, now: Time, expected: u64, found: u64) -> bool {
+    /// A merge ended of which so much was expected, and `found` entries went. Whether that was so few that what is left of the extension is
+    /// to be dropped.
+    pub fn observe(&mut self, now: Time, expected: &Estimate, found: u64) -> bool {
+        if found == 0 {
+            self.pending = (0, 0, 0);
+            self.lengthen(now);
+            return true;
+        }
+        self.pending.0 += expected.duplicate_keys;
+        self.pending.1 += expected.sampled_duplicates;
+        self.pending.2 += found;
+        if self.pending.1 < self.least_sampled {
+            return false;
+        }
+        let (expected, _, found) = std::mem::take(&mut self.pending);
         let (expected, found) = (expected as f64, found as f64);
         if found < self.least_found_share * expected {
             self.lengthen(now);

@@ -160,6 +160,8 @@ fn values(frame: &mut Frame<'_>, area: Rect, board: &Board, snapshot: &Snapshot,
             figure("hidden bytes", &short(of.hidden_bytes as f64), width),
             figure("dup ratio", &or_none(of.dup_ratio, |ratio| format!("{ratio:.1}")), width),
         ]);
+        let levels = of.by_level.iter().filter(|(_, bytes)| **bytes > 0);
+        lines.extend(levels.map(|(level, bytes)| figure(&format!("hidden in L{level}"), &short(*bytes as f64), width)));
     }
     if snapshot.writes_refused == Some(true) {
         lines.insert(0, Line::styled(" no space: writes refused", theme.alarm()));

@@ -10,6 +10,9 @@ const SERVERS_MAX: usize = 1024;
 /// Reasons of declines and fallbacks that are taken from one answer.
 const REASONS_MAX: usize = 64;
 
+/// No tree is deeper.
+const LEVELS_MAX: usize = 64;
+
 /// Duties that are taken from one answer.
 const DUTIES_MAX: usize = 32;
 
@@ -93,10 +96,12 @@ pub(in crate::top) struct Values {
 }
 
 /// What newer versions hide in the store of the server that was asked, as it estimates it.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::top) struct Duplicates {
     pub hidden_keys: u64,
     pub hidden_bytes: u64,
+    /// The bytes by level.
+    pub by_level: BTreeMap<u32, u64>,
     /// Entries for each of them.
     pub dup_ratio: Option<f64>,
     pub error: Option<f64>,
@@ -149,9 +154,13 @@ impl Snapshot {
             }),
             duplicates: info.count("hidden_bytes_estimate").map(|hidden_bytes| {
                 let figure = |name: &str| info.text(name).and_then(|text| number(&text));
+                let levels = info
+                    .beginning("level")
+                    .filter_map(|(level, of)| Some((level.parse().ok()?, count(fields(of).get("hidden_bytes")?)?)));
                 Duplicates {
                     hidden_keys: info.count("hidden_keys_estimate").unwrap_or(0),
                     hidden_bytes,
+                    by_level: levels.take(LEVELS_MAX).collect(),
                     dup_ratio: figure("dup_ratio_estimate"),
                     error: figure("dup_ratio_error"),
                     extensions_total: info.count("dedup_extensions_total").unwrap_or(0),

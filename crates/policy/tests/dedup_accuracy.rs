@@ -1,0 +1,108 @@
+//! The two ways of counting duplicates, side by side, on keys of which the truth is known: error, time and bytes.
+//!
+//! `cargo test --release -p ecotone-policy --test dedup_accuracy -- --nocapture` prints the table that docs/space.md has.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+use std::time::Instant;
+
+use ecotone_policy::dedup::estimate::{Estimator, Filtered, Sampled, TableSketch};
+use ecotone_policy::dedup::filter::{DEFAULT_BITS_PER_KEY, FilterView, build};
+use ecotone_policy::duplicates::{KeySample, SAMPLED_ONE_IN};
+
+/// What a compaction has written, and what lies below it: two levels of equal tables.
+const WRITTEN: u64 = 100_000;
+const BELOW: u64 = 1_600_000;
+const TABLES: u64 = 16;
+const SEEDS: u64 = 5;
+
+/// Of a sample and a table's property: hash, sequence, bytes.
+const SAMPLE_BYTES: f64 = 20.0;
+
+/// A hash in which nothing is to be seen.
+fn hash(key: u64, seed: u64) -> u64 {
+    let mut mixed = key.wrapping_add(seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+fn samples(hashes: &[u64], sequence: u64) -> Vec<KeySample> {
+    let sampled = hashes.iter().filter(|hash| hash.is_multiple_of(SAMPLED_ONE_IN));
+    sampled.map(|hash| KeySample { hash: *hash, bytes: Some(100), sequence }).collect()
+}
+
+/// Errors of the estimates of a check by the truth, samples first, and seconds that each took.
+fn errors(share: f64, seed: u64) -> ([f64; 2], [f64; 2]) {
+    let written: Vec<u64> = (0..WRITTEN).map(|key| hash(key, seed)).collect();
+    let shared = (WRITTEN as f64 * share) as u64;
+    // The duplicates come first, spread over all tables.
+    let below = |table: u64| -> Vec<u64> {
+        let keys = (0..BELOW / TABLES).map(|at| at * TABLES + table);
+        keys.map(|key| hash(if key < shared { key } else { key + WRITTEN }, seed)).collect()
+    };
+    let below: Vec<_> = (0..TABLES).map(below).collect();
+    let filters: Vec<_> = below.iter().map(|hashes| build(hashes, DEFAULT_BITS_PER_KEY)).collect();
+    let own = samples(&written, 9);
+    let others: Vec<_> = below.iter().map(|hashes| samples(hashes, 1)).collect();
+    let sketch = |level, entries, samples| TableSketch {
+        level,
+        entries,
+        first: b"a",
+        last: b"z",
+        samples,
+        hashes: None,
+        filter: None,
+    };
+    let upper = [TableSketch { hashes: Some(&written), ..sketch(1, WRITTEN, &own) }];
+    let lower: Vec<_> = others
+        .iter()
+        .zip(&filters)
+        .zip(0..)
+        .map(|((samples, filter), table)| TableSketch {
+            filter: Some(FilterView::parse(filter).unwrap()),
+            ..sketch(2 + table % 2, BELOW / TABLES, samples)
+        })
+        .collect();
+    let one_in = SAMPLED_ONE_IN;
+    let ways: [&dyn Estimator; 2] = [&Sampled { one_in }, &Filtered { one_in }];
+    let counted = ways.map(|way| {
+        let began = Instant::now();
+        let estimate = way.count(&upper, &lower);
+        (estimate.duplicate_keys as f64 / shared as f64 - 1.0, began.elapsed().as_secs_f64())
+    });
+    (counted.map(|it| it.0), counted.map(|it| it.1))
+}
+
+#[test]
+fn samples_are_as_good_as_their_number_and_filters_nearly_exact() {
+    println!("duplicates %, greatest error of {SEEDS} in %: samples, filters; ms a check: samples, filters");
+    for share in [0.02, 0.05, 0.1, 0.2, 0.5] {
+        let (mut greatest, mut times) = ([0.0_f64; 2], [0.0; 2]);
+        for seed in 1..=SEEDS {
+            let (errors, took) = errors(share, seed);
+            for way in 0..2 {
+                greatest[way] = greatest[way].max(errors[way].abs());
+                times[way] += took[way] / SEEDS as f64;
+            }
+        }
+        println!(
+            "{:.0}: {:.1} {:.2}; {:.2} {:.2}",
+            share * 100.0,
+            greatest[0] * 100.0,
+            greatest[1] * 100.0,
+            times[0] * 1e3,
+            times[1] * 1e3
+        );
+        let deviation = (SAMPLED_ONE_IN as f64 / (WRITTEN as f64 * share)).sqrt();
+        assert!(greatest[0] < 4.0 * deviation, "{share}: {greatest:?}");
+        // False positives that are taken away by their known share leave their deviation.
+        let left = (TABLES as f64 * WRITTEN as f64 * 0.01).sqrt() / (WRITTEN as f64 * share);
+        assert!(greatest[1] < 4.0 * left + 0.01, "{share}: {greatest:?}");
+    }
+    println!(
+        "bytes of a key in tables: {:.2} and {:.2} more",
+        SAMPLE_BYTES / SAMPLED_ONE_IN as f64,
+        DEFAULT_BITS_PER_KEY / 8.0
+    );
+}
