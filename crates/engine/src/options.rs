@@ -357,7 +357,9 @@ mod tests {
             ("separation.min_bytes", |o| o.separation = Some(Separation::from_bytes(0))),
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
             ("dedup", |o| o.dedup.parameters.rest_share = f64::NAN),
-            ("dedup.threshold", |o| o.dedup.threshold = DedupThreshold::try_from(10.0).ok()),
+            ("dedup.threshold", |o| {
+                (o.dedup.mode, o.dedup.threshold) = (Some(DedupMode::Off), DedupThreshold::try_from(10.0).ok());
+            }),
             ("dedup.interval", |o| o.dedup.mode = Some(DedupMode::Triggered { interval: Duration::ZERO })),
         ];
         for (field, spoil) in spoiled {

@@ -193,7 +193,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup_threshold",
         about: "A compaction is extended to the last level where at least one entry in so many would be freed: the larger, the less space and the more \
-                writing. `off`: none is extended. Where values stand with their keys, entries are large: 2 to 10 there.",
+                writing. `off`: none is extended. 10 is a good one; where values stand with their keys, entries are dear: 5 to 10 there.",
         unit: "entries",
         kind: || Kind::Whole { least: 2, most: 100, word: Some("off") },
         set: |options, value| {
