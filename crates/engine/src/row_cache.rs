@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - A row that is told is what RocksDB has at some moment of the lookup. While a write is under way, rows of its shards are neither told
-//!   nor kept; when it is over, what it changed is replaced or gone.
+//!   nor kept (one that is here may still get its value); when it is over, what it changed is replaced or gone.
 //! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
 //! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
 //!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.

@@ -2,7 +2,7 @@
 //!
 //! After each compaction the keys that it wrote are looked for in the levels that it did not reach, by what is known of the tables in
 //! memory. Where enough of them are there, the tables that it wrote are the seeds of an extension, which is made in merges of a bounded
-//! size, as deep as they can go. Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
+//! size, as deep as they can go, the cheapest first; without a threshold they are only counted. Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
 //! take, and the forecast is asked.
 //!
 //! Invariants:
@@ -10,7 +10,7 @@
 //! - No merge begins that would end in a stall, takes room that there is not, or meets a running compaction, as far as that can be seen.
 //! - After a merge the thread rests, and longer each time that merges free less than was expected: a snapshot may hold old versions.
 //!
-//! Bounds: [`MOST_WAITING`] extensions, the oldest is given up beyond; [`MOST_ATTEMPTS`] at one that meets running compactions.
+//! Bounds: [`MOST_WAITING`] extensions, the dearest is given up beyond; [`MOST_ATTEMPTS`] at one that meets running compactions.
 //!
 //! Failure: what RocksDB refuses is tried again. What fails is logged, and merges wait as after one that freed nothing.
 
