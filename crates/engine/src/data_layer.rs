@@ -139,6 +139,7 @@ impl Opening {
                 parameters: store_options.relocation.clone(),
                 // A compaction of level 0 takes all tables below it, and must be able to begin. With fewer none is due.
                 most_l0_tables: u64::from(store_options.l0_compaction_trigger - 1),
+                target_file_bytes: store_options.target_file_bytes,
             },
             wake: Arc::default(),
             opening,

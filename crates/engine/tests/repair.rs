@@ -570,6 +570,34 @@ fn writes_that_are_missing_between_two_logs_are_counted() {
 }
 
 #[test]
+fn writes_that_are_missing_between_the_tables_and_the_first_log_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, earlier) = (directory.path().join("store"), directory.path().join("earlier"));
+    let mut model = Model::default();
+    let log_of = |path| files(path).into_keys().rfind(|file| extension(file) == "log").unwrap();
+    for opened in 0..3 {
+        if opened == 2 {
+            copy(&path, &earlier);
+        }
+        let store = Store::open(&path, OpenMode::CreateOrOpen, options(false)).unwrap();
+        for number in 0..50 {
+            let number = 25 * opened + number;
+            model.put(&store, key(number), value_of(&key(number), opened, 100), Attributes::NONE);
+        }
+        store.close().unwrap();
+    }
+    // As where a process died before a memtable was flushed: two logs, of which the tables know neither.
+    let (first, second) = (log_of(&earlier), log_of(&path));
+    fs::copy(&second, earlier.join(second.file_name().unwrap())).unwrap();
+    let (report, saved) = repaired(&earlier);
+    assert!(report.is_complete() && saved == model.now, "{report:?}");
+    fs::remove_file(&first).unwrap();
+    let (report, _) = repaired(&earlier);
+    let [lost] = &report.lost_wals[..] else { panic!("{report:?}") };
+    assert!(second.ends_with(&lost.wal) && lost.writes == Some(50), "{lost:?}");
+}
+
+#[test]
 fn an_identity_that_is_lost_is_derived_and_one_that_is_newer_respected() {
     let (directory, path, model) = lived(8, true);
     let into = directory.path().join("into");

@@ -32,6 +32,8 @@ fn relocating() -> StoreOptions {
         relocation: RelocationParameters {
             copied_on_purpose: 1.0,
             min_garbage_bytes: Bytes(4096),
+            // What is on purpose waits for compactions that run anyway, however much garbage there is.
+            urgent_ratio: 40.0,
             ..RelocationParameters::default()
         },
         // So that the keys of one segment are not all in one table with those of all others.

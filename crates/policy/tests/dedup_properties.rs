@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::levels::hidden_by_level;
-use ecotone_policy::dedup::plan::{MergeLimits, Table, Unfit, closure, merges};
+use ecotone_policy::dedup::plan::{MergeLimits, Table, Unfit, closure, merges, with_those_above};
 use ecotone_policy::duplicates::{Duplicates, KeySample};
 use ecotone_policy::units::Bytes;
 use proptest::prelude::*;
@@ -210,6 +210,33 @@ proptest! {
                 let deeper = closure(&tables, &merge.seeds, last_level);
                 prop_assert!(!deeper.is_ok_and(|deeper| deeper.bytes <= limits.max_bytes));
             }
+        }
+    }
+
+    #[test]
+    fn a_table_is_rewritten_with_as_much_of_what_is_above_it_as_fits(
+        tables in trees(),
+        chosen in any::<prop::sample::Index>(),
+        most_mib in 0_u64..40,
+    ) {
+        let able: Vec<_> = tables.iter().filter(|table| table.level > 0).collect();
+        prop_assume!(!able.is_empty());
+        let table = able[chosen.index(able.len())];
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        // Called with what overlaps it in one level, from the uppermost on, and at last with itself.
+        let overlapping = |level: u32| {
+            let upper = tables.iter().filter(|upper| upper.level == level);
+            upper.filter(|upper| upper.first <= table.last && table.first <= upper.last).map(|upper| upper.number).collect::<BTreeSet<_>>()
+        };
+        let with_level = (1..table.level).filter_map(|level| closure(&tables, &overlapping(level).into_iter().collect::<Vec<_>>(), table.level).ok());
+        let first_that_fits = with_level.into_iter().find(|merge| merge.bytes <= limits.max_bytes);
+        let expected = first_that_fits.map_or_else(|| closure(&tables, &[table.number], table.level), Ok);
+        let mut found = with_those_above(&tables, table.number, &limits);
+        found.iter_mut().for_each(|merge| merge.seeds.sort_unstable());
+        prop_assert_eq!(&found, &expected);
+        if let Ok(merge) = found {
+            prop_assert!(merge.inputs.contains(&table.number));
+            prop_assert_eq!(merge.output_level, table.level);
         }
     }
 

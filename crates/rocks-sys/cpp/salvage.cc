@@ -199,7 +199,8 @@ Record Describe(const VersionEdit& edit) {
     record.Number(wal.GetLogNumber())
         .Number(wal.GetMetadata().HasSyncedSize() ? wal.GetMetadata().GetSyncedSizeInBytes() : 0);
   }
-  record.Number(edit.GetWalDeletion().IsEmpty() ? 0 : edit.GetWalDeletion().GetLogNumber());
+  record.Number(edit.GetWalDeletion().IsEmpty() ? 0 : edit.GetWalDeletion().GetLogNumber())
+      .Number(edit.HasLastSequence() ? edit.GetLastSequence() : 0);
   return record;
 }
 

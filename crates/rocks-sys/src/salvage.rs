@@ -148,6 +148,8 @@ pub struct ManifestEdit {
     pub synced_wals: Vec<(u64, u64)>,
     /// WALs below this number are no longer part of the store.
     pub wals_removed_below: Option<u64>,
+    /// No write with a greater sequence number is in tables.
+    pub last_sequence: Option<u64>,
 }
 
 /// A table as a MANIFEST names it.
@@ -297,6 +299,7 @@ mod read {
             })?,
             synced_wals: fields.list(|fields| Ok((fields.number()?, fields.number()?)))?,
             wals_removed_below: unless_zero(fields.number()?),
+            last_sequence: unless_zero(fields.number()?),
         };
         fields.end()?;
         Ok(edit)

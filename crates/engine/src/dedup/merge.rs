@@ -11,7 +11,7 @@ use crate::family::DataFamily;
 use crate::own_compactions::{Purpose, Turn};
 
 /// As the policy sees a table.
-pub(super) fn table(table: &TableMetadata) -> Table {
+pub(crate) fn table(table: &TableMetadata) -> Table {
     Table {
         number: table.file_number,
         level: table.level,
@@ -24,10 +24,11 @@ pub(super) fn table(table: &TableMetadata) -> Table {
 }
 
 /// Runs `merge`, and returns what RocksDB tells of it.
-pub(super) fn run(
+pub(crate) fn run(
     db: &DB,
     family: DataFamily,
     turn: &Turn<'_>,
+    purpose: Purpose,
     merge: &Merge,
     target_file_bytes: u64,
 ) -> Result<Option<OwnedCompactionJobInfo>, Error> {
@@ -40,7 +41,7 @@ pub(super) fn run(
     // Levels are few.
     let level = merge.output_level as i32;
     let compact = || Ok(db.compact_files_cf(&family, &options, &names, level)?.job_info);
-    turn.run(Purpose::Dedup, merge.bytes.0, compact)
+    turn.run(purpose, merge.bytes.0, compact)
 }
 
 /// What to make of a merge that RocksDB did not make.
@@ -128,7 +129,7 @@ mod tests {
             let numbers: Vec<_> = [Some(seed), second].into_iter().flatten().map(|table| table.number).collect();
             let to_level = if attempt % 3 == 0 { level + 1 } else { last_level };
             let foretold = closure(&tables, &numbers, to_level).unwrap();
-            let told = run(&store.db, store.family, &turn, &foretold, 64 * 1024).unwrap().unwrap();
+            let told = run(&store.db, store.family, &turn, Purpose::Dedup, &foretold, 64 * 1024).unwrap().unwrap();
             let mut taken: Vec<_> = told.info().input_files().filter_map(number_of).collect();
             let mut inputs = foretold.inputs.clone();
             taken.sort_unstable();

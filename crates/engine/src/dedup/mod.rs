@@ -9,7 +9,7 @@ mod counts;
 pub(crate) mod filters;
 pub(crate) mod known;
 mod levels;
-mod merge;
+pub(crate) mod merge;
 pub(crate) mod queue;
 pub(crate) mod samples;
 mod settings;

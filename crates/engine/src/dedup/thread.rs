@@ -38,7 +38,7 @@ use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
 use crate::limits::gate::Gate;
 use crate::listener::{BackgroundState, Totals};
-use crate::own_compactions::OwnCompactions;
+use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
@@ -208,7 +208,8 @@ impl Thread {
             Next::Wait(wait) => Ok(wait),
             Next::Merge(planned) => {
                 let began = Instant::now();
-                let outcome = merge::run(db, self.family, &turn, &planned.merge, self.settings.target_file_bytes);
+                let outcome =
+                    merge::run(db, self.family, &turn, Purpose::Dedup, &planned.merge, self.settings.target_file_bytes);
                 let is_remote = turn.was_remote();
                 drop(turn);
                 let took = began.elapsed();

@@ -19,10 +19,13 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// A unit of `st_blocks`, by POSIX.
 const BLOCK_BYTES: u64 = 512;
 
-/// Bytes free for this process on the file system that holds `directory`, and the size of that file system.
+/// Bytes free for this process on the file system that holds `directory`, and with them those that are taken. What a file system keeps
+/// back for its administrator is neither: ext4 a twentieth, and on some machines most of it.
 pub(crate) fn file_system(directory: &Path) -> io::Result<(u64, u64)> {
     let system = rustix::fs::statvfs(directory)?;
-    Ok((system.f_bavail.saturating_mul(system.f_frsize), system.f_blocks.saturating_mul(system.f_frsize)))
+    let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
+    let taken = system.f_blocks.saturating_sub(system.f_bfree);
+    Ok((bytes(system.f_bavail), bytes(taken.saturating_add(system.f_bavail))))
 }
 
 /// Bytes of all files in `directory` that are called tables, whoever names them.

@@ -126,7 +126,7 @@ impl SpaceLimits {
 pub struct Room {
     /// Free on the file system, for this process.
     pub free_bytes: u64,
-    /// The size of the file system.
+    /// Those, and what is taken of the file system; not what it keeps back for its administrator.
     pub disk_bytes: u64,
     /// What the store's directory takes, what is allocated ahead of a file's end included; `None` without `max_bytes`: nobody
     /// counts it then.

@@ -2,8 +2,8 @@
 //! garbage, and compacts the tables that still name it, one after the other.
 //!
 //! Most of a cohort is relocated by compactions that happen anyway. What rests in tables that nobody would compact is compacted on
-//! purpose: the deepest first, in the order of the keys, with rests between, and not while level 0 fills. Such compactions stay on
-//! this server, since a worker has no segments.
+//! purpose ([`super::sweep`]), with rests between, and not while level 0 fills. Such compactions stay on this server, since a worker
+//! has no segments.
 //!
 //! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
 //! is tight, [`crate::limits`] sees to it that it is met.
@@ -18,7 +18,6 @@
 //!
 //! Failure: whatever fails is logged and tried again in the next round.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -31,15 +30,14 @@ use ecotone_policy::relocation::{
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use parking_lot::{Condvar, Mutex};
-use rust_rocksdb::compaction::CompactionOptions;
-use rust_rocksdb::{CompactOptions, DB, ErrorKind, FlushOptions, properties};
+use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
+use super::sweep::{Sweep, compact_down};
 use crate::family::DataFamily;
-use crate::own_compactions::{Purpose, Turn};
 use crate::{Error, Result};
 
 /// The longest time between two rounds while something is waited for that nobody tells of.
@@ -66,7 +64,7 @@ const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
 /// It is flushed for so many bytes of values, whatever they replace.
 const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 
-/// So long a pass waits for compactions that run anyway before it compacts on purpose.
+/// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Wakes the thread; shared with the listener.
@@ -145,6 +143,8 @@ pub(crate) struct Settings {
     pub(crate) parameters: RelocationParameters,
     /// No compaction on purpose begins with more tables in level 0.
     pub(crate) most_l0_tables: u64,
+    /// Of what they write.
+    pub(crate) target_file_bytes: u64,
 }
 
 /// The thread, while it lives.
@@ -169,6 +169,8 @@ impl Upkeep {
             wake: wake.clone(),
             family,
             pass: None,
+            sweep: Sweep::default(),
+            has_stepped: false,
             again: None,
             stuck: None,
             has_failed: false,
@@ -214,6 +216,9 @@ struct Thread {
     wake: Arc<Wake>,
     family: DataFamily,
     pass: Option<Pass>,
+    sweep: Sweep,
+    /// Whether the last round has compacted something on purpose: then the next one is about to.
+    has_stepped: bool,
     /// Before this nothing is relocated on purpose.
     again: Option<Instant>,
     /// Segments of the last pass that was given up, and until when they are left alone.
@@ -277,8 +282,9 @@ impl Thread {
         let grown = if is_given_up { None } else { self.choose(round, &free) };
         // Where nothing compacts, or nothing can be relocated, a rest would help nobody.
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
-        let is_at_work =
-            in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
+        let is_at_work = in_level_zero > self.settings.most_l0_tables
+            || tables.iter().any(|table| table.being_compacted)
+            || self.has_stepped;
         let paced =
             if is_at_work && self.pass.is_some() { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
@@ -293,6 +299,7 @@ impl Thread {
             return self.step(db, round).map(Some);
         }
         let wait = wait.or(self.stuck.is_some().then_some(ROUND_INTERVAL));
+        self.has_stepped = false;
         Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait))
     }
 
@@ -439,14 +446,18 @@ impl Thread {
 
     /// Compacts one table that names the cohort. Returns how long to wait for a reason to go on.
     fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
+        self.has_stepped = false;
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
-        let is_patient = pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
+        let now = ratio(&round.segments);
+        let is_patient =
+            now < parameters.urgent_ratio && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
-        let Some(table) = next_table(db, &round.naming_cohort)? else {
+        let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let Some(table) = self.sweep.next(&tables, &round.naming_cohort) else {
             // A compaction is rewriting what names the cohort, or only iterators hold its segments.
             return Ok(ROUND_INTERVAL);
         };
@@ -471,65 +482,25 @@ impl Thread {
             return Ok(ROUND_INTERVAL);
         };
         *left = fewer;
+        self.has_stepped = true;
         let began = Instant::now();
-        let outcome = compact(db, self.family, &table, &turn);
+        let outcome = self.sweep.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &turn);
         drop(turn);
         if let Err(error) = outcome {
             // Another compaction was faster, most likely; the next round looks again.
             tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
             if matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete) {
                 // It does not fit now, or compactions are paused, which says nothing of the pass.
-                *left = fewer + 1;
+                if let Some(pass) = &mut self.pass {
+                    pass.steps_left = Some(fewer + 1);
+                }
                 return Ok(ROUND_INTERVAL);
             }
         }
-        let rest = rest(Seconds(began.elapsed().as_secs_f64()), ratio(&round.segments), &parameters);
+        let rest = rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters);
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(Duration::ZERO)
     }
-}
-
-/// The table to compact next: the deepest, and of those the first.
-fn next_table(db: &DB, naming: &HashSet<u64>) -> Result<Option<TableMetadata>> {
-    let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-    let of_cohort = tables.into_iter().filter(|table| naming.contains(&table.file_number) && !table.being_compacted);
-    Ok(of_cohort.min_by(|one, other| {
-        other.level.cmp(&one.level).then_with(|| one.smallest_user_key.cmp(&other.smallest_user_key))
-    }))
-}
-
-/// Rewrites one table in its level. Tables of level 0 overlap and go down with what is below them.
-fn compact(
-    db: &DB,
-    family: DataFamily,
-    table: &TableMetadata,
-    turn: &Turn<'_>,
-) -> std::result::Result<(), rust_rocksdb::Error> {
-    if table.level == 0 {
-        return compact_down(db, family, table, turn);
-    }
-    // Levels are few.
-    let level = table.level as i32;
-    let options = CompactionOptions::default();
-    let rewrite = || Ok(db.compact_files_cf(&family, &options, [table.name.as_str()], level)?.job_info);
-    turn.run(Purpose::Relocation, table.bytes, rewrite).map(drop)
-}
-
-/// Brings the keys of a table's range to the last level.
-fn compact_down(
-    db: &DB,
-    family: DataFamily,
-    table: &TableMetadata,
-    turn: &Turn<'_>,
-) -> std::result::Result<(), rust_rocksdb::Error> {
-    let mut options = CompactOptions::default();
-    options.set_exclusive_manual_compaction(false);
-    let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
-    let compact = || {
-        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
-        Ok(None)
-    };
-    turn.run(Purpose::Relocation, table.bytes, compact).map(drop)
 }
 
 fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {

@@ -114,6 +114,31 @@ pub fn closure(tables: &[Table], seeds: &[u64], output_level: u32) -> Result<Mer
     }
 }
 
+/// How to rewrite `table` in its level: together with what overlaps it in levels above, from as high up as `limits` allow, so that entries
+/// which are overwritten there are dropped and not written once more. The table alone where nothing above it fits or is free.
+///
+/// # Errors
+///
+/// [`Unfit`] where not even the table can be compacted now.
+pub fn with_those_above(tables: &[Table], table: u64, limits: &MergeLimits) -> Result<Merge, Unfit> {
+    let tree = Tree::new(tables);
+    let &(level, at) = tree.places.get(&table).ok_or(Unfit::Gone(table))?;
+    let rewritten = tree.at((level, at));
+    for above in tree.levels[..level].iter().skip(1) {
+        let overlapping = above.iter().filter(|upper| upper.overlaps(rewritten));
+        let seeds: Vec<_> = overlapping.map(|upper| upper.number).collect();
+        if seeds.is_empty() {
+            continue;
+        }
+        let inputs = tree.inputs(&seeds, level as u32)?;
+        let merge = tree.merge(seeds, &inputs, level as u32);
+        if merge.bytes <= limits.max_bytes && !tree.tables(&inputs).any(|table| table.is_busy) {
+            return Ok(merge);
+        }
+    }
+    closure(tables, &[table], level as u32)
+}
+
 /// How to bring `seeds` to `last_level`, or to the deepest level above it that holds something of their range: as few merges as `limits`
 /// allow, in the order of keys. Where even one seed has too much below it, it goes by steps ([`Merge::is_step`]): now to the deepest level that
 /// it can go to.

@@ -46,6 +46,8 @@ pub(super) struct Survey {
     pub(super) wals: Vec<Found>,
     /// The WAL with which replay would begin; 0 where nobody knows.
     pub(super) first_wal: u64,
+    /// No write with a greater sequence number is in tables; 0 where nobody knows.
+    pub(super) last_sequence: u64,
     /// WALs that were synced up to a length.
     pub(super) synced_wals: BTreeMap<u64, u64>,
     /// The number of the family that holds all data, in WALs.
@@ -174,6 +176,7 @@ impl Survey {
             removed.remove(&table.number);
             self.listed.insert(table.number, table);
         }
+        self.last_sequence = self.last_sequence.max(edit.last_sequence.unwrap_or(0));
         self.synced_wals.extend(edit.synced_wals);
         if let Some(first) = edit.wals_removed_below {
             self.synced_wals.retain(|number, _| *number >= first);

@@ -4,9 +4,9 @@
 //! was at one moment as far as that can be had. So is what stands behind a value that was not known to be durable and cannot be
 //! read: what replay does after a loss of power (see [`crate::values::replay`]).
 //!
-//! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, writes are
-//! missing. Two losses are witnessed by nothing: the end of the newest WAL, cut off right between two records, and the oldest
-//! of several WALs where it was never synced.
+//! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, or the first not where
+//! the tables end, writes are missing. Two losses are witnessed by nothing: the end of the newest WAL, cut off right between two
+//! records, and where the MANIFEST is damaged the oldest of several WALs, if it was never synced.
 
 use ecotone_rocks_sys::salvage::{EntryKind, RangeDeletion, TableEntry};
 
@@ -36,7 +36,8 @@ pub(super) fn read_wals(
 ) -> Result<()> {
     report_missing(survey, report);
     // The write that follows the last one read, and whether it is known that some are missing there.
-    let mut next: Option<(u64, bool)> = None;
+    let in_tables = Some(survey.last_sequence).filter(|last| *last > 0 && survey.is_sound());
+    let mut next: Option<(u64, bool)> = in_tables.map(|last| (last + 1, report.lost_wal_count > 0));
     for (done, wal) in survey.wals.iter().enumerate() {
         progress(Repairing::Wal { done, of: survey.wals.len() });
         report.wals += 1;

@@ -333,7 +333,7 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
 fn space(page: &mut Page, seen: Option<&Seen>, room: Option<&Room>) {
     for (name, help, value) in [
         ("ecotone_space_free_bytes", "Free on the file system of the store.", room.map(|of| of.free_bytes)),
-        ("ecotone_space_disk_bytes", "Size of that file system.", room.map(|of| of.disk_bytes)),
+        ("ecotone_space_disk_bytes", "Bytes of that file system that are free or taken.", room.map(|of| of.disk_bytes)),
         (
             "ecotone_space_used_bytes",
             "What the store's folder takes; only with space.max_bytes.",

@@ -1,0 +1,148 @@
+//! Compacts the tables that name a cohort on purpose: the deepest level first, each in the order of keys, and then from the beginning again.
+//!
+//! A cohort grows while its tables are rewritten, so those that come first name it again before the last ones have been reached. Each turn
+//! therefore goes on where the last one ended: a segment is named by no table once all of them have had their turn since it joined.
+//!
+//! A table is rewritten together with what overlaps it in levels above, where that is not too much: a value that was overwritten there is not
+//! copied, and keys that would go down before long do so now.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use ecotone_policy::dedup::plan::{MergeLimits, with_those_above};
+use ecotone_policy::units::Bytes;
+use ecotone_rocks_sys::tables::TableMetadata;
+use rust_rocksdb::{CompactOptions, DB};
+
+use crate::dedup::merge;
+use crate::family::DataFamily;
+use crate::own_compactions::{Purpose, Turn};
+
+/// What one compaction takes at most, where a single table is not more than that: a second of one core. RocksDB begins none of its own
+/// meanwhile, and nobody looks how fast garbage grows.
+const MOST_STEP_BYTES: Bytes = Bytes::from_mib(16);
+
+/// Where the sweep is.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// The level of the table that was compacted last, and its last key.
+    after: Option<(u32, Vec<u8>)>,
+}
+
+impl Sweep {
+    /// The table to compact next, of those with these numbers.
+    pub(super) fn next<'a>(&self, tables: &'a [TableMetadata], naming: &HashSet<u64>) -> Option<&'a TableMetadata> {
+        let naming = tables.iter().filter(|table| naming.contains(&table.file_number) && !table.being_compacted);
+        naming.min_by_key(|table| {
+            let place = (Reverse(table.level), table.smallest_user_key.as_slice());
+            let is_behind = self.after.as_ref().is_some_and(|(level, key)| place <= (Reverse(*level), key.as_slice()));
+            (is_behind, place)
+        })
+    }
+
+    /// Rewrites `table` in its level, with what overlaps it above. Tables of level 0 overlap and go down with what is below them.
+    ///
+    /// # Errors
+    ///
+    /// What RocksDB refuses. The sweep goes on behind it in any case.
+    pub(super) fn compact(
+        &mut self,
+        db: &DB,
+        family: DataFamily,
+        tables: &[TableMetadata],
+        table: &TableMetadata,
+        target_file_bytes: u64,
+        turn: &Turn<'_>,
+    ) -> Result<(), rust_rocksdb::Error> {
+        self.after = Some((table.level, table.largest_user_key.clone()));
+        if table.level == 0 {
+            return compact_down(db, family, table, turn);
+        }
+        let tables: Vec<_> = tables.iter().map(merge::table).collect();
+        let limits = MergeLimits { max_bytes: MOST_STEP_BYTES };
+        let Ok(step) = with_those_above(&tables, table.file_number, &limits) else {
+            // Others compact it.
+            return Ok(());
+        };
+        merge::run(db, family, turn, Purpose::Relocation, &step, target_file_bytes).map(drop)
+    }
+}
+
+/// Brings the keys of a table's range to the last level.
+pub(super) fn compact_down(
+    db: &DB,
+    family: DataFamily,
+    table: &TableMetadata,
+    turn: &Turn<'_>,
+) -> Result<(), rust_rocksdb::Error> {
+    let mut options = CompactOptions::default();
+    options.set_exclusive_manual_compaction(false);
+    let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
+    let compact = || {
+        db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
+        Ok(None)
+    };
+    turn.run(Purpose::Relocation, table.bytes, compact).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(file_number: u64, level: u32, keys: (u8, u8)) -> TableMetadata {
+        TableMetadata {
+            file_number,
+            name: format!("{file_number:06}.sst"),
+            directory: Default::default(),
+            column_family: "data".into(),
+            level,
+            bytes: 1,
+            smallest_user_key: vec![keys.0],
+            largest_user_key: vec![keys.1],
+            smallest_seqno: 0,
+            largest_seqno: 0,
+            entries: 1,
+            deletions: 0,
+            reads_sampled: 0,
+            being_compacted: false,
+            file_checksum: Vec::new(),
+            file_checksum_function: String::new(),
+            created_s: 0,
+        }
+    }
+
+    /// Makes no compaction: a table keeps its number and its place, and names the cohort again at once.
+    fn turns(sweep: &mut Sweep, tables: &[TableMetadata], naming: &HashSet<u64>, turns: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        for _ in 0..turns {
+            let next = sweep.next(tables, naming).unwrap();
+            sweep.after = Some((next.level, next.largest_user_key.clone()));
+            taken.push(next.file_number);
+        }
+        taken
+    }
+
+    #[test]
+    fn all_tables_have_their_turn_though_the_first_ones_name_a_growing_cohort_again() {
+        let tables = [
+            table(1, 1, (0, 90)),
+            table(2, 2, (0, 40)),
+            table(3, 2, (41, 90)),
+            table(4, 3, (5, 30)),
+            table(5, 3, (31, 60)),
+        ];
+        let naming = (1..=5).collect();
+        let mut sweep = Sweep::default();
+        assert_eq!(turns(&mut sweep, &tables, &naming, 12), [4, 5, 2, 3, 1, 4, 5, 2, 3, 1, 4, 5]);
+    }
+
+    #[test]
+    fn tables_that_are_compacted_or_name_nothing_are_passed_over() {
+        let mut tables = [table(1, 1, (0, 90)), table(2, 2, (0, 40)), table(3, 2, (41, 90))];
+        tables[1].being_compacted = true;
+        let mut sweep = Sweep::default();
+        assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1, 2, 3]), 3), [3, 1, 3]);
+        assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1]), 2), [1, 1]);
+        assert!(sweep.next(&tables, &HashSet::from([2])).is_none());
+    }
+}
