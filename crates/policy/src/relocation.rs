@@ -47,7 +47,8 @@ pub struct RelocationParameters {
     pub copied_on_purpose: f64,
     /// Less garbage than this is left alone. Default 16 MiB.
     pub min_garbage_bytes: Bytes,
-    /// The ratio from which on there is no rest between two compactions on purpose. Default 1.7, more than `on_purpose_ratio`.
+    /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.7, more than
+    /// `on_purpose_ratio`.
     pub urgent_ratio: f64,
     /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.4, more than 1.
     pub pace_ratio: f64,

@@ -24,8 +24,12 @@ const BLOCK_BYTES: u64 = 512;
 pub(crate) fn file_system(directory: &Path) -> io::Result<(u64, u64)> {
     let system = rustix::fs::statvfs(directory)?;
     let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
-    let taken = system.f_blocks.saturating_sub(system.f_bfree);
-    Ok((bytes(system.f_bavail), bytes(taken.saturating_add(system.f_bavail))))
+    let blocks = free_and_all(system.f_blocks, system.f_bfree, system.f_bavail);
+    Ok((bytes(blocks.0), bytes(blocks.1)))
+}
+
+fn free_and_all(blocks: u64, free: u64, available: u64) -> (u64, u64) {
+    (available, blocks.saturating_sub(free).saturating_add(available))
 }
 
 /// Bytes of all files in `directory` that are called tables, whoever names them.
@@ -109,6 +113,13 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_file_system_keeps_back_is_neither_free_nor_taken() {
+        assert_eq!(free_and_all(100, 60, 60), (60, 100));
+        // Of 100 blocks 40 are taken and 50 kept back: a fifth of what is for us is free.
+        assert_eq!(free_and_all(100, 60, 10), (10, 50));
+    }
 
     #[test]
     fn every_file_counts_and_those_that_are_gone_do_not() {
