@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use ecotone_policy::dedup::plan::{MergeLimits, with_those_above};
 use ecotone_policy::units::Bytes;
 use ecotone_rocks_sys::tables::TableMetadata;
-use rust_rocksdb::{CompactOptions, DB};
+use rust_rocksdb::{CompactOptions, DB, ErrorKind};
 
 use crate::dedup::merge;
 use crate::family::DataFamily;
@@ -40,7 +40,8 @@ impl Sweep {
         })
     }
 
-    /// Rewrites `table` in its level, with what overlaps it above. Tables of level 0 overlap and go down with what is below them.
+    /// Rewrites `table` in its level, with what overlaps it above. Tables of level 0 overlap and go down with what is below them. False where
+    /// it cannot be had now, because of a compaction that runs.
     ///
     /// # Errors
     ///
@@ -53,18 +54,37 @@ impl Sweep {
         table: &TableMetadata,
         target_file_bytes: u64,
         turn: &Turn<'_>,
-    ) -> Result<(), rust_rocksdb::Error> {
-        self.after = Some((table.level, table.largest_user_key.clone()));
+    ) -> Result<bool, rust_rocksdb::Error> {
+        self.pass_over(table.level, &table.largest_user_key);
         if table.level == 0 {
-            return compact_down(db, family, table, turn);
+            return compact_down(db, family, table, turn).map(|()| true);
         }
         let tables: Vec<_> = tables.iter().map(merge::table).collect();
-        let limits = MergeLimits { max_bytes: MOST_STEP_BYTES };
-        let Ok(step) = with_those_above(&tables, table.file_number, &limits) else {
-            // Others compact it.
-            return Ok(());
-        };
-        merge::run(db, family, turn, Purpose::Relocation, &step, target_file_bytes).map(drop)
+        let mut limits = MergeLimits { max_bytes: MOST_STEP_BYTES };
+        loop {
+            let Ok(step) = with_those_above(&tables, table.file_number, &limits) else {
+                return Ok(false);
+            };
+            match merge::run(db, family, turn, Purpose::Relocation, &step, target_file_bytes) {
+                // The table alone may fit where more does not.
+                Err(error) if error.kind() == ErrorKind::CompactionTooLarge && step.bytes <= limits.max_bytes => {
+                    limits.max_bytes = Bytes::ZERO;
+                }
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    let own = tables.iter().filter(|it| it.level == table.level && step.inputs.contains(&it.number));
+                    if let Some(last) = own.map(|it| &it.last).max() {
+                        self.pass_over(table.level, last);
+                    }
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// The next turn is that of what stands behind this key.
+    fn pass_over(&mut self, level: u32, key: &[u8]) {
+        self.after = Some((level, key.to_vec()));
     }
 }
 
@@ -116,7 +136,7 @@ mod tests {
         let mut taken = Vec::new();
         for _ in 0..turns {
             let next = sweep.next(tables, naming).unwrap();
-            sweep.after = Some((next.level, next.largest_user_key.clone()));
+            sweep.pass_over(next.level, &next.largest_user_key);
             taken.push(next.file_number);
         }
         taken

@@ -49,7 +49,7 @@ const REMOVAL_AFTER: Duration = Duration::from_millis(50);
 /// A segment that was sealed waits so long for a flush to settle what names it; then one is begun.
 const SETTLE_AFTER: Duration = Duration::from_secs(5);
 
-/// A table is rewritten at most once in a pass for each level above its own that holds keys of its range, and seldom so often.
+/// Once for each table would do if nothing else compacted, and if the cohort did not grow.
 const STEPS_PER_TABLE: usize = 4;
 
 /// How long segments are left alone whose pass was given up.
@@ -282,9 +282,9 @@ impl Thread {
         let grown = if is_given_up { None } else { self.choose(round, &free) };
         // Where nothing compacts, or nothing can be relocated, a rest would help nobody.
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
-        let is_at_work = in_level_zero > self.settings.most_l0_tables
-            || tables.iter().any(|table| table.being_compacted)
-            || self.has_stepped;
+        let others_work =
+            in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
+        let is_at_work = others_work || self.has_stepped;
         let paced =
             if is_at_work && self.pass.is_some() { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
@@ -299,7 +299,10 @@ impl Thread {
             return self.step(db, round).map(Some);
         }
         let wait = wait.or(self.stuck.is_some().then_some(ROUND_INTERVAL));
-        self.has_stepped = false;
+        if std::mem::take(&mut self.has_stepped) && !others_work {
+            // What they rested for was the last one.
+            self.relocation.pacing.set(0.0);
+        }
         Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait))
     }
 
@@ -481,22 +484,25 @@ impl Thread {
             self.relocation.set_cohort(SegmentSet::default());
             return Ok(ROUND_INTERVAL);
         };
-        *left = fewer;
-        self.has_stepped = true;
         let began = Instant::now();
         let outcome = self.sweep.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &turn);
         drop(turn);
-        if let Err(error) = outcome {
-            // Another compaction was faster, most likely; the next round looks again.
-            tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
-            if matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete) {
-                // It does not fit now, or compactions are paused, which says nothing of the pass.
-                if let Some(pass) = &mut self.pass {
-                    pass.steps_left = Some(fewer + 1);
-                }
-                return Ok(ROUND_INTERVAL);
+        let (is_done, counts) = match &outcome {
+            Ok(is_done) => (*is_done, *is_done),
+            Err(error) => {
+                // Another compaction was faster, most likely; the next round looks again.
+                tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
+                // That it does not fit now, or that compactions are paused, says nothing of the pass.
+                (false, !matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete))
             }
+        };
+        if let (true, Some(pass)) = (counts, &mut self.pass) {
+            pass.steps_left = Some(fewer);
         }
+        if !is_done {
+            return Ok(ROUND_INTERVAL);
+        }
+        self.has_stepped = true;
         let rest = rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters);
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(Duration::ZERO)

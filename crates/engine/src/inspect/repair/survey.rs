@@ -1,6 +1,6 @@
 //! What lies in the folder of a store that may be damaged, and what its MANIFEST says should be there.
 //!
-//! The MANIFEST is read as far as it is sound, and damage within it is passed over. What it says is used in one way only: a
+//! The MANIFEST is read as far as it is sound, and damage within it is passed over. What it says of tables is used in one way only: a
 //! table that it removed is not looked at, every other one is, whether it is named or not. So a MANIFEST that has lost records,
 //! or its end, or is not there, never costs a table; it may bring back one that was compacted into others and not deleted yet.
 //! Versions of a key are told apart by their sequence numbers, so that does harm only where the table which deleted a
@@ -46,7 +46,7 @@ pub(super) struct Survey {
     pub(super) wals: Vec<Found>,
     /// The WAL with which replay would begin; 0 where nobody knows.
     pub(super) first_wal: u64,
-    /// No write with a greater sequence number is in tables; 0 where nobody knows.
+    /// No write with a greater sequence number is in the tables that the MANIFEST names.
     pub(super) last_sequence: u64,
     /// WALs that were synced up to a length.
     pub(super) synced_wals: BTreeMap<u64, u64>,

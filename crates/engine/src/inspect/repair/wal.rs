@@ -6,7 +6,7 @@
 //!
 //! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, or the first not where
 //! the tables end, writes are missing. Two losses are witnessed by nothing: the end of the newest WAL, cut off right between two
-//! records, and where the MANIFEST is damaged the oldest of several WALs, if it was never synced.
+//! records, and where the MANIFEST is damaged, or does not name all tables, the oldest of several WALs, if it was never synced.
 
 use ecotone_rocks_sys::salvage::{EntryKind, RangeDeletion, TableEntry};
 
@@ -34,10 +34,11 @@ pub(super) fn read_wals(
     report: &mut RepairReport,
     progress: &mut impl FnMut(Repairing),
 ) -> Result<()> {
-    report_missing(survey, report);
+    let first_is_missing = report_missing(survey, report);
+    // A table that the MANIFEST does not name may hold writes behind those that it knows of.
+    let tables_are_known = survey.is_sound() && report.unlisted_tables == 0 && !first_is_missing;
     // The write that follows the last one read, and whether it is known that some are missing there.
-    let in_tables = Some(survey.last_sequence).filter(|last| *last > 0 && survey.is_sound());
-    let mut next: Option<(u64, bool)> = in_tables.map(|last| (last + 1, report.lost_wal_count > 0));
+    let mut next: Option<(u64, bool)> = tables_are_known.then_some((survey.last_sequence + 1, false));
     for (done, wal) in survey.wals.iter().enumerate() {
         progress(Repairing::Wal { done, of: survey.wals.len() });
         report.wals += 1;
@@ -83,16 +84,20 @@ pub(super) fn read_wals(
 }
 
 /// WALs that must be there and are not: any at all where one is named, and those that were synced. A store that was opened and
-/// not written names a WAL that it never made, and has one of a greater number.
-fn report_missing(survey: &Survey, report: &mut RepairReport) {
+/// not written names a WAL that it never made, and has one of a greater number. Returns whether one of them precedes all that are there.
+fn report_missing(survey: &Survey, report: &mut RepairReport) -> bool {
     let is_there = |number: u64| survey.wals.iter().any(|wal| wal.number == number);
     let first = (survey.wals.is_empty() && survey.first_wal != 0).then_some(survey.first_wal);
     let synced = survey.synced_wals.keys().copied();
     let synced = synced.filter(|number| *number >= survey.first_wal && first != Some(*number) && !is_there(*number));
+    let first_there = survey.wals.first().map_or(u64::MAX, |wal| wal.number);
+    let mut first_is_missing = false;
     for number in first.into_iter().chain(synced) {
+        first_is_missing |= number < first_there;
         let reason = "the MANIFEST names it, and it is missing".into();
         report.lost_wal(LostWal { wal: format!("{number:06}.log"), offset: 0, bytes: 0, writes: None, reason });
     }
+    first_is_missing
 }
 
 /// Says how many writes are missing before `wal`.
