@@ -23,6 +23,7 @@ use ecotone_engine::{
 };
 use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
+use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
 use tempfile::TempDir;
@@ -175,7 +176,11 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
         let mut amplified = Vec::new();
         for mode in [DedupMode::Off, DedupMode::Sample, DedupMode::Filter] {
             let dedup = if mode == DedupMode::Off { DedupOptions::default() } else { eager(mode) };
-            let (directory, store) = common::store(options(separated, dedup));
+            // Compactions for relocation would meet what hides as well.
+            let relocation =
+                RelocationParameters { on_purpose_ratio: 90.0, urgent_ratio: 91.0, ..RelocationParameters::default() };
+            let options = StoreOptions { relocation, ..options(separated, dedup) };
+            let (directory, store) = common::store(options);
             let mut model = Model::new();
             overwrite(&store, &mut model, 1, ROUNDS, size(separated));
             store.flush(true).unwrap();
