@@ -107,7 +107,8 @@ def steady(results, plots, layout, words):
     (plots / f"duplicates-{layout}.svg").write_text(plot(f"Space by writes, {words}; thresholds at the points", series, single))
     print(f"### {words}\n")
     table(("`--dedup`", "threshold", "SAR, mean of the second half", "highest SAR", "WAR of the second half", "CPU µs/op",
-           "counting, share of compaction CPU", "merges, share of it", "hidden at the end: estimated / counted, MB"), rows)
+           "counting, share of compaction CPU", "merges, share of it", "hidden at the end: estimated / counted, MB", "slowed, s",
+           "p99 of a put, ms"), rows)
 
 
 def cells(run):
@@ -116,7 +117,8 @@ def cells(run):
 
     return (cell("sar_mean_steady", 2), cell("sar_max", 2), cell("war_steady", 2), cell("cpu_us_per_op", 1),
             cell("dedup_cpu_share", 1, 100, " %"), cell("dedup_merge_cpu_share", 1, 100, " %"),
-            f"{cell('hidden_bytes_estimated', 1, 1e-6)} / {cell('hidden_bytes_true', 1, 1e-6)}")
+            f"{cell('hidden_bytes_estimated', 1, 1e-6)} / {cell('hidden_bytes_true', 1, 1e-6)}", cell("paced_ms", 1, 1e-3),
+            f"{run['latency_us']['put']['p99'] / 1000:.1f}")
 
 
 def counting(results, layout, words):

@@ -68,7 +68,7 @@ mod write;
 
 pub use choices::{Compression, Durability};
 pub use compaction_pause::CompactionPause;
-pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
+pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};

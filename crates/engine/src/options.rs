@@ -283,7 +283,7 @@ impl StoreOptions {
         }
         self.space.validate(self.memtable_bytes)?;
         self.dedup.validate()?;
-        if self.dedup.threshold.is_some() && self.background_compactions < 2 {
+        if self.dedup_threshold().is_some() && self.background_compactions < 2 {
             let problem =
                 "1 is too few with a dedup.threshold: RocksDB would compact nothing else while duplicates are merged";
             return Err(Error::invalid("background_compactions", problem));
@@ -324,7 +324,7 @@ mod tests {
     use ecotone_policy::dedup::DedupThreshold;
 
     use super::*;
-    use crate::DedupMode;
+    use crate::{DedupMode, ExtensionThreshold};
 
     #[test]
     fn the_default_is_valid() {
@@ -359,7 +359,8 @@ mod tests {
             ("separation.segment_bytes", |o| o.separation = Some(Separation { min_bytes: 1, segment_bytes: 3 * GIB })),
             ("dedup", |o| o.dedup.parameters.rest_share = f64::NAN),
             ("dedup.threshold", |o| {
-                (o.dedup.mode, o.dedup.threshold) = (Some(DedupMode::Off), DedupThreshold::try_from(10.0).ok());
+                let ten = ExtensionThreshold::At(DedupThreshold::try_from(10.0).unwrap());
+                (o.dedup.mode, o.dedup.threshold) = (Some(DedupMode::Off), ten);
             }),
             ("dedup.interval", |o| o.dedup.mode = Some(DedupMode::Triggered { interval: Duration::ZERO })),
         ];

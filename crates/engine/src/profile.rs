@@ -2,7 +2,7 @@
 
 use crate::choices::by_name;
 use crate::options::{KIB, MIB};
-use crate::{Error, MemoryLimit, Separation, StoreOptions};
+use crate::{DedupOptions, Error, MemoryLimit, Separation, StoreOptions};
 
 use std::fmt;
 use std::str::FromStr;
@@ -99,6 +99,7 @@ impl StoreOptions {
     /// - `compaction_readahead_bytes`: 256 KiB for each input of a compaction instead of 2 MiB.
     /// - `max_wal_bytes`: 32 MiB of write-ahead logs: what is to be replayed after a crash.
     /// - `mapped_bytes`, `mapped_read_bytes`: 0, since mapped pages count as resident.
+    /// - `dedup.max_filter_bytes`: 4 MiB, where filters are asked: those of some 3 million keys.
     pub fn small_device() -> Self {
         Self {
             memory: Some(MemoryLimit::new(32 * MIB)),
@@ -114,6 +115,7 @@ impl StoreOptions {
             max_wal_bytes: 32 * MIB,
             mapped_bytes: 0,
             mapped_read_bytes: 0,
+            dedup: DedupOptions { max_filter_bytes: 4 * MIB, ..DedupOptions::default() },
             ..Self::default()
         }
     }

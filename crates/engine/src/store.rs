@@ -143,7 +143,8 @@ impl Store {
         }
         let table_format = tuning::table_format(&options, values.is_some());
         let known = table_format.collects.samples.then(|| {
-            let known = KnownSamples::new(table_format.collects.filter_bits_per_key > 0);
+            let asks_filters = table_format.collects.filter_bits_per_key > 0;
+            let known = KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes));
             add_collectors(&mut rocks_options, table_format.collects, known.sketching());
             known
         });
@@ -380,6 +381,7 @@ impl Store {
             hidden_bytes: lately.hidden_bytes,
             levels: lately.levels,
             unsampled_tables: lately.unsampled_tables,
+            unfiltered_tables: lately.unfiltered_tables,
             ..self.dedup_done(known)
         })
     }

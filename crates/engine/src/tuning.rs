@@ -1,14 +1,12 @@
 //! What RocksDB is told: every option that this room sets, and why.
 
-use std::sync::Arc;
-
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
     statistics::StatsLevel,
 };
 
 use crate::dedup::filters;
-use crate::dedup::sketch::add_collectors;
+use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::offload::{Collects, TableFormat};
 use crate::worker::WorkerOptions;
 use crate::{Compression, DedupMode, StoreOptions, raw};
@@ -28,7 +26,7 @@ pub(crate) const MANIFEST_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The layout of tables that follows from the options.
 pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> TableFormat {
-    let mode = options.dedup.mode();
+    let mode = options.dedup_mode();
     TableFormat {
         block_bytes: options.block_bytes,
         bloom_bits_per_key: options.bloom_bits_per_key,
@@ -148,7 +146,8 @@ pub(crate) fn worker_options(options: &WorkerOptions) -> Options {
     // A compaction reads every block once.
     table.disable_cache();
     worker.set_block_based_table_factory(&table);
-    add_collectors(&mut worker, options.table_format.collects, &Arc::default());
+    // Nobody asks here for the hashes of keys.
+    add_collectors(&mut worker, options.table_format.collects, &Sketching::new(0).into());
     worker.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
     worker
 }

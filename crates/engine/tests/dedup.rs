@@ -18,8 +18,8 @@ use common::random::Random;
 use common::tmpfs::Tmpfs;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, OpenMode, Separation, Store,
-    StoreOptions, verify,
+    Compression, DedupMode, DedupOptions, DedupProperties, Duty, DutyObserver, Error, ExtensionThreshold, OpenMode,
+    Separation, Store, StoreOptions, verify,
 };
 use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -41,13 +41,14 @@ const THREAD: &str = "ecotone-dedup";
 fn eager(mode: DedupMode) -> DedupOptions {
     DedupOptions {
         mode: Some(mode),
-        threshold: Some(DedupThreshold::try_from(30.0).unwrap()),
+        threshold: ExtensionThreshold::At(DedupThreshold::try_from(30.0).unwrap()),
         parameters: DedupParameters {
             max_merge_bytes: Bytes::from_mib(4),
             min_sampled_duplicates: 4,
             rest_share: 0.0,
             ..DedupParameters::default()
         },
+        ..DedupOptions::default()
     }
 }
 
@@ -88,7 +89,7 @@ fn overwrite(store: &Store, model: &mut Model, seed: u64, rounds: u64, (keys, by
 
 /// As [`eager`], but nothing is merged.
 fn counting(mode: DedupMode) -> DedupOptions {
-    DedupOptions { threshold: None, ..eager(mode) }
+    DedupOptions { threshold: ExtensionThreshold::Off, ..eager(mode) }
 }
 
 /// A plain store in whose levels much hides, of which nothing has been merged; then opened with `options`.
@@ -99,7 +100,7 @@ fn loaded(options: StoreOptions) -> (TempDir, Store, Model) {
 }
 
 fn loaded_at(path: &Path, options: StoreOptions) -> (Store, Model) {
-    let dedup = counting(options.dedup.mode());
+    let dedup = counting(options.dedup_mode());
     let load = StoreOptions { dedup, hooks: None, duties: None, offload: None, ..options.clone() };
     let store = Store::open(path, OpenMode::Create, load).unwrap();
     let mut model = Model::new();
@@ -175,7 +176,8 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
     for separated in [false, true] {
         let mut amplified = Vec::new();
         for mode in [DedupMode::Off, DedupMode::Sample, DedupMode::Filter] {
-            let dedup = if mode == DedupMode::Off { DedupOptions::default() } else { eager(mode) };
+            let off = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
+            let dedup = if mode == DedupMode::Off { off } else { eager(mode) };
             // Compactions for relocation would meet what hides as well.
             let relocation =
                 RelocationParameters { on_purpose_ratio: 90.0, urgent_ratio: 91.0, ..RelocationParameters::default() };
@@ -435,9 +437,23 @@ fn no_merge_begins_where_writers_would_soon_be_slowed() {
     let dedup = eager(DedupMode::Sample);
     let (_directory, store, mut model) =
         loaded(StoreOptions { l0_compaction_trigger: 2, l0_slowdown_trigger: 2, ..options(false, dedup) });
-    let done = until(&store, &mut model, |done| done.merges_forbidden > 0);
+    let forbidden = |done: &DedupProperties| done.merges_forbidden.values().sum::<u64>();
+    let done = until(&store, &mut model, |done| forbidden(done) > 0);
     assert!(done.extensions > 0 && done.is_busy, "{done:?}");
     assert_eq!(done.merges, 0, "{done:?}");
+    store.close().unwrap();
+}
+
+#[test]
+fn how_fast_level_zero_fills_is_enough_to_forbid_a_merge() {
+    let mut dedup = eager(DedupMode::Sample);
+    // Then level 0 is far from any limit, but every merge takes longer than it would last.
+    dedup.parameters.stall_margin = 1e9;
+    let (_directory, store, mut model) =
+        loaded(StoreOptions { l0_slowdown_trigger: 100, l0_stop_trigger: 200, ..options(false, dedup) });
+    let forbidden = |done: &DedupProperties, reason| done.merges_forbidden.get(reason).copied().unwrap_or(0);
+    let done = until(&store, &mut model, |done| forbidden(done, "would-stall") > 0);
+    assert_eq!(done.merges_forbidden.values().sum::<u64>(), forbidden(&done, "would-stall"), "{done:?}");
     store.close().unwrap();
 }
 
@@ -448,6 +464,25 @@ fn a_store_of_one_compaction_at_a_time_takes_no_threshold() {
     let refused = Store::open(directory.path(), OpenMode::Create, one(eager(DedupMode::Sample))).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument { field: "background_compactions", .. }), "{refused}");
     Store::open(directory.path(), OpenMode::Create, one(counting(DedupMode::Sample))).unwrap();
+}
+
+#[test]
+fn the_value_log_learns_of_each_merge_what_it_has_let_go() {
+    // Nothing but the merges gives a reason to look at segments.
+    let relocation = RelocationParameters { min_garbage_bytes: Bytes(1 << 50), ..RelocationParameters::default() };
+    let separated = StoreOptions { relocation, ..options(true, eager(DedupMode::Sample)) };
+    let (_directory, store, mut model) = loaded(separated);
+    until(&store, &mut model, |done| done.merges > 0);
+    settled(&store);
+    let begin = Instant::now();
+    let (mut known, mut exact) = (0, 1);
+    while known != exact {
+        assert!(begin.elapsed() < LONG, "{exact} bytes are named, but it is taken for {known}: {:?}", store.dedup());
+        known = store.value_log().unwrap().referenced_bytes;
+        exact = store.space().unwrap().referenced_bytes();
+        std::thread::yield_now();
+    }
+    assert_equals(&store, &model);
 }
 
 /// A disk on which our thread takes its time, once it merges.

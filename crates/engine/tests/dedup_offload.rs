@@ -15,8 +15,8 @@ use common::random::Random;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
     CompactionFinished, CompactionOffload, Compression, Counters, DedupMode, DedupOptions, DedupProperties, Duty,
-    DutyObserver, RemoteJob, RemoteOutcome, Separation, SpaceLimits, Store, StoreEvents, StoreOptions, VerifyError,
-    verify,
+    DutyObserver, ExtensionThreshold, RemoteJob, RemoteOutcome, Separation, SpaceLimits, Store, StoreEvents,
+    StoreOptions, VerifyError, verify,
 };
 use ecotone_policy::JobPurpose;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -47,7 +47,7 @@ fn options(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
         compression: Compression::None,
         dedup: DedupOptions {
             mode: Some(DedupMode::Sample),
-            threshold: Some(DedupThreshold::try_from(50.0).unwrap()),
+            threshold: ExtensionThreshold::At(DedupThreshold::try_from(50.0).unwrap()),
             parameters: DedupParameters {
                 max_merge_bytes: Bytes::from_mib(4),
                 min_sampled_duplicates: 4,

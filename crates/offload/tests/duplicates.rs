@@ -7,7 +7,7 @@ mod common;
 use std::time::Instant;
 
 use common::{Owner, PATIENCE, Storeless, assert_equals, fill, wait_until};
-use ecotone_engine::{Compression, DedupMode, DedupOptions, StoreOptions};
+use ecotone_engine::{Compression, DedupMode, DedupOptions, ExtensionThreshold, StoreOptions};
 use ecotone_offload::JobOutcome;
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::machine::LocalReason;
@@ -25,7 +25,7 @@ fn merging(store: &mut StoreOptions) {
         compression: Compression::None,
         dedup: DedupOptions {
             mode: Some(DedupMode::Sample),
-            threshold: Some(DedupThreshold::try_from(50.0).unwrap()),
+            threshold: ExtensionThreshold::At(DedupThreshold::try_from(50.0).unwrap()),
             parameters: DedupParameters {
                 max_merge_bytes: Bytes::from_mib(4),
                 min_sampled_duplicates: 4,

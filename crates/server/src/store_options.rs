@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use ecotone_engine::{
-    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, MemoryLimit, Profile, StoreOptions,
+    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemoryLimit, Profile,
+    StoreOptions,
 };
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_policy::units::Bytes;
@@ -42,7 +43,7 @@ macro_rules! whole {
             name: stringify!($field),
             about: $about,
             unit: $unit,
-            kind: || Kind::Whole { least: $least, most: $most, word: None },
+            kind: || Kind::Whole { least: $least, most: $most, words: &[] },
             set: |options, value| number(value).map(|number| options.$field = number),
             get: |options| options.$field.to_string(),
         }
@@ -92,7 +93,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         about: "Block cache, row cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
                 a quarter of what its own control group is limited to, and at least 64 MiB unless that is more than a quarter of all; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 4 * MIB, most: PIB, word: Some("auto") },
+        kind: || Kind::Whole { least: 4 * MIB, most: PIB, words: &["auto"] },
         set: |options, value| {
             options.memory = number_or(value, "auto")?.map(MemoryLimit::new);
             Ok(())
@@ -104,7 +105,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 2 KiB that were read by them; 0 is \
                 none. `auto`: where clients are served half of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 0, most: PIB, word: Some("auto") },
+        kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },
         set: |options, value| {
             options.row_cache_bytes = number_or(value, "auto")?;
             Ok(())
@@ -159,7 +160,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         about: "Values of at least this length are kept apart from their keys, in the value log. Where any are, \
                 `memtable_bytes`, `level_base_bytes` and `target_file_bytes` are smaller unless they are given.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 1, most: u32::MAX.into(), word: Some("off") },
+        kind: || Kind::Whole { least: 1, most: u32::MAX.into(), words: &["off"] },
         set: |options, value| {
             if value == "off" {
                 options.separation = None;
@@ -176,7 +177,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         name: "dedup",
         about: "How versions in lower levels that newer ones have replaced are counted, after each compaction: `sample` by one key in 64 that each \
                 table names, `filter` by a filter of all its keys, which takes more memory and time and finds no more. New tables carry what that \
-                needs. To count frees nothing: `dedup_threshold` does. `auto`: `sample` where that is given, else `off`.",
+                needs. To count frees nothing: `dedup_threshold` does. `auto`: `sample` where there is a threshold, else `off`.",
         unit: "",
         kind: || Kind::OneOf(vec!["auto", "off", "sample", "filter"]),
         set: |options, value| {
@@ -193,30 +194,50 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup_threshold",
         about: "A compaction is extended to the last level where at least one entry in so many would be freed: the larger, the less space and the more \
-                writing. `off`: none is extended. 10 is a good one; where values stand with their keys, entries are dear: 5 to 10 there.",
+                writing. `off`: none is extended. `auto`: 10 with values apart (but for `background_compactions = 1`), else `off`: where values stand with
+                their keys, entries are dear; 5 to 10 there.",
         unit: "entries",
-        kind: || Kind::Whole { least: 2, most: 100, word: Some("off") },
+        kind: || Kind::Whole { least: 2, most: 100, words: &["auto", "off"] },
         set: |options, value| {
-            let ratio = number_or(value, "off")?.map(|ratio| DedupThreshold::try_from(ratio as f64));
-            options.dedup.threshold = ratio.transpose().map_err(|_| "must be from 2 to 100, or off".to_owned())?;
+            options.dedup.threshold = match value {
+                "auto" => ExtensionThreshold::Auto,
+                "off" => ExtensionThreshold::Off,
+                ratio => {
+                    let ratio = number::<u32>(ratio).ok().and_then(|ratio| DedupThreshold::try_from(f64::from(ratio)).ok());
+                    ExtensionThreshold::At(ratio.ok_or("must be from 2 to 100, auto or off")?)
+                }
+            };
             Ok(())
         },
-        get: |options| options.dedup.threshold.map_or_else(|| "off".into(), |ratio| ratio.to_string()),
+        get: |options| match options.dedup.threshold {
+            ExtensionThreshold::Auto => "auto".into(),
+            ExtensionThreshold::Off => "off".into(),
+            ExtensionThreshold::At(ratio) => ratio.to_string(),
+        },
     },
     StoreOption {
         name: "dedup_max_merge_bytes",
         about: "Bytes of tables that one merge of such an extension takes; where more are to be merged it is done in several. At least what one \
                 table takes with those below it: `level_multiplier` and two more times `target_file_bytes`.",
         unit: "bytes",
-        kind: || Kind::Whole { least: MIB, most: PIB, word: None },
+        kind: || Kind::Whole { least: MIB, most: PIB, words: &[] },
         set: |options, value| number(value).map(|bytes| options.dedup.parameters.max_merge_bytes = Bytes(bytes)),
         get: |options| options.dedup.parameters.max_merge_bytes.0.to_string(),
+    },
+    StoreOption {
+        name: "dedup_max_filter_bytes",
+        about: "Memory for filters where `dedup = \"filter\"`, and half as much for the keys of new tables. A table beyond is one without a filter: \
+                the versions in it count as unknown (`hidden_unfiltered_tables` of INFO).",
+        unit: "bytes",
+        kind: || Kind::Whole { least: MIB, most: PIB, words: &[] },
+        set: |options, value| number(value).map(|bytes| options.dedup.max_filter_bytes = bytes),
+        get: |options| options.dedup.max_filter_bytes.to_string(),
     },
     StoreOption {
         name: "space_max_bytes",
         about: "Most bytes that the store's folder may take, compactions included: at least 4 reserves and 5 memtables.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 32 * MIB, most: PIB, word: Some("off") },
+        kind: || Kind::Whole { least: 32 * MIB, most: PIB, words: &["off"] },
         set: |options, value| {
             options.space.max_bytes = number_or(value, "off")?;
             Ok(())
@@ -228,7 +249,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         about: "Bytes kept free, below which writes are refused; `auto`: 64 MiB, and 128 MiB more with a value log, but at \
                 most a tenth of the space.",
         unit: "bytes",
-        kind: || Kind::Whole { least: 8 * MIB, most: PIB, word: Some("auto") },
+        kind: || Kind::Whole { least: 8 * MIB, most: PIB, words: &["auto"] },
         set: |options, value| {
             options.space.reserve_bytes = number_or(value, "auto")?;
             Ok(())
@@ -239,7 +260,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         name: "max_open_files",
         about: "Tables held open, and as many segments at most; `off`: all tables, and 256 segments.",
         unit: "files",
-        kind: || Kind::Whole { least: 16, most: 1 << 24, word: Some("off") },
+        kind: || Kind::Whole { least: 16, most: 1 << 24, words: &["off"] },
         set: |options, value| {
             let files = number_or(value, "off")?;
             options.max_open_files = files.map(u32::try_from).transpose().map_err(|_| "is too many".to_owned())?;
@@ -387,16 +408,25 @@ mod tests {
         set_store_option(&mut options, "space_reserve_bytes=auto").unwrap();
         assert_eq!(options.space, ecotone_engine::SpaceLimits::default());
         assert_eq!(options.compression, ecotone_engine::Compression::Zstd);
-        assert_eq!(options.dedup.mode(), DedupMode::Off);
-        for assignment in ["dedup_threshold=30", "dedup=filter", "dedup=auto", "dedup_max_merge_bytes=2097152"] {
+        assert_eq!(options.dedup_mode(), DedupMode::Off);
+        let assignments = [
+            "dedup_threshold=auto",
+            "dedup_threshold=off",
+            "dedup_threshold=30",
+            "dedup=filter",
+            "dedup=auto",
+            "dedup_max_merge_bytes=2097152",
+            "dedup_max_filter_bytes=2097152",
+        ];
+        for assignment in assignments {
             set_store_option(&mut options, assignment).unwrap();
             let (name, value) = assignment.split_once('=').unwrap();
             let option = STORE_OPTIONS.iter().find(|option| option.name == name).unwrap();
             assert_eq!((option.get)(&options), value);
         }
-        assert_eq!(options.dedup.mode(), DedupMode::Sample, "what a threshold needs");
+        assert_eq!(options.dedup_mode(), DedupMode::Sample, "what a threshold needs");
         set_store_option(&mut options, "dedup_threshold=off").unwrap();
-        assert_eq!(options.dedup.threshold, None);
+        assert_eq!(options.dedup_threshold(), None);
         for (wrong, says) in [
             ("memtable_bytes", "name=value"),
             ("memtable_bytes=much", "whole number"),
@@ -405,8 +435,8 @@ mod tests {
             ("space_max_bytes=most", "or off"),
             ("space_reserve_bytes=off", "or auto"),
             ("dedup=triggered", "off, sample or filter"),
-            ("dedup_threshold=1", "from 2 to 100, or off"),
-            ("dedup_threshold=101", "from 2 to 100, or off"),
+            ("dedup_threshold=1", "from 2 to 100, auto or off"),
+            ("dedup_threshold=101", "from 2 to 100, auto or off"),
             ("dedup_max_merge_bytes=1", "from 1048576"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();

@@ -87,7 +87,7 @@ impl DuplicateFigures {
             dedup_extensions: done.map(|it| it.extensions),
             dedup_merges: done.map(|it| it.merges),
             dedup_aborted: done.map(|it| it.merges_aborted),
-            dedup_forbidden: done.map(|it| it.merges_forbidden),
+            dedup_forbidden: done.map(|it| it.merges_forbidden.values().sum()),
             dedup_found_keys: done.map(|it| it.found_keys),
             dedup_expected_keys: done.map(|it| it.expected_keys),
             dedup_read_bytes: done.map(|it| it.read_bytes),

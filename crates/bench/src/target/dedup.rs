@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ecotone_engine::{DedupMode, DedupOptions, DedupProperties, DuplicateCensus};
+use ecotone_engine::{DedupMode, DedupOptions, DedupProperties, DuplicateCensus, ExtensionThreshold};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Measured;
@@ -89,7 +89,7 @@ impl DedupSettings {
             (Some(seconds), _) => Duration::from_secs_f64(seconds),
             (None, _) => Self::DEFAULT_INTERVAL,
         };
-        options.threshold = threshold;
+        options.threshold = threshold.map_or(ExtensionThreshold::Off, ExtensionThreshold::At);
         options.mode = Some(match self.kind {
             DedupKind::Off => DedupMode::Off,
             DedupKind::Sample => DedupMode::Sample,
@@ -148,12 +148,12 @@ mod tests {
             let settings = DedupSettings { kind: kind.name().parse().unwrap(), ..DedupSettings::default() };
             let mut options = DedupOptions::default();
             settings.set(&mut options).unwrap();
-            assert_eq!(options.mode().name(), kind.name());
+            assert_eq!(options.mode.unwrap().name(), kind.name());
         }
         let settings = DedupSettings { kind: DedupKind::Triggered, threshold: Some(2.0), interval_seconds: Some(1.5) };
         let mut options = DedupOptions::default();
         settings.set(&mut options).unwrap();
-        assert_eq!(options.mode(), DedupMode::Triggered { interval: Duration::from_millis(1500) });
-        assert_eq!(options.threshold.map(f64::from), Some(2.0));
+        assert_eq!(options.mode, Some(DedupMode::Triggered { interval: Duration::from_millis(1500) }));
+        assert_eq!(options.threshold, ExtensionThreshold::At(2.0.try_into().unwrap()));
     }
 }

@@ -1,6 +1,10 @@
 //! What has been done about duplicates since the store was opened.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use ecotone_policy::dedup::decide::Why;
+use ecotone_policy::dedup::forecast::Forbidden;
 
 use super::DedupProperties;
 
@@ -11,7 +15,9 @@ pub(crate) struct Counts {
     pub(super) extensions: AtomicU64,
     pub(super) merges: AtomicU64,
     pub(super) merges_aborted: AtomicU64,
-    pub(super) merges_forbidden: AtomicU64,
+    /// In the order of [`Forbidden::ALL`] and [`Why::ALL`].
+    merges_forbidden: [AtomicU64; Forbidden::ALL.len()],
+    checks_left: [AtomicU64; Why::ALL.len()],
     pub(super) expected_keys: AtomicU64,
     pub(super) found_keys: AtomicU64,
     pub(super) read_bytes: AtomicU64,
@@ -22,6 +28,16 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// A merge waits.
+    pub(super) fn forbidden(&self, why: Forbidden) {
+        add_one(&Forbidden::ALL, why, &self.merges_forbidden);
+    }
+
+    /// A check found nothing to extend a compaction for.
+    pub(super) fn left(&self, why: Why) {
+        add_one(&Why::ALL, why, &self.checks_left);
+    }
+
     /// What was done, nothing of what there is.
     pub(super) fn properties(&self) -> DedupProperties {
         let count = |count: &AtomicU64| count.load(Relaxed);
@@ -30,7 +46,8 @@ impl Counts {
             extensions: count(&self.extensions),
             merges: count(&self.merges),
             merges_aborted: count(&self.merges_aborted),
-            merges_forbidden: count(&self.merges_forbidden),
+            merges_forbidden: by_reason(Forbidden::ALL.map(Forbidden::name), &self.merges_forbidden),
+            checks_left: by_reason(Why::ALL.map(Why::name), &self.checks_left),
             expected_keys: count(&self.expected_keys),
             found_keys: count(&self.found_keys),
             read_bytes: count(&self.read_bytes),
@@ -41,4 +58,15 @@ impl Counts {
             ..DedupProperties::default()
         }
     }
+}
+
+fn add_one<R: PartialEq>(all: &[R], reason: R, counts: &[AtomicU64]) {
+    let count = all.iter().position(|one| *one == reason).and_then(|at| counts.get(at));
+    if let Some(count) = count {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+fn by_reason<const N: usize>(names: [&'static str; N], counts: &[AtomicU64; N]) -> BTreeMap<&'static str, u64> {
+    names.into_iter().zip(counts.iter().map(|count| count.load(Relaxed))).collect()
 }

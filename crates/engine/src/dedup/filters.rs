@@ -4,7 +4,7 @@
 //! The filters of lower levels are asked for all keys of a new table. These are kept in memory for a while ([`RecentHashes`]) after it was
 //! written, found again by its filter: who writes a table does not know the number that it will have.
 //!
-//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`MOST_RECENT_BYTES`] of hashes, the oldest go first.
+//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes, the oldest go first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,8 +22,15 @@ pub(crate) const BITS_PER_KEY: u8 = DEFAULT_BITS_PER_KEY.ceil() as u8;
 /// Keys of a table that are remembered while it is written: 32 MiB.
 const MOST_KEYS: usize = 1 << 22;
 
-/// Hashes of keys of tables that were written: as much as one of the largest.
-const MOST_RECENT_BYTES: usize = MOST_KEYS * size_of::<u64>();
+/// What a table's filter is known by: the hash of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilterName(u64);
+
+impl FilterName {
+    pub(crate) fn of(filter: &[u8]) -> Self {
+        Self(XxHash3_64::oneshot(filter))
+    }
+}
 
 /// The hashes of all keys of a table.
 pub(crate) type KeyHashes = Arc<[u64]>;
@@ -62,28 +69,35 @@ impl KeysOfTable {
 }
 
 /// The keys of tables that are new.
-#[derive(Debug, Default)]
-pub(crate) struct RecentHashes(Mutex<Recent>);
+#[derive(Debug)]
+pub(crate) struct RecentHashes {
+    most_bytes: usize,
+    recent: Mutex<Recent>,
+}
 
 #[derive(Debug, Default)]
 struct Recent {
-    /// By the hash of their filter, the oldest first.
-    tables: VecDeque<(u64, KeyHashes)>,
+    /// The oldest first.
+    tables: VecDeque<(FilterName, KeyHashes)>,
     bytes: usize,
 }
 
 impl RecentHashes {
-    /// The keys of the table with this filter, where they are still there.
-    pub(crate) fn of(&self, filter: &[u8]) -> Option<KeyHashes> {
-        let name = XxHash3_64::oneshot(filter);
-        self.0.lock().tables.iter().rev().find(|(found, _)| *found == name).map(|(_, hashes)| hashes.clone())
+    /// At most so many bytes of hashes.
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, recent: Mutex::default() }
+    }
+
+    /// The keys of the table whose filter has this name, where they are still there.
+    pub(crate) fn of(&self, filter: FilterName) -> Option<KeyHashes> {
+        self.recent.lock().tables.iter().rev().find(|(found, _)| *found == filter).map(|(_, hashes)| hashes.clone())
     }
 
     fn keep(&self, filter: &[u8], hashes: KeyHashes) {
-        let mut recent = self.0.lock();
+        let mut recent = self.recent.lock();
         recent.bytes += size_of_val(&*hashes);
-        recent.tables.push_back((XxHash3_64::oneshot(filter), hashes));
-        while recent.bytes > MOST_RECENT_BYTES
+        recent.tables.push_back((FilterName::of(filter), hashes));
+        while recent.bytes > self.most_bytes
             && let Some((_, oldest)) = recent.tables.pop_front()
         {
             recent.bytes -= size_of_val(&*oldest);
@@ -103,18 +117,19 @@ mod tests {
 
     #[test]
     fn the_keys_of_the_newest_tables_are_there_and_no_more_than_fit() {
-        let recent = RecentHashes::default();
         let keys = MOST_KEYS as u64 / 4;
+        let recent = RecentHashes::new(MOST_KEYS * size_of::<u64>());
         let filters: Vec<_> = (0..6).map(|number| table(number * keys, keys).build(&recent).unwrap()).collect();
-        let known: Vec<_> = filters.iter().map(|filter| recent.of(filter).is_some()).collect();
+        let of = |filter: &[u8]| recent.of(FilterName::of(filter));
+        let known: Vec<_> = filters.iter().map(|filter| of(filter).is_some()).collect();
         assert_eq!(known, [false, false, true, true, true, true]);
-        assert_eq!(recent.of(&filters[5]).unwrap().len() as u64, keys);
-        assert!(recent.of(b"no filter").is_none());
+        assert_eq!(of(&filters[5]).unwrap().len() as u64, keys);
+        assert!(of(b"no filter").is_none());
     }
 
     #[test]
     fn a_table_of_too_many_keys_has_no_filter() {
-        let recent = RecentHashes::default();
+        let recent = RecentHashes::new(usize::MAX);
         assert!(table(0, MOST_KEYS as u64).build(&recent).is_some());
         assert!(table(0, MOST_KEYS as u64 + 1).build(&recent).is_none());
     }

@@ -5,7 +5,7 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`MOST_SAMPLES`] of all tables together, [`MOST_FILTER_BYTES`] of filters, [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of
+//! Bounds: [`MOST_SAMPLES`] of all tables together, [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters, [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of
 //! what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
 //! Threads: any. Who hears never waits for who looks: there is a lock for each.
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use ecotone_policy::dedup::filter::FilterView;
+use ecotone_policy::dedup::filter::{FilterView, KeyFilter};
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
 use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
 use parking_lot::{Mutex, MutexGuard};
@@ -24,7 +24,7 @@ use rust_rocksdb::event_listener::{CompactionJobInfo, FlushJobInfo};
 use rust_rocksdb::table_properties::TableProperties;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
-use super::filters::{self, KeyHashes};
+use super::filters::{self, FilterName, KeyHashes};
 use super::samples;
 use super::sketch::Sketching;
 use crate::family::DATA_FAMILY;
@@ -32,9 +32,6 @@ use crate::{Error, Result};
 
 /// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
 const MOST_SAMPLES: usize = 1 << 18;
-
-/// Of filters, of all tables together: those of some 50 million keys. A table beyond is one without a filter.
-const MOST_FILTER_BYTES: usize = 64 * 1024 * 1024;
 
 /// Flushes and compactions that were heard of and not looked at: looks come at least as often as checks, so this is more than ever waits.
 const MOST_CHANGES: usize = 256;
@@ -62,6 +59,8 @@ pub(crate) struct Sketches {
     duplicates: Duplicates,
     tables: BTreeMap<u64, Table>,
     filter_bytes: usize,
+    /// `None`: nobody asks filters.
+    most_filter_bytes: Option<u64>,
     /// Of tables that came since somebody took them.
     overlaps: BTreeMap<u64, Overlap>,
 }
@@ -69,7 +68,13 @@ pub(crate) struct Sketches {
 #[derive(Debug)]
 struct Table {
     is_sampled: bool,
-    filter: Option<Vec<u8>>,
+    filter: Option<(FilterName, KeyFilter)>,
+}
+
+impl Table {
+    fn filter_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, |(_, filter)| filter.bytes().len())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -99,14 +104,17 @@ impl NewTable {
 }
 
 impl KnownSamples {
-    /// Nothing yet; with filters where the tables carry them and somebody asks them.
-    pub(crate) fn new(wants_filters: bool) -> Arc<Self> {
-        let sketching = Arc::<Sketching>::default();
+    /// Nothing yet; with so many bytes of filters where the tables carry them and somebody asks them.
+    pub(crate) fn new(most_filter_bytes: Option<u64>) -> Arc<Self> {
+        let wants_filters = most_filter_bytes.is_some();
+        let most_recent_bytes = usize::try_from(most_filter_bytes.unwrap_or(0) / 2).unwrap_or(usize::MAX);
+        let sketching = Arc::new(Sketching::new(most_recent_bytes));
         let sketches = Sketches {
             sketching: sketching.clone(),
             duplicates: Duplicates::new(MOST_SAMPLES),
             tables: BTreeMap::new(),
             filter_bytes: 0,
+            most_filter_bytes,
             overlaps: BTreeMap::new(),
         };
         Arc::new(Self { wants_filters, sketching, heard: Mutex::default(), sketches: Mutex::new(sketches) })
@@ -119,7 +127,7 @@ impl KnownSamples {
 
     /// A flush has ended.
     pub(crate) fn flushed(&self, info: &FlushJobInfo) {
-        let came = vec![self.table(info.file_number(), Some(&info.table_properties()))];
+        let came = self.timed(|| vec![self.table(info.file_number(), Some(&info.table_properties()))]);
         self.hear(Change { came, gone: Vec::new() });
     }
 
@@ -137,7 +145,7 @@ impl KnownSamples {
                 came.clear();
                 break;
             }
-            let table = self.table(*number, info.table_properties_for_file(path).as_ref());
+            let table = self.timed(|| self.table(*number, info.table_properties_for_file(path).as_ref()));
             bytes += table.bytes();
             came.push(table);
         }
@@ -167,7 +175,7 @@ impl KnownSamples {
                 samples: table.properties.remove(samples::PROPERTY),
                 filter: table.properties.remove(filters::PROPERTY).filter(|_| self.wants_filters),
             });
-            sketches.add(new.collect());
+            self.timed(|| sketches.add(new.collect()));
         }
         Ok((tables, sketches))
     }
@@ -181,13 +189,19 @@ impl KnownSamples {
         // Not in the head of the loop, where the lock would be held until its end.
         let changes = std::mem::take(&mut *self.heard.lock()).changes;
         for change in changes {
-            sketches.retain(|number| !change.gone.contains(&number));
-            sketches.add(change.came);
+            self.timed(|| {
+                sketches.retain(|number| !change.gone.contains(&number));
+                sketches.add(change.came);
+            });
         }
         sketches
     }
 
-    /// Processor time that was spent on samples and filters in flushes and compactions, in microseconds.
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.sketching.timed(1, work)
+    }
+
+    /// Processor time that was spent on samples and filters, in flushes and compactions and to keep them in memory, in microseconds.
     pub(crate) fn sketch_cpu_us(&self) -> u64 {
         self.sketching.cpu_us()
     }
@@ -228,14 +242,20 @@ impl Sketches {
         self.tables.get(&table).is_some_and(|table| table.is_sampled)
     }
 
-    /// The filter of a table; `None` where it carries none, or one that is damaged.
+    /// Whether filters are asked, and a table has none that could be.
+    pub(crate) fn lacks_filter(&self, table: u64) -> bool {
+        self.most_filter_bytes.is_some() && self.filter(table).is_none()
+    }
+
+    /// The filter of a table; `None` where it carries none, or one that is damaged, or there was no room for it.
     pub(crate) fn filter(&self, table: u64) -> Option<FilterView<'_>> {
-        FilterView::parse(self.tables.get(&table)?.filter.as_deref()?).ok()
+        self.tables.get(&table)?.filter.as_ref().map(|(_, filter)| filter.view())
     }
 
     /// The hashes of all keys of a table, where it carries a filter and they are still in memory: until some tables later.
     pub(crate) fn key_hashes(&self, table: u64) -> Option<KeyHashes> {
-        self.sketching.hashes_of(self.tables.get(&table)?.filter.as_deref()?)
+        let (name, _) = self.tables.get(&table)?.filter.as_ref()?;
+        self.sketching.hashes_of(*name)
     }
 
     /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.
@@ -254,9 +274,12 @@ impl Sketches {
             if let Some(property) = table.samples {
                 sampled.push((table.number, samples::decode(&property)));
             }
-            let filter = table.filter.filter(|filter| self.filter_bytes + filter.len() <= MOST_FILTER_BYTES);
-            self.filter_bytes += filter.as_ref().map_or(0, Vec::len);
-            self.tables.insert(table.number, Table { is_sampled, filter });
+            let room = self.most_filter_bytes.unwrap_or(0).saturating_sub(self.filter_bytes as u64);
+            let filter = table.filter.filter(|filter| filter.len() as u64 <= room);
+            let filter = filter.and_then(|bytes| Some((FilterName::of(&bytes), KeyFilter::parse(bytes).ok()?)));
+            let table_known = Table { is_sampled, filter };
+            self.filter_bytes += table_known.filter_bytes();
+            self.tables.insert(table.number, table_known);
         }
         // The older first, so that a flush finds what it replaces.
         sampled.sort_by_key(|(_, samples)| samples.iter().map(|sample| sample.sequence).max());
@@ -272,7 +295,7 @@ impl Sketches {
         self.duplicates.retain(&stays);
         self.overlaps.retain(|number, _| stays(*number));
         self.tables.retain(|number, _| stays(*number));
-        self.filter_bytes = self.tables.values().flat_map(|table| &table.filter).map(Vec::len).sum();
+        self.filter_bytes = self.tables.values().map(Table::filter_bytes).sum();
     }
 }
 

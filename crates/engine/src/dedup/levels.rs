@@ -41,6 +41,7 @@ pub(crate) fn with_levels(
             .map(|level| DedupLevel { hidden_keys: level.keys, hidden_bytes: level.bytes.0 })
             .collect(),
         unsampled_tables: tables.iter().filter(|table| !sketches.is_sampled(table.file_number)).count() as u64,
+        unfiltered_tables: tables.iter().filter(|table| sketches.lacks_filter(table.file_number)).count() as u64,
         ..properties
     }
 }

@@ -16,6 +16,7 @@ mod settings;
 pub(crate) mod sketch;
 mod thread;
 
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,13 +29,18 @@ use crate::family::DataFamily;
 use counts::Counts;
 pub(crate) use levels::with_levels;
 use queue::Queue;
-pub use settings::{DedupLevel, DedupMode, DedupOptions, DedupProperties};
+pub use settings::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub(crate) use thread::{Parts, Settings};
 
 /// What this thread has taken of the processor. `Instant` would count the time of others as well.
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+thread_local! {
+    /// What this thread has counted already, as time of [`sketch::Sketching`].
+    static COUNTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// What listener, thread and store share.

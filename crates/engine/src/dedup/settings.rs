@@ -1,11 +1,12 @@
 //! What a store is told about duplicates, and what it tells of them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 
-use crate::{Error, Result};
+use crate::{Error, Result, StoreOptions};
 
 /// How duplicates are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,32 +49,78 @@ impl fmt::Display for DedupMode {
     }
 }
 
+/// Up to which ratio compactions are extended.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum ExtensionThreshold {
+    /// [`SEPARATED_THRESHOLD`] where values are kept apart, none else; see [`StoreOptions::dedup_threshold`].
+    #[default]
+    Auto,
+    /// None is extended.
+    Off,
+    /// Up to this one.
+    At(DedupThreshold),
+}
+
+/// What stands for `Auto` where values are kept apart: with it there is less of space, of writing and of waiting (docs/space.md,
+/// "Space by writes"). Where values stand with their keys, entries are dear, and each threshold costs some throughput for the space it wins.
+pub const SEPARATED_THRESHOLD: f64 = 10.0;
+
 /// What is done about duplicates.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DedupOptions {
     /// How they are counted; `None`: by samples where there is a threshold, else not at all.
     pub mode: Option<DedupMode>,
-    /// Up to which ratio a compaction is extended. `None`: duplicates are only counted.
-    pub threshold: Option<DedupThreshold>,
+    /// Up to which ratio a compaction is extended. Where none is, duplicates are only counted.
+    pub threshold: ExtensionThreshold,
     /// The rest. `max_merge_bytes` counts as at least what one table of a level and those below it take, by the size of tables and
     /// `level_multiplier`: with less nothing could be merged.
     pub parameters: DedupParameters,
+    /// What the filters of all tables may take of memory where they are asked, and half as much the keys of new tables; a table beyond is
+    /// one without a filter. Default 64 MiB: some 50 million keys.
+    pub max_filter_bytes: u64,
+}
+
+impl Default for DedupOptions {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            threshold: ExtensionThreshold::Auto,
+            parameters: DedupParameters::default(),
+            max_filter_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+impl StoreOptions {
+    /// Up to which ratio compactions are extended, if at all. By itself only where values are kept apart, `background_compactions` is 2 or
+    /// more and the mode is not one that counts nothing or that is for measurements.
+    pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
+        let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));
+        match self.dedup.threshold {
+            ExtensionThreshold::Off => None,
+            ExtensionThreshold::At(threshold) => Some(threshold),
+            ExtensionThreshold::Auto if self.separation.is_some() && self.background_compactions >= 2 && suits_mode => {
+                SEPARATED_THRESHOLD.try_into().ok()
+            }
+            ExtensionThreshold::Auto => None,
+        }
+    }
+
+    /// How duplicates are counted.
+    pub fn dedup_mode(&self) -> DedupMode {
+        let by_threshold = if self.dedup_threshold().is_some() { DedupMode::Sample } else { DedupMode::Off };
+        self.dedup.mode.unwrap_or(by_threshold)
+    }
 }
 
 impl DedupOptions {
-    /// How duplicates are counted.
-    pub fn mode(&self) -> DedupMode {
-        let by_threshold = if self.threshold.is_some() { DedupMode::Sample } else { DedupMode::Off };
-        self.mode.unwrap_or(by_threshold)
-    }
-
     pub(crate) fn validate(&self) -> Result<()> {
         self.parameters.validate().map_err(|error| Error::invalid("dedup", error.to_string()))?;
-        if self.threshold.is_some() && self.mode() == DedupMode::Off {
+        if matches!(self.threshold, ExtensionThreshold::At(_)) && self.mode == Some(DedupMode::Off) {
             let problem = "nothing counts duplicates that it could be compared with; choose a mode, or no threshold";
             return Err(Error::invalid("dedup.threshold", problem));
         }
-        if let DedupMode::Triggered { interval } = self.mode()
+        if let Some(DedupMode::Triggered { interval }) = self.mode
             && !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&interval)
         {
             return Err(Error::invalid("dedup.interval", format!("{interval:?} is not from 1 s to 1 h")));
@@ -106,18 +153,23 @@ pub struct DedupProperties {
     pub levels: Vec<DedupLevel>,
     /// Tables that carry no samples: what hides in them is not counted.
     pub unsampled_tables: u64,
+    /// Tables without a filter in memory, where filters are asked: what hides in them is not found by a check.
+    /// [`DedupOptions::max_filter_bytes`] had no room for theirs, or they carry none.
+    pub unfiltered_tables: u64,
     /// Checks after compactions (or at intervals).
     pub checks: u64,
     /// Compactions that were not looked at because too many had ended meanwhile.
     pub checks_dropped: u64,
+    /// Checks that extended nothing, by the [name of the reason](ecotone_policy::dedup::decide::Why::name). Only with a threshold.
+    pub checks_left: BTreeMap<&'static str, u64>,
     /// Checks that found enough to extend a compaction.
     pub extensions: u64,
     /// Merges that were made for them.
     pub merges: u64,
     /// Merges that were given up because RocksDB compacted some of their tables meanwhile.
     pub merges_aborted: u64,
-    /// Times that a merge waited because writers would have stalled.
-    pub merges_forbidden: u64,
+    /// Times that a merge waited for the sake of writers, by the [name of the reason](ecotone_policy::dedup::forecast::Forbidden::name).
+    pub merges_forbidden: BTreeMap<&'static str, u64>,
     /// Stale versions that merges were expected to free.
     pub expected_keys: u64,
     /// Those that they freed.
@@ -128,7 +180,8 @@ pub struct DedupProperties {
     pub written_bytes: u64,
     /// Processor time of the checks, in microseconds.
     pub check_cpu_us: u64,
-    /// Processor time of collecting samples and filters in flushes and compactions, in microseconds; by timing a part of it.
+    /// Processor time of collecting samples and filters in flushes and compactions, by timing a part of it, and of keeping them in memory, in
+    /// microseconds.
     pub sketch_cpu_us: u64,
     /// Processor time of the merges, in microseconds.
     pub merge_cpu_us: u64,

@@ -18,9 +18,9 @@ use ecotone_rocks_sys::properties::{
 use rust_rocksdb::Options;
 use twox_hash::XxHash3_64;
 
-use super::filters::{self, KeyHashes, KeysOfTable, RecentHashes};
+use super::filters::{self, FilterName, KeyHashes, KeysOfTable, RecentHashes};
 use super::samples::{self, KeySampler};
-use super::thread_cpu;
+use super::{COUNTED, thread_cpu};
 use crate::offload::Collects;
 use crate::values::references;
 
@@ -34,7 +34,7 @@ const TIMED_ONE_IN: u64 = 64;
 const MOST_HELD_BYTES: usize = 256 * 1024;
 
 /// What the collectors of all tables of a store share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sketching {
     batches: AtomicU64,
     cpu_ns: AtomicU64,
@@ -42,13 +42,18 @@ pub(crate) struct Sketching {
 }
 
 impl Sketching {
-    /// Processor time that was spent on sketches, in microseconds; by timing a part of it.
+    /// Processor time that was spent on sketches, to write them and to keep them, in microseconds; the former by timing a part of it.
     pub(crate) fn cpu_us(&self) -> u64 {
         self.cpu_ns.load(Ordering::Relaxed) / 1000
     }
 
+    /// Of the tables that were written last, so many bytes of hashes are kept.
+    pub(crate) fn new(most_recent_bytes: usize) -> Self {
+        Self { batches: AtomicU64::new(0), cpu_ns: AtomicU64::new(0), recent: RecentHashes::new(most_recent_bytes) }
+    }
+
     /// The hashes of all keys of the table that was written with this filter.
-    pub(crate) fn hashes_of(&self, filter: &[u8]) -> Option<KeyHashes> {
+    pub(crate) fn hashes_of(&self, filter: FilterName) -> Option<KeyHashes> {
         self.recent.of(filter)
     }
 
@@ -57,10 +62,11 @@ impl Sketching {
     }
 
     /// Runs `work`, and counts its time as that of `times` like it.
-    fn timed<T>(&self, times: u64, work: impl FnOnce() -> T) -> T {
+    pub(super) fn timed<T>(&self, times: u64, work: impl FnOnce() -> T) -> T {
         let began = thread_cpu();
         let outcome = work();
         let took = thread_cpu().saturating_sub(began);
+        COUNTED.set(COUNTED.get() + took);
         self.cpu_ns.fetch_add(took.as_nanos() as u64 * times, Ordering::Relaxed);
         outcome
     }
@@ -182,7 +188,7 @@ pub(crate) fn add_collectors(options: &mut Options, collects: Collects, shared: 
 /// The collector of one table, for whoever counts again what another one wrote; and the properties that the table may lack, since they
 /// only serve estimates.
 pub(crate) fn recounting(collects: Collects) -> (Box<dyn TableCollector>, [&'static str; 2]) {
-    (collector(collects, Arc::default()), [samples::PROPERTY, filters::PROPERTY])
+    (collector(collects, Sketching::new(0).into()), [samples::PROPERTY, filters::PROPERTY])
 }
 
 fn collector(collects: Collects, shared: Arc<Sketching>) -> Box<dyn TableCollector> {
@@ -241,10 +247,10 @@ mod tests {
     #[test]
     fn what_a_table_tells_does_not_depend_on_which_batches_are_timed() {
         // Batches of 256 entries, so that the timed one is another one for each.
-        let shared = Arc::<Sketching>::default();
+        let shared = Arc::new(Sketching::new(1 << 20));
         let first = properties(0..20_000, &shared);
         for begun in 1..TIMED_ONE_IN {
-            let shared = Arc::new(Sketching { batches: AtomicU64::new(begun), ..Sketching::default() });
+            let shared = Arc::new(Sketching { batches: AtomicU64::new(begun), ..Sketching::new(0) });
             assert_eq!(properties(0..20_000, &shared), first);
         }
         assert!(shared.cpu_us() > 0);
@@ -252,12 +258,12 @@ mod tests {
 
     #[test]
     fn the_filter_finds_each_key_and_the_hashes_are_those_of_all() {
-        let shared = Arc::<Sketching>::default();
+        let shared = Arc::new(Sketching::new(1 << 20));
         let properties = properties(0..10_000, &shared);
         let names: Vec<_> = properties.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, [samples::PROPERTY, filters::PROPERTY]);
         let filter = &properties[1].1;
-        let hashes = shared.hashes_of(filter).expect("it is the newest");
+        let hashes = shared.hashes_of(FilterName::of(filter)).expect("it is the newest");
         assert_eq!(hashes.len(), 10_000, "each key once");
         let view = FilterView::parse(filter).unwrap();
         let hash = |key: u32| XxHash3_64::oneshot(format!("key{key:08}").as_bytes());
@@ -267,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_time_of_the_timed_batches_stands_for_that_of_all() {
-        let shared = Arc::<Sketching>::default();
+        let shared = Arc::new(Sketching::new(1 << 20));
         let began = thread_cpu();
         let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, shared.clone());
         let key = [7; 1024];

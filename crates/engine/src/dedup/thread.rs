@@ -32,7 +32,7 @@ use rust_rocksdb::{DB, properties};
 
 use super::known::{KnownSamples, Sketches, number_of};
 use super::merge::{self, Setback};
-use super::{DedupMode, Shared, thread_cpu};
+use super::{COUNTED, DedupMode, Shared, thread_cpu};
 use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
@@ -72,9 +72,10 @@ impl Settings {
     pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
         let mut parameters = options.dedup.parameters.clone();
         parameters.max_merge_bytes = parameters.max_merge_bytes.max(least_merge_bytes(options));
-        (options.dedup.mode() != DedupMode::Off).then(|| Self {
-            mode: options.dedup.mode(),
-            threshold: options.dedup.threshold,
+        let mode = options.dedup_mode();
+        (mode != DedupMode::Off).then(|| Self {
+            mode,
+            threshold: options.dedup_threshold(),
             parameters,
             l0_compaction_trigger: options.l0_compaction_trigger.into(),
             l0_slowdown_trigger: options.l0_slowdown_trigger.into(),
@@ -228,9 +229,10 @@ impl Thread {
     fn metered<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         let duties = self.parts.duties.clone();
         let _duty = duties.enter(Duty::Dedup);
-        let began = thread_cpu();
+        let (began, counted) = (thread_cpu(), COUNTED.get());
         let outcome = act(self);
-        let took = thread_cpu().saturating_sub(began);
+        let counted = COUNTED.get().saturating_sub(counted);
+        let took = thread_cpu().saturating_sub(began).saturating_sub(counted);
         self.shared.counts.check_cpu_us.fetch_add(took.as_micros() as u64, Relaxed);
         outcome
     }
@@ -318,9 +320,13 @@ impl Thread {
         let verdict =
             self.settings.threshold.map(|threshold| is_worth(&estimate, threshold, &self.settings.parameters));
         tracing::debug!(?reached, ?estimate, ?verdict, "looked for duplicates");
-        if verdict == Some(Verdict::Extend) {
-            counts.extensions.fetch_add(1, Relaxed);
-            self.extend(reached, None, estimate.ratio().unwrap_or(f64::INFINITY));
+        match verdict {
+            Some(Verdict::Extend) => {
+                counts.extensions.fetch_add(1, Relaxed);
+                self.extend(reached, None, estimate.ratio().unwrap_or(f64::INFINITY));
+            }
+            Some(Verdict::Leave(why)) => counts.left(why),
+            None => (),
         }
     }
 
@@ -439,7 +445,7 @@ impl Thread {
     fn forbidden(&mut self, why: Forbidden) -> Next {
         // Until flushes have been counted for a second nothing can be foretold.
         if why != Forbidden::RateUnknown && !std::mem::replace(&mut self.is_forbidden, true) {
-            self.shared.counts.merges_forbidden.fetch_add(1, Relaxed);
+            self.shared.counts.forbidden(why);
         }
         Next::Wait(Some(LOOK_AGAIN))
     }

@@ -13,7 +13,9 @@ pub mod writes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{DedupMode, DedupOptions, OpenMode, Separation, Store, StoreOptions, ValueLogProperties};
+use ecotone_engine::{
+    DedupMode, DedupOptions, ExtensionThreshold, OpenMode, Separation, Store, StoreOptions, ValueLogProperties,
+};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -41,13 +43,14 @@ pub fn relocating_early(segment_bytes: u64) -> StoreOptions {
 pub fn dedup_eagerly(mode: DedupMode) -> DedupOptions {
     DedupOptions {
         mode: Some(mode),
-        threshold: DedupThreshold::try_from(DedupThreshold::GREATEST).ok(),
+        threshold: ExtensionThreshold::At(DedupThreshold::try_from(DedupThreshold::GREATEST).unwrap()),
         parameters: DedupParameters {
             max_merge_bytes: Bytes::from_mib(1),
             min_sampled_duplicates: 1,
             rest_share: 0.0,
             ..DedupParameters::default()
         },
+        ..DedupOptions::default()
     }
 }
 

@@ -32,6 +32,21 @@ pub enum Why {
     TooDear,
 }
 
+impl Why {
+    /// All reasons.
+    pub const ALL: [Self; 4] = [Self::NoDuplicates, Self::Unknown, Self::Uncertain, Self::TooDear];
+
+    /// As it is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoDuplicates => "no-duplicates",
+            Self::Unknown => "unknown-keys",
+            Self::Uncertain => "uncertain",
+            Self::TooDear => "too-dear",
+        }
+    }
+}
+
 /// Whether to extend a compaction: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
 /// `min_sampled_duplicates`.
 pub fn is_worth(estimate: &Estimate, threshold: DedupThreshold, parameters: &DedupParameters) -> Verdict {

@@ -89,6 +89,36 @@ pub fn build(hashes: &[u64], bits_per_key: f64) -> Vec<u8> {
     bytes
 }
 
+/// A filter that has been looked at, with its bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyFilter {
+    bytes: Vec<u8>,
+    false_positive_share: f64,
+}
+
+impl KeyFilter {
+    /// Looks at all of the bytes once.
+    ///
+    /// # Errors
+    ///
+    /// [`DamagedFilter`] where they are no filter.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self, DamagedFilter> {
+        let false_positive_share = FilterView::parse(&bytes)?.false_positive_share;
+        Ok(Self { bytes, false_positive_share })
+    }
+
+    /// Its bytes, as they were given.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// To be asked. Looks at nothing.
+    pub fn view(&self) -> FilterView<'_> {
+        let blocks = self.bytes.get(HEADER_BYTES..).unwrap_or_default();
+        FilterView { blocks: blocks.as_chunks().0, false_positive_share: self.false_positive_share }
+    }
+}
+
 /// A filter in the bytes of a property.
 #[derive(Clone, Copy, Debug)]
 pub struct FilterView<'a> {

@@ -122,6 +122,22 @@ pub enum Forbidden {
     WouldStall,
 }
 
+impl Forbidden {
+    /// All reasons.
+    pub const ALL: [Self; 5] = [Self::Slowed, Self::L0Pressed, Self::PendingBytes, Self::RateUnknown, Self::WouldStall];
+
+    /// As it is told.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Slowed => "slowed",
+            Self::L0Pressed => "l0-pressed",
+            Self::PendingBytes => "pending-bytes",
+            Self::RateUnknown => "rate-unknown",
+            Self::WouldStall => "would-stall",
+        }
+    }
+}
+
 /// Whether a merge of so much time may begin, while tables come in at this rate ([`FlushRate::tables_per_s`]).
 ///
 /// # Errors

@@ -27,14 +27,14 @@ pub struct Key {
 /// What may stand at a key.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    /// A whole number, both ends included, or a word instead.
+    /// A whole number, both ends included, or one of some words instead.
     Whole {
         /// The least.
         least: u64,
         /// The most.
         most: u64,
-        /// Such as `off`.
-        word: Option<&'static str>,
+        /// Such as `off`; none where there must be a number.
+        words: &'static [&'static str],
     },
     /// A number, both ends included.
     Real {
@@ -88,8 +88,8 @@ impl Kind {
     /// What it must be.
     pub fn check(&self, text: &str) -> Result<(), String> {
         let is_value = match self {
-            Self::Whole { least, most, word } => {
-                Some(text) == *word || parse_whole(text).is_some_and(|number| (*least..=*most).contains(&number))
+            Self::Whole { least, most, words } => {
+                words.contains(&text) || parse_whole(text).is_some_and(|number| (*least..=*most).contains(&number))
             }
             Self::Real { least, most } => {
                 text.parse::<f64>().is_ok_and(|number| number.is_finite() && (*least..=*most).contains(&number))
@@ -106,9 +106,9 @@ impl Kind {
     /// What may stand there, in words.
     pub fn range(&self) -> String {
         match self {
-            Self::Whole { least, most, word: None } => format!("a whole number from {least} to {most}"),
-            Self::Whole { least, most, word: Some(word) } => {
-                format!("a whole number from {least} to {most}, or {word}")
+            Self::Whole { least, most, words } => {
+                let number = format!("a whole number from {least} to {most}");
+                if words.is_empty() { number } else { format!("{number}, or {}", words.join(" or ")) }
             }
             Self::Real { least, most } => format!("a number from {least} to {most}"),
             Self::Flag => "true or false".into(),
@@ -130,7 +130,7 @@ impl Kind {
     /// What it must be: it is of another type.
     pub(super) fn text_of(&self, value: &DeValue<'_>) -> Result<String, String> {
         let text = match (self, value) {
-            (Self::Whole { word: Some(_), .. }, DeValue::String(text)) if text.parse::<f64>().is_err() => {
+            (Self::Whole { words: [_, ..], .. }, DeValue::String(text)) if text.parse::<f64>().is_err() => {
                 Some(text.to_string())
             }
             (Self::Whole { .. }, DeValue::Integer(number)) => {
@@ -153,7 +153,7 @@ impl Kind {
 
     fn quotes(&self) -> &'static str {
         match self {
-            Self::Whole { word: Some(_), .. } => " (the word in quotes, the number without)",
+            Self::Whole { words: [_, ..], .. } => " (the word in quotes, the number without)",
             Self::Whole { .. } | Self::Real { .. } | Self::Flag => ", without quotes",
             _ => ", in quotes",
         }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn numbers_are_taken_within_their_range_only() {
-        let kind = Kind::Whole { least: 1, most: 10, word: Some("off") };
+        let kind = Kind::Whole { least: 1, most: 10, words: &["off"] };
         for good in ["1", "10", "007", "off"] {
             assert_eq!(kind.check(good), Ok(()), "{good}");
         }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_text_stands_in_the_file_as_what_it_is() {
         assert_eq!(Kind::Flag.literal("true"), "true");
-        assert_eq!(Kind::Whole { least: 0, most: 9, word: Some("off") }.literal("off"), "\"off\"");
+        assert_eq!(Kind::Whole { least: 0, most: 9, words: &["off"] }.literal("off"), "\"off\"");
         assert_eq!(Kind::Addresses.literal("127.0.0.1:1,[::1]:2"), "[\"127.0.0.1:1\", \"[::1]:2\"]");
         let any = Kind::Text { what: "a text", is_one: |_| true };
         assert_eq!(any.literal("a\"b\\c"), "'a\"b\\c'");

@@ -66,11 +66,11 @@ pub(crate) fn path_of_store_option(name: &str) -> String {
 }
 
 fn whole(least: u64, most: u64) -> Kind {
-    Kind::Whole { least, most, word: None }
+    Kind::Whole { least, most, words: &[] }
 }
 
-fn whole_or(word: &'static str, least: u64, most: u64) -> Kind {
-    Kind::Whole { least, most, word: Some(word) }
+fn whole_or(words: &'static [&'static str], least: u64, most: u64) -> Kind {
+    Kind::Whole { least, most, words }
 }
 
 fn text(what: &'static str, is_one: fn(&str) -> bool) -> Kind {
@@ -110,7 +110,7 @@ fn server() -> Vec<Key> {
         ),
         key(
             "server.cores",
-            whole_or("auto", 1, 4096),
+            whole_or(&["auto"], 1, 4096),
             "auto",
             "cores",
             "Cores it may use; `auto`: all of the machine.",
@@ -181,7 +181,7 @@ fn clients() -> Vec<Key> {
         ),
         key(
             "clients.lanes",
-            whole_or("auto", 1, 1024),
+            whole_or(&["auto"], 1, 1024),
             "auto",
             "threads",
             "Threads that serve clients; `auto`: half of the cores, at least one.",
@@ -231,7 +231,7 @@ fn clients() -> Vec<Key> {
         )),
         live(key(
             "clients.idle_timeout_s",
-            whole_or(OFF, 1, 31_536_000),
+            whole_or(&[OFF], 1, 31_536_000),
             idle,
             "seconds",
             "A client that sends nothing for so long is disconnected.",
@@ -261,7 +261,7 @@ fn clients() -> Vec<Key> {
         ),
         live(key(
             "clients.max_memory_bytes",
-            whole_or("auto", MIB, TIB),
+            whole_or(&["auto"], MIB, TIB),
             "auto",
             "bytes",
             "What all clients together may take of memory: requests that have not come whole, replies that were not sent, commands queued by \
@@ -270,7 +270,7 @@ fn clients() -> Vec<Key> {
         )),
         live(key(
             "clients.slow_after_us",
-            whole_or(OFF, 0, 3_600_000_000),
+            whole_or(&[OFF], 0, 3_600_000_000),
             slow_after,
             "microseconds",
             "Commands that take longer stand in the slow log; `off`: none.",
@@ -294,7 +294,7 @@ fn store() -> Vec<Key> {
         keys.push(match option.name {
             "max_subcompactions" => {
                 let about = "Parts of one L0 compaction; `auto`: as the policy has it.";
-                key(&path, whole_or("auto", 1, 256), "auto", option.unit, about)
+                key(&path, whole_or(&["auto"], 1, 256), "auto", option.unit, about)
             }
             _ => key(&path, (option.kind)(), (option.get)(&defaults), option.unit, option.about),
         });
@@ -337,7 +337,7 @@ fn federation() -> Vec<Key> {
         ),
         key(
             "federation.worker_slots",
-            whole_or("auto", 0, 1024),
+            whole_or(&["auto"], 0, 1024),
             "auto",
             "jobs",
             "Jobs of other servers at a time; `auto`: a quarter of the cores, at least one.",

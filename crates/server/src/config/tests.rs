@@ -69,6 +69,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.dedup", "\"triggered\""),
     ("store.dedup_threshold", "1"),
     ("store.dedup_max_merge_bytes", "1"),
+    ("store.dedup_max_filter_bytes", "1"),
     ("store.max_open_files", "15"),
     ("store.max_wal_bytes", "\"off\""),
     ("store.mapped_bytes", "-1"),

@@ -101,6 +101,7 @@ fn of_duplicates(dedup: &DedupProperties) -> Lines {
         line("hidden_keys_estimate", dedup.duplicate_keys),
         line("hidden_bytes_estimate", dedup.hidden_bytes),
         line("hidden_unsampled_tables", dedup.unsampled_tables),
+        line("hidden_unfiltered_tables", dedup.unfiltered_tables),
     ];
     lines.extend(dedup.ratio().map(|ratio| line("dup_ratio_estimate", format!("{ratio:.2}"))));
     lines.extend(dedup.relative_error.map(|error| line("dup_ratio_error", format!("{error:.3}"))));
@@ -111,7 +112,6 @@ fn of_duplicates(dedup: &DedupProperties) -> Lines {
         line("dedup_extensions_total", dedup.extensions),
         line("dedup_merges_total", dedup.merges),
         line("dedup_merges_aborted_total", dedup.merges_aborted),
-        line("dedup_merges_forbidden_total", dedup.merges_forbidden),
         line("dedup_expected_keys_total", dedup.expected_keys),
         line("dedup_found_keys_total", dedup.found_keys),
         line("dedup_read_bytes_total", dedup.read_bytes),
@@ -120,6 +120,9 @@ fn of_duplicates(dedup: &DedupProperties) -> Lines {
         line("dedup_sketch_cpu_ms_total", dedup.sketch_cpu_us / 1000),
         line("dedup_merge_cpu_ms_total", dedup.merge_cpu_us / 1000),
     ]);
+    lines.extend(by_reason("dedup_checks_left", &dedup.checks_left));
+    lines.push(line("dedup_merges_forbidden_total", dedup.merges_forbidden.values().sum::<u64>()));
+    lines.extend(by_reason("dedup_merges_forbidden", &dedup.merges_forbidden));
     lines
 }
 
@@ -337,6 +340,7 @@ mod tests {
             duplicate_keys: 128,
             hidden_bytes: 1_700,
             levels: vec![ecotone_engine::DedupLevel { hidden_keys: 128, hidden_bytes: 1_700 }],
+            merges_forbidden: BTreeMap::from([("slowed", 2), ("would-stall", 3)]),
             ..DedupProperties::default()
         };
         let told = |dedup| of_tree(&properties, &counters, Some(&values), dedup);
@@ -354,6 +358,9 @@ mod tests {
             (value(&lines, "dup_ratio_error"), value(&lines, "dedup_merges_total").as_deref()),
             (None, Some("0"))
         );
+        let forbidden =
+            ["total", "slowed", "would_stall"].map(|reason| value(&lines, &format!("dedup_merges_forbidden_{reason}")));
+        assert_eq!(forbidden.each_ref().map(Option::as_deref), [Some("5"), Some("2"), Some("3")]);
     }
 
     #[test]

@@ -275,6 +275,11 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
             dedup.map(|of| of.unsampled_tables),
         ),
         (
+            "ecotone_dedup_unfiltered_tables",
+            "Tables whose keys no check finds, where filters are asked: there is no filter of theirs in memory.",
+            dedup.map(|of| of.unfiltered_tables),
+        ),
+        (
             "ecotone_dedup_busy",
             "1 while a merge for duplicates runs, or an extension waits for its turn.",
             dedup.map(|of| u64::from(of.is_busy)),
@@ -301,11 +306,6 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
             dedup.map(|of| of.merges_aborted),
         ),
         (
-            "ecotone_dedup_merges_forbidden_total",
-            "Times that a merge waited because writers would have stalled.",
-            dedup.map(|of| of.merges_forbidden),
-        ),
-        (
             "ecotone_dedup_expected_keys_total",
             "Versions that merges were expected to free.",
             dedup.map(|of| of.expected_keys),
@@ -316,9 +316,24 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     ] {
         page.counter(name, help, value);
     }
+    for (name, help, counts) in [
+        (
+            "ecotone_dedup_checks_left_total",
+            "Checks that extended nothing, by reason; only with a threshold.",
+            dedup.map(|of| &of.checks_left),
+        ),
+        (
+            "ecotone_dedup_merges_forbidden_total",
+            "Times that a merge waited for the sake of writers, by reason.",
+            dedup.map(|of| &of.merges_forbidden),
+        ),
+    ] {
+        let counts = counts.into_iter().flatten();
+        page.counters(name, help, ["reason"], counts.map(|(reason, count)| ([*reason], *count)));
+    }
     page.counters(
         "ecotone_dedup_cpu_seconds_total",
-        "Processor time for duplicates: collecting samples and filters, checking, merging.",
+        "Processor time for duplicates: collecting samples and filters and keeping them, checking, merging.",
         ["work"],
         dedup.into_iter().flat_map(|of| {
             [
