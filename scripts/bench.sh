@@ -45,11 +45,12 @@ apart=(--compare --keys 1000000 --rounds 3)
 measure store-apart-fillrandom bench fillrandom "${apart[@]}" --dir "$stores/apart" --seconds 60 --baseline-durability none
 measure store-apart-sync bench fillrandom "${apart[@]}" --dir "$stores/sync" --seconds 60 --durability always --threads 16
 measure store-apart-cores bench fillrandom "${apart[@]}" --dir "$stores/cores" --seconds 60 --cores 0.4
+updates=("${apart[@]}" --seconds 100 --cores 0.4 --settle-seconds 0 --baseline-durability none)
 for baseline in rocksdb rocksdb-blob; do
-  measure "store-updates-$baseline" bench updates "${apart[@]}" --dir "$stores/$baseline" --seconds 120 \
-    --baseline "$baseline" --report "$results/store-updates-$baseline.html"
-  measure "store-updates-zipf-$baseline" bench updates "${apart[@]}" --dir "$stores/zipf-$baseline" --seconds 120 --zipf 0.9 \
-    --baseline "$baseline" --report "$results/store-updates-zipf-$baseline.html"
+  measure "store-updates-$baseline" bench updates "${updates[@]}" --dir "$stores/$baseline" --baseline "$baseline" \
+    --report "$results/store-updates-$baseline.html"
+  measure "store-updates-zipf-$baseline" bench updates "${updates[@]}" --dir "$stores/zipf-$baseline" --zipf 0.99 --baseline "$baseline" \
+    --report "$results/store-updates-zipf-$baseline.html"
 done
 rm -rf "${stores:?}"/*
 

@@ -31,28 +31,28 @@ pub struct RelocationParameters {
     /// a copy frees two thirds of its bytes at least. At least `min_garbage_share` and less than 1.
     pub in_passing_share: f64,
     /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort.
-    /// Default 1.2, more than 1.
+    /// Default 1.1, more than 1.
     pub begin_ratio: f64,
-    /// That ratio once the cohort is gone, where it may be so large. Default 1.1, at least 1 and less than `begin_ratio`.
+    /// That ratio once the cohort is gone, where it may be so large. Default 1.04, at least 1 and less than `begin_ratio`.
     pub end_ratio: f64,
-    /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.45, at least `begin_ratio`.
+    /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.25, at least `begin_ratio`.
     pub on_purpose_ratio: f64,
-    /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
-    /// copy frees a quarter of its bytes.
+    /// A segment is never moved while less than this share of it is garbage. Default 0.16, more than 0 and less than 1: such a
+    /// copy frees a fifth of its bytes.
     pub min_garbage_share: f64,
-    /// The share of what lives that a cohort may copy in passing. Default 0.12, more than 0 and at most 1.
+    /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
     pub copied_in_passing: f64,
-    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.25, at
+    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.3, at
     /// least `copied_in_passing` and at most 1.
     pub copied_on_purpose: f64,
     /// Less garbage than this is left alone. Default 16 MiB.
     pub min_garbage_bytes: Bytes,
-    /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.7, more than
+    /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.45, more than
     /// `on_purpose_ratio`.
     pub urgent_ratio: f64,
-    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.4, more than 1.
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.7, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.35, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -66,16 +66,16 @@ impl Default for RelocationParameters {
     fn default() -> Self {
         Self {
             in_passing_share: 0.4,
-            begin_ratio: 1.2,
-            end_ratio: 1.1,
-            on_purpose_ratio: 1.45,
-            min_garbage_share: 0.2,
-            copied_in_passing: 0.12,
-            copied_on_purpose: 0.25,
+            begin_ratio: 1.1,
+            end_ratio: 1.04,
+            on_purpose_ratio: 1.25,
+            min_garbage_share: 0.16,
+            copied_in_passing: 0.25,
+            copied_on_purpose: 0.3,
             min_garbage_bytes: Bytes::from_mib(16),
-            urgent_ratio: 1.7,
-            pace_ratio: 1.4,
-            slowest_ratio: 1.7,
+            urgent_ratio: 1.45,
+            pace_ratio: 1.2,
+            slowest_ratio: 1.35,
             ample_free_share: 0.25,
         }
     }
@@ -321,6 +321,22 @@ mod tests {
         }
     }
 
+    /// Whatever is default: what follows from these numbers can be reckoned.
+    fn spelled_out() -> RelocationParameters {
+        RelocationParameters {
+            begin_ratio: 1.2,
+            end_ratio: 1.1,
+            on_purpose_ratio: 1.45,
+            min_garbage_share: 0.2,
+            copied_in_passing: 0.12,
+            copied_on_purpose: 0.25,
+            urgent_ratio: 1.7,
+            pace_ratio: 1.4,
+            slowest_ratio: 1.7,
+            ..RelocationParameters::default()
+        }
+    }
+
     #[test]
     fn nothing_is_moved_below_the_ratio_and_the_cheapest_above_it() {
         let parameters = far_apart();
@@ -337,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_is_mostly_garbage_is_moved_in_passing_however_little_garbage_there_is_in_all() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         // 1000 MiB of which 80 are garbage.
         let segments = [segment(1, 100, 60), segment(2, 100, 61), segment(3, 800, 799)];
         let chosen = cohort(&segments, &parameters, AMPLE);
@@ -374,7 +390,7 @@ mod tests {
 
     #[test]
     fn the_more_garbage_the_slower_are_writers_but_never_stopped() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         let paces = [1.0, 1.4, 1.55, 1.7, 9.0].map(|ratio| pace(ratio, &parameters));
         for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
             assert!((pace - expected).abs() < 1e-9, "{paces:?}");
@@ -385,20 +401,20 @@ mod tests {
     fn what_is_not_settled_is_neither_garbage_nor_moved() {
         let mut segments = vec![segment(1, 100, 0), segment(2, 100, 100)];
         segments[0].settled = false;
-        assert_eq!(cohort(&segments, &RelocationParameters::default(), AMPLE), Cohort::default());
+        assert_eq!(cohort(&segments, &spelled_out(), AMPLE), Cohort::default());
         segments[0].settled = true;
-        assert_eq!(cohort(&segments, &RelocationParameters::default(), AMPLE).segments, [1]);
+        assert_eq!(cohort(&segments, &spelled_out(), AMPLE).segments, [1]);
     }
 
     #[test]
     fn a_little_garbage_is_left_alone_however_large_its_share() {
-        assert_eq!(cohort(&[segment(1, 15, 0)], &RelocationParameters::default(), AMPLE), Cohort::default());
-        assert_eq!(cohort(&[segment(1, 16, 0)], &RelocationParameters::default(), AMPLE).segments, [1]);
+        assert_eq!(cohort(&[segment(1, 15, 0)], &spelled_out(), AMPLE), Cohort::default());
+        assert_eq!(cohort(&[segment(1, 16, 0)], &spelled_out(), AMPLE).segments, [1]);
     }
 
     #[test]
     fn the_more_there_is_to_free_the_less_rest() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         let rests = [1.0, 1.1, 1.4, 1.7, 2.0].map(|ratio| rest(Seconds(2.0), ratio, &parameters).0);
         for (rest, expected) in rests.into_iter().zip([2.0, 2.0, 1.0, 0.0, 0.0]) {
             assert!((rest - expected).abs() < 1e-9, "{rests:?}");
@@ -409,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_less_is_free_the_earlier_relocation_begins() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         for (free_share, begin, end, urgent, min_garbage_mib) in [
             (1.0, 1.2, 1.1, 1.7, 16),
             (0.25, 1.2, 1.1, 1.7, 16),
@@ -456,7 +472,7 @@ mod tests {
 
     #[test]
     fn little_is_copied_at_once_and_more_where_it_is_on_purpose() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         assert_eq!(copied_at_once(&[], &parameters), Bytes(0));
         // 140 by 100, then 150 by 100.
         let segments = |bytes: u64| (0..20).map(move |number| segment(number, bytes, 5)).collect::<Vec<_>>();
@@ -467,7 +483,7 @@ mod tests {
 
     #[test]
     fn what_is_done_on_purpose_is_done_for_a_while() {
-        let parameters = RelocationParameters::default();
+        let parameters = spelled_out();
         let at = |ratio, was| is_on_purpose(ratio, was, &parameters);
         assert!(!at(1.44, false) && at(1.45, false));
         assert!(at(1.33, true) && !at(1.32, true));
@@ -477,7 +493,7 @@ mod tests {
     fn writers_are_not_slowed_down_for_garbage_that_is_never_moved() {
         // A fifth of each segment is garbage, less the last byte.
         let segments: Vec<_> = (0..50).map(|number| segment(number, 100, 81)).collect();
-        let now = RelocationParameters::default().for_free_share(0.01);
+        let now = spelled_out().for_free_share(0.01);
         now.validate().unwrap();
         assert_eq!(cohort(&segments, &now, AMPLE), Cohort::default());
         assert_eq!(pace(ratio(&segments), &now), 0.0);
@@ -485,7 +501,8 @@ mod tests {
 
     #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
-        let valid = RelocationParameters::default();
+        RelocationParameters::default().validate().unwrap();
+        let valid = spelled_out();
         valid.validate().unwrap();
         for (name, wrong) in [
             ("begin_ratio", RelocationParameters { begin_ratio: 1.0, ..valid.clone() }),
@@ -515,7 +532,7 @@ mod tests {
             uses in proptest::collection::vec((0..100_u64, 0..100_u64, any::<bool>()), 0..40),
             begin in 1.01..3.0_f64,
         ) {
-            let parameters = RelocationParameters { begin_ratio: begin, end_ratio: 1.0 + (begin - 1.0) / 2.0, on_purpose_ratio: begin + 0.5, urgent_ratio: begin + 1.0, min_garbage_share: 0.01, ..RelocationParameters::default() };
+            let parameters = RelocationParameters { begin_ratio: begin, end_ratio: 1.0 + (begin - 1.0) / 2.0, on_purpose_ratio: begin + 0.5, urgent_ratio: begin + 1.0, min_garbage_share: 0.01, ..spelled_out() };
             let mut segments: Vec<_> = uses
                 .iter()
                 .enumerate()

@@ -21,6 +21,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ecotone_policy::duplicates::Overlap;
 use ecotone_policy::relocation::SegmentUse;
@@ -39,6 +40,10 @@ use crate::family::DataFamily;
 use crate::identity::Identity;
 use crate::{Error, Result};
 
+/// A round does not begin to remove another segment after this time: some file systems take long to free blocks, and what is known must not
+/// grow old meanwhile.
+const MOST_REMOVAL_TIME: Duration = Duration::from_millis(100);
+
 /// The number of a WAL.
 pub(crate) type WalNumber = u64;
 
@@ -54,7 +59,7 @@ pub(crate) struct Round {
     pub(crate) overlaps: BTreeMap<u64, Overlap>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
     pub(crate) waits: bool,
-    /// Whether one was found unnamed for the first time: the next round may remove it.
+    /// Whether one was found unnamed for the first time, or left for want of time: the next round may remove it.
     pub(crate) found_unnamed: bool,
     /// The sealed segments that are still named.
     pub(crate) segments: Vec<SegmentUse>,
@@ -198,6 +203,7 @@ impl Removal {
         };
         let mut round =
             Round { naming_cohort: state.references.naming(cohort), hidden, overlaps, oldest_wal, ..Round::default() };
+        let began = Instant::now();
         for segment in sealed {
             let number = segment.number();
             if not_installed.contains(&number) {
@@ -221,6 +227,11 @@ impl Removal {
             let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
             if known.is_none() || !self.readers.are_gone(epoch) {
                 round.found_unnamed |= known.is_none();
+                round.waits = true;
+                continue;
+            }
+            if began.elapsed() >= MOST_REMOVAL_TIME {
+                round.found_unnamed = true;
                 round.waits = true;
                 continue;
             }

@@ -88,6 +88,13 @@ impl Sweep {
     }
 }
 
+/// Whether the next compaction of level 0 rewrites this table, and what was flushed waits for one: the table is in level 0, or in the first
+/// level below it.
+pub(super) fn is_met_by_flushes(table: &TableMetadata, tables: &[TableMetadata]) -> bool {
+    let is_first = tables.iter().all(|other| other.level == 0 || other.level >= table.level);
+    is_first && tables.iter().any(|other| other.level == 0)
+}
+
 /// Brings the keys of a table's range to the last level.
 pub(super) fn compact_down(
     db: &DB,
@@ -154,6 +161,18 @@ mod tests {
         let naming = (1..=5).collect();
         let mut sweep = Sweep::default();
         assert_eq!(turns(&mut sweep, &tables, &naming, 12), [4, 5, 2, 3, 1, 4, 5, 2, 3, 1, 4, 5]);
+    }
+
+    #[test]
+    fn what_is_flushed_meets_the_first_level_below_and_no_deeper_one() {
+        let mut tables = vec![table(1, 3, (0, 90)), table(2, 5, (0, 90))];
+        let is_met =
+            |tables: &[TableMetadata]| tables.iter().map(|it| is_met_by_flushes(it, tables)).collect::<Vec<_>>();
+        assert_eq!(is_met(&tables), [false, false], "nothing was flushed");
+        tables.push(table(3, 0, (10, 20)));
+        assert_eq!(is_met(&tables), [true, false, true]);
+        tables.remove(0);
+        assert_eq!(is_met(&tables), [true, true]);
     }
 
     #[test]

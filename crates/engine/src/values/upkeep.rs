@@ -36,7 +36,7 @@ use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
-use super::sweep::{Sweep, compact_down};
+use super::sweep::{Sweep, compact_down, is_met_by_flushes};
 use crate::family::DataFamily;
 use crate::{Error, Result};
 
@@ -56,7 +56,7 @@ const STEPS_PER_TABLE: usize = 4;
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
 /// A memtable is flushed when what it replaces is about one in so many parts of all values.
-const MEMTABLE_SHARE: u64 = 48;
+const MEMTABLE_SHARE: u64 = 24;
 
 /// It is not flushed for less.
 const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
@@ -66,6 +66,9 @@ const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 
 /// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// And so long for the next compaction of level 0, where that rewrites the same tables: all keys once, instead of twice.
+const PATIENCE_FOR_FLUSHES: Duration = Duration::from_secs(30);
 
 /// Wakes the thread; shared with the listener.
 #[derive(Debug, Default)]
@@ -280,13 +283,13 @@ impl Thread {
         let ratio_with_hidden = ratio_with_hidden(&free, hidden);
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
         let grown = if is_given_up { None } else { self.choose(round, &free) };
-        // Where nothing compacts, or nothing can be relocated, a rest would help nobody.
+        // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What hides will be known once a compaction has met it.
+        let may_free = self.pass.is_some() || (!is_given_up && hidden >= self.parameters_now().min_garbage_bytes);
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let others_work =
             in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
         let is_at_work = others_work || self.has_stepped;
-        let paced =
-            if is_at_work && self.pass.is_some() { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
+        let paced = if is_at_work && may_free { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
         if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
@@ -296,7 +299,7 @@ impl Thread {
             return Ok(Some(Duration::ZERO));
         }
         if self.pursues(round) {
-            return self.step(db, round).map(Some);
+            return self.step(db, round, ratio_with_hidden).map(Some);
         }
         let wait = wait.or(self.stuck.is_some().then_some(ROUND_INTERVAL));
         if std::mem::take(&mut self.has_stepped) && !others_work {
@@ -448,13 +451,13 @@ impl Thread {
     }
 
     /// Compacts one table that names the cohort. Returns how long to wait for a reason to go on.
-    fn step(&mut self, db: &DB, round: &Round) -> Result<Duration> {
+    fn step(&mut self, db: &DB, round: &Round, ratio_with_hidden: f64) -> Result<Duration> {
         self.has_stepped = false;
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
         let now = ratio(&round.segments);
-        let is_patient =
-            now < parameters.urgent_ratio && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
+        let has_waited = |time| pass.waits_since.is_some_and(|since| since.elapsed() >= time);
+        let is_patient = now < parameters.urgent_ratio && !has_waited(PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
@@ -464,6 +467,9 @@ impl Thread {
             // A compaction is rewriting what names the cohort, or only iterators hold its segments.
             return Ok(ROUND_INTERVAL);
         };
+        if is_met_by_flushes(table, &tables) && !has_waited(PATIENCE_FOR_FLUSHES) {
+            return Ok(ROUND_INTERVAL);
+        }
         let left = pass.steps_left.get_or_insert(round.naming_cohort.len() * STEPS_PER_TABLE);
         let Some(fewer) = left.checked_sub(1) else {
             let mut segments: Vec<_> = pass.cohort.iter().map(|number| segment::file_name(*number)).collect();
@@ -484,6 +490,8 @@ impl Thread {
             self.relocation.set_cohort(SegmentSet::default());
             return Ok(ROUND_INTERVAL);
         };
+        // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the first step on.
+        self.relocation.pacing.set(pace(ratio_with_hidden, &parameters));
         let began = Instant::now();
         let outcome = self.sweep.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &turn);
         drop(turn);
