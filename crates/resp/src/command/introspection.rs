@@ -1,10 +1,13 @@
 //! COMMAND: what commands there are, made from the table.
 //!
-//! Different from Redis: no tips, no arguments and no history in `DOCS`; the flags of a key spec tell only whether the command writes.
+//! Different from Redis: summaries and complexities are this server's own, `DOCS` has no history, and a key spec has no notes; its flags tell
+//! only whether the command writes the key.
 
+use super::arguments::Usage;
 use super::categories::categories;
 use super::entry::{container, help, plain};
-use super::{Call, Command, KeyPositions, flag, table};
+use super::tips::tips;
+use super::{Call, Command, Deprecation, KeyPositions, flag, table};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute;
 use crate::protocol::glob;
@@ -37,16 +40,25 @@ pub const COMMANDS: &[Command] = &[Command {
 
 const SUBCOMMANDS: &[Command] = &[
     subcommand("command|count", 2, "2.8.13", "Returns a count of commands.", "O(1)", count),
-    subcommand(
-        "command|info",
-        -2,
-        "2.8.13",
-        "Returns information about one, multiple or all commands.",
-        OF_ASKED,
-        info,
-    ),
-    subcommand("command|list", -2, "7.0.0", "Returns a list of command names.", OF_ALL, list),
-    subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs),
+    Command {
+        usage: "[command-name...]",
+        ..subcommand(
+            "command|info",
+            -2,
+            "2.8.13",
+            "Returns information about one, multiple or all commands.",
+            OF_ASKED,
+            info,
+        )
+    },
+    Command {
+        usage: "[FILTERBY (filterby: MODULE module-name | ACLCAT category | PATTERN pattern)]",
+        ..subcommand("command|list", -2, "7.0.0", "Returns a list of command names.", OF_ALL, list)
+    },
+    Command {
+        usage: "[command-name...]",
+        ..subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs)
+    },
     subcommand(
         "command|getkeys",
         -4,
@@ -122,7 +134,9 @@ fn describe(reply: &mut Reply, command: &'static Command) {
     reply.integer(step);
     reply.set(categories.len());
     categories.iter().for_each(|category| reply.simple(&format!("@{category}")));
-    reply.set(0);
+    let tips: Vec<&str> = tips(command).collect();
+    reply.set(tips.len());
+    tips.iter().for_each(|tip| reply.bulk_text(tip));
     key_specs(reply, command);
     if command.subcommands.is_empty() {
         reply.set(0);
@@ -156,6 +170,14 @@ fn key_specs(reply: &mut Reply, command: &Command) {
     let reads = command.has(flag::READONLY);
     match command.keys {
         KeyPositions::None => reply.set(0),
+        KeyPositions::Range { first, last, .. } if Usage::of(command).keys == 2 => {
+            reply.set(2);
+            key_spec(reply, (is_write, reads), first, &Find::Range { last: 0, step: 1 });
+            // Where many keys stand behind one that is written they are only read.
+            let is_written = is_write && last > 0;
+            let last = last.min(0) as i64;
+            key_spec(reply, (is_written, !is_written), first + 1, &Find::Range { last, step: 1 });
+        }
         KeyPositions::Range { first, last, step } => {
             let last = if last < 0 { last as i64 } else { last as i64 - first as i64 };
             reply.set(1);
@@ -251,15 +273,38 @@ fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t C
             ("group", command.group),
             ("complexity", command.complexity),
         ];
-        reply.map(texts.len() + usize::from(!command.subcommands.is_empty()));
+        let begin = reply.begin();
+        let mut told = texts.len();
         for (name, text) in texts {
             reply.bulk_text(name);
             reply.bulk_text(text);
         }
+        let flags = [(command.deprecated.is_some(), "deprecated"), (command.has(flag::INTERNAL), "syscmd")];
+        if let Some((_, flag)) = flags.iter().find(|(is_set, _)| *is_set) {
+            reply.bulk_text("doc_flags");
+            reply.set(1);
+            reply.simple(flag);
+            told += 1;
+        }
+        if let Some(Deprecation { since, instead }) = command.deprecated {
+            for (name, text) in [("deprecated_since", since), ("replaced_by", instead)] {
+                reply.bulk_text(name);
+                reply.bulk_text(text);
+                told += 1;
+            }
+        }
+        let usage = Usage::of(command);
+        if !usage.is_empty() {
+            reply.bulk_text("arguments");
+            usage.tell(reply);
+            told += 1;
+        }
         if !command.subcommands.is_empty() {
             reply.bulk_text("subcommands");
             document(reply, command.subcommands.iter());
+            told += 1;
         }
+        reply.end_map(begin, told);
     }
 }
 
