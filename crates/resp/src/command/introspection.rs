@@ -95,14 +95,21 @@ fn info(call: &mut Call<'_>) -> Outcome {
     if asked.is_empty() {
         return command(call);
     }
-    call.reply.array(asked.len());
+    describe_asked(call.reply, asked);
+    Ok(())
+}
+
+fn describe_asked(reply: &mut Reply, asked: &[&[u8]]) {
+    reply.array(asked.len());
     for name in asked {
+        if reply.is_over() {
+            return;
+        }
         match table::find_full(name) {
-            Some(command) => describe(call.reply, command),
-            None => call.reply.null(),
+            Some(command) => describe(reply, command),
+            None => reply.null(),
         }
     }
-    Ok(())
 }
 
 fn describe(reply: &mut Reply, command: &'static Command) {
@@ -266,6 +273,9 @@ fn docs(call: &mut Call<'_>) -> Outcome {
 fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t Command>) {
     reply.map(commands.len());
     for command in commands {
+        if reply.is_over() {
+            return;
+        }
         reply.bulk_text(command.name);
         let texts = [
             ("summary", command.summary),
@@ -353,4 +363,33 @@ fn command_help(call: &mut Call<'_>) -> Outcome {
         ],
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::reply::Version;
+
+    const MOST_BYTES: usize = 64 * 1024;
+
+    /// What `tell` replies where a reply may have so many bytes.
+    fn bytes_of(tell: impl FnOnce(&mut Reply)) -> usize {
+        let mut reply = Reply::new(Version::Resp2);
+        reply.bound_to(MOST_BYTES);
+        tell(&mut reply);
+        assert!(reply.is_over());
+        reply.len()
+    }
+
+    #[test]
+    fn docs_of_very_many_names_take_no_more_than_a_reply_may() {
+        let commands = vec![table::find(b"set").unwrap(); 100_000];
+        assert!(bytes_of(|reply| document(reply, commands.into_iter())) < 2 * MOST_BYTES);
+    }
+
+    #[test]
+    fn infos_of_very_many_names_take_no_more_than_a_reply_may() {
+        let asked = vec![&b"set"[..]; 100_000];
+        assert!(bytes_of(|reply| describe_asked(reply, &asked)) < 2 * MOST_BYTES);
+    }
 }
