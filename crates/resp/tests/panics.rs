@@ -26,8 +26,10 @@ fn what_a_panicking_command_has_done_is_undone_and_what_others_wrote_stays() {
         keys: KeyPositions::FIRST,
         group: "generic",
         since: "1.0.0",
+        deprecated: None,
         summary: "Panics.",
         complexity: "O(1)",
+        usage: "",
         subcommands: &[],
         run: panics,
     };

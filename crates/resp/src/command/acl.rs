@@ -18,6 +18,7 @@ pub const COMMANDS: &[Command] =
 
 const SUBCOMMANDS: &[Command] = &[
     Command {
+        usage: "[categoryname]",
         complexity: "O(1) since the categories and commands are a fixed set.",
         ..subcommand("acl|cat", -2, ALWAYS, "Lists the ACL categories, or the commands inside a category.", cat)
     },

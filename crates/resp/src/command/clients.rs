@@ -38,23 +38,42 @@ pub const COMMANDS: &[Command] =
 const SUBCOMMANDS: &[Command] = &[
     subcommand("client|id", 2, ALWAYS, "5.0.0", "Returns the unique client ID of the connection.", id),
     subcommand("client|info", 2, ALWAYS, "6.2.0", "Returns information about the connection.", info),
-    Command { complexity: OF_ALL, ..subcommand("client|list", -2, ADMIN, "2.4.0", "Lists open connections.", list) },
-    subcommand("client|getname", 2, ALWAYS, "2.6.9", "Returns the name of the connection.", getname),
-    subcommand("client|setname", 3, ALWAYS, "2.6.9", "Sets the connection name.", setname),
-    subcommand("client|setinfo", 4, ALWAYS, "7.2.0", "Sets information specific to the client.", setinfo),
     Command {
+        usage: "[TYPE (NORMAL | MASTER | REPLICA | PUBSUB)]@5.0.0 [ID (id: client-id:integer...)]@6.2.0",
+        complexity: OF_ALL,
+        ..subcommand("client|list", -2, ADMIN, "2.4.0", "Lists open connections.", list)
+    },
+    subcommand("client|getname", 2, ALWAYS, "2.6.9", "Returns the name of the connection.", getname),
+    Command {
+        usage: "connection-name",
+        ..subcommand("client|setname", 3, ALWAYS, "2.6.9", "Sets the connection name.", setname)
+    },
+    Command {
+        usage: "(attr: LIB-NAME libname | LIB-VER libver)",
+        ..subcommand("client|setinfo", 4, ALWAYS, "7.2.0", "Sets information specific to the client.", setinfo)
+    },
+    Command {
+        usage: "(filter: ip:port:string!2.8.12 | (new-format: [ID client-id:integer]@2.8.12 | \
+                [TYPE (normal_master_slave_pubsub: NORMAL | MASTER@3.2.0 | SLAVE | REPLICA@5.0.0 | PUBSUB)]@2.8.12 | \
+                [USER username] | [ADDR ip:port:string] | [LADDR ip:port:string]@6.2.0 | [SKIPME yes/no])...)",
         complexity: OF_ALL,
         ..subcommand("client|kill", -3, ADMIN, "2.4.0", "Terminates open connections.", kill)
     },
-    subcommand("client|no-evict", 3, ADMIN, "7.0.0", "Sets the client eviction mode of the connection.", no_evict),
-    subcommand(
-        "client|no-touch",
-        3,
-        ALWAYS,
-        "7.2.0",
-        "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
-        no_touch,
-    ),
+    Command {
+        usage: "(enabled: ON | OFF)",
+        ..subcommand("client|no-evict", 3, ADMIN, "7.0.0", "Sets the client eviction mode of the connection.", no_evict)
+    },
+    Command {
+        usage: "(enabled: ON | OFF)",
+        ..subcommand(
+            "client|no-touch",
+            3,
+            ALWAYS,
+            "7.2.0",
+            "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
+            no_touch,
+        )
+    },
     subcommand(
         "client|help",
         2,

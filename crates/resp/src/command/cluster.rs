@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::entry::{container, plain};
-use super::{Call, Command, flag};
+use super::{Call, Command, Deprecation, flag};
 use crate::client::Then;
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
@@ -30,6 +30,7 @@ pub const COMMANDS: &[Command] = &[
         ..command("role", 1, FAST | flag::NOSCRIPT, "Returns the replication role.", role)
     },
     Command {
+        usage: "numreplicas:integer timeout:integer",
         group: "generic",
         ..command(
             "wait",
@@ -45,15 +46,24 @@ const SUBCOMMANDS: &[Command] = &[
     subcommand("cluster|info", 2, "Returns information about the state of a node."),
     subcommand("cluster|myid", 2, "Returns the ID of a node."),
     subcommand("cluster|nodes", 2, "Returns the cluster configuration for a node."),
-    subcommand("cluster|slots", 2, "Returns the mapping of cluster slots to nodes."),
+    Command {
+        deprecated: Some(Deprecation { since: "7.0.0", instead: "`CLUSTER SHARDS`" }),
+        ..subcommand("cluster|slots", 2, "Returns the mapping of cluster slots to nodes.")
+    },
     Command { since: "7.0.0", ..subcommand("cluster|shards", 2, "Returns the mapping of cluster slots to shards.") },
     Command {
         since: "7.0.0",
         ..subcommand("cluster|links", 2, "Returns a list of all TCP links to and from peer nodes.")
     },
-    subcommand("cluster|keyslot", 3, "Returns the hash slot for a key."),
-    subcommand("cluster|countkeysinslot", 3, "Returns the number of keys in a hash slot."),
-    subcommand("cluster|getkeysinslot", 4, "Returns the key names in a hash slot."),
+    Command { usage: "key:string", ..subcommand("cluster|keyslot", 3, "Returns the hash slot for a key.") },
+    Command {
+        usage: "slot:integer",
+        ..subcommand("cluster|countkeysinslot", 3, "Returns the number of keys in a hash slot.")
+    },
+    Command {
+        usage: "slot:integer count:integer",
+        ..subcommand("cluster|getkeysinslot", 4, "Returns the key names in a hash slot.")
+    },
     Command {
         since: "5.0.0",
         flags: flag::LOADING | flag::STALE,

@@ -27,10 +27,12 @@ pub const COMMANDS: &[Command] =
 
 const SUBCOMMANDS: &[Command] = &[
     Command {
+        usage: "(parameter)...",
         complexity: OF_PARAMETERS,
         ..subcommand("config|get", -3, ADMIN, "2.0.0", "Returns the effective values of configuration parameters.", get)
     },
     Command {
+        usage: "(parameter value)...",
         complexity: OF_PARAMETERS,
         ..subcommand(
             "config|set",

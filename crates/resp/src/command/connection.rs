@@ -23,14 +23,22 @@ const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static s
 
 /// The family.
 pub const COMMANDS: &[Command] = &[
-    Command { since: "6.0.0", ..command("hello", -1, FIRST | flag::SECRET, "Handshakes with the server.", hello) },
     Command {
+        usage: "[arguments: protover:integer [AUTH username password] [SETNAME clientname]]",
+        since: "6.0.0",
+        ..command("hello", -1, FIRST | flag::SECRET, "Handshakes with the server.", hello)
+    },
+    Command {
+        usage: "[username]@6.0.0 password",
         complexity: "O(N) where N is the number of passwords defined for the user",
         ..command("auth", -2, FIRST | flag::SECRET, "Authenticates the connection.", auth)
     },
-    command("ping", -1, flag::FAST, "Returns the server's liveliness response.", ping),
-    command("echo", 2, ALWAYS, "Returns the given string.", echo),
-    command("select", 2, ALWAYS, "Changes the selected database.", select),
+    Command {
+        usage: "[message]",
+        ..command("ping", -1, flag::FAST, "Returns the server's liveliness response.", ping)
+    },
+    Command { usage: "message", ..command("echo", 2, ALWAYS, "Returns the given string.", echo) },
+    Command { usage: "index:integer", ..command("select", 2, ALWAYS, "Changes the selected database.", select) },
     command("quit", -1, FIRST | flag::NOT_QUEUED, "Closes the connection.", quit),
     Command { since: "6.2.0", ..command("reset", 1, FIRST | flag::NOT_QUEUED, "Resets the connection.", reset) },
 ];

@@ -33,7 +33,7 @@ pub const COMMANDS: &[Command] = &[
         ..plain(
             "debug",
             -2,
-            ALWAYS | flag::ADMIN | flag::NOSCRIPT,
+            ALWAYS | flag::ADMIN | flag::NOSCRIPT | flag::INTERNAL,
             "server",
             "1.0.0",
             "A container for debugging commands.",
@@ -45,6 +45,7 @@ pub const COMMANDS: &[Command] = &[
 
 const SLOWLOG: &[Command] = &[
     Command {
+        usage: "[count:integer]",
         complexity: "O(N) where N is the number of entries returned",
         ..slowlog("slowlog|get", -2, "Returns the slow log's entries.", slowlog_get)
     },
@@ -58,6 +59,7 @@ const SLOWLOG: &[Command] = &[
 
 const MEMORY: &[Command] = &[
     Command {
+        usage: "key [SAMPLES count:integer]",
         keys: KeyPositions::Range { first: 2, last: 2, step: 1 },
         complexity: "O(N) where N is the number of elements.",
         ..memory("memory|usage", -3, flag::READONLY, "Estimates the memory usage of a key.", memory_usage)

@@ -21,8 +21,10 @@ pub(super) const fn plain(
         keys: KeyPositions::None,
         group,
         since,
+        deprecated: None,
         summary,
         complexity: "O(1)",
+        usage: "",
         subcommands: &[],
         run,
     }

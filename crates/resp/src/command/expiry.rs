@@ -13,37 +13,49 @@ const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Sets the expiration of a key in seconds from now.",
+        usage: "key seconds:integer [condition: NX | XX | GT | LT]@7.0.0",
         ..command("expire", -3, flag::WRITE, "1.0.0", |call| expire(call, Unit::SECONDS))
     },
     Command {
         summary: "Sets the expiration of a key in milliseconds from now.",
+        usage: "key milliseconds:integer [condition: NX | XX | GT | LT]@7.0.0",
         ..command("pexpire", -3, flag::WRITE, "2.6.0", |call| expire(call, Unit::MILLISECONDS))
     },
     Command {
         summary: "Sets the expiration of a key to a time in seconds since 1970.",
+        usage: "key unix-time-seconds:unix-time [condition: NX | XX | GT | LT]@7.0.0",
         ..command("expireat", -3, flag::WRITE, "1.2.0", |call| expire(call, Unit::AT_SECONDS))
     },
     Command {
         summary: "Sets the expiration of a key to a time in milliseconds since 1970.",
+        usage: "key unix-time-milliseconds:unix-time [condition: NX | XX | GT | LT]@7.0.0",
         ..command("pexpireat", -3, flag::WRITE, "2.6.0", |call| expire(call, Unit::AT_MILLISECONDS))
     },
     Command {
         summary: "Returns the seconds until a key expires.",
+        usage: "key",
         ..command("ttl", 2, flag::READONLY, "1.0.0", |call| tell(call, Unit::SECONDS))
     },
     Command {
         summary: "Returns the milliseconds until a key expires.",
+        usage: "key",
         ..command("pttl", 2, flag::READONLY, "2.6.0", |call| tell(call, Unit::MILLISECONDS))
     },
     Command {
         summary: "Returns when a key expires, in seconds since 1970.",
+        usage: "key",
         ..command("expiretime", 2, flag::READONLY, "7.0.0", |call| tell(call, Unit::AT_SECONDS))
     },
     Command {
         summary: "Returns when a key expires, in milliseconds since 1970.",
+        usage: "key",
         ..command("pexpiretime", 2, flag::READONLY, "7.0.0", |call| tell(call, Unit::AT_MILLISECONDS))
     },
-    Command { summary: "Removes the expiration of a key.", ..command("persist", 2, flag::WRITE, "2.2.0", persist) },
+    Command {
+        summary: "Removes the expiration of a key.",
+        usage: "key",
+        ..command("persist", 2, flag::WRITE, "2.2.0", persist)
+    },
 ];
 
 /// What a time is counted in, and from when.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, KeyPositions, Run, flag, go_on};
+use super::{Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
 use crate::collections::by_hash::Pair;
 use crate::collections::hash::Hash;
 use crate::collections::page::Page;
@@ -25,63 +25,88 @@ const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Sets the values of fields. The hash is created if it doesn't exist.",
+        usage: "key (field value)...",
         complexity: "O(N) where N is the number of fields.",
         ..command("hset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, created| reply.integer(created as i64)))
     },
     Command {
         summary: "Sets the values of fields. The hash is created if it doesn't exist.",
+        usage: "key (field value)...",
+        deprecated: Some(Deprecation { since: "4.0.0", instead: "`HSET key (field value)...`" }),
         complexity: "O(N) where N is the number of fields.",
         ..command("hmset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, _| reply.simple("OK")))
     },
     Command {
         summary: "Sets the value of a field, only if it is not there.",
+        usage: "key field value",
         ..command("hsetnx", 4, GROW_FAST, "2.0.0", set_new)
     },
-    Command { summary: "Returns the value of a field.", ..command("hget", 3, READ_FAST, "2.0.0", get) },
+    Command {
+        summary: "Returns the value of a field.",
+        usage: "key field",
+        ..command("hget", 3, READ_FAST, "2.0.0", get)
+    },
     Command {
         summary: "Returns the values of fields.",
+        usage: "key field...",
         complexity: "O(N) where N is the number of fields.",
         // The fields of a large hash are read one by one: all of them before a write of another client, or all after it.
         ..command("hmget", -3, READ_FAST | flag::LATCHES, "2.0.0", get_many)
     },
     Command {
         summary: "Returns all fields with their values.",
+        usage: "key",
         complexity: "O(N) where N is the size of the hash.",
         ..command("hgetall", 2, READ, "2.0.0", get_all)
     },
     Command {
         summary: "Deletes fields. The hash is deleted with its last one.",
+        usage: "key field...",
         complexity: "O(N) where N is the number of fields to be deleted.",
         ..command("hdel", -3, flag::WRITE | flag::FAST, "2.0.0", delete)
     },
-    Command { summary: "Tells whether a field is there.", ..command("hexists", 3, READ_FAST, "2.0.0", exists) },
-    Command { summary: "Counts the fields.", ..command("hlen", 2, READ_FAST, "2.0.0", count) },
+    Command {
+        summary: "Tells whether a field is there.",
+        usage: "key field",
+        ..command("hexists", 3, READ_FAST, "2.0.0", exists)
+    },
+    Command { summary: "Counts the fields.", usage: "key", ..command("hlen", 2, READ_FAST, "2.0.0", count) },
     Command {
         summary: "Returns all fields.",
+        usage: "key",
         complexity: "O(N) where N is the size of the hash.",
         ..command("hkeys", 2, READ, "2.0.0", |call| list(call, |[field, _]| field))
     },
     Command {
         summary: "Returns all values.",
+        usage: "key",
         complexity: "O(N) where N is the size of the hash.",
         ..command("hvals", 2, READ, "2.0.0", |call| list(call, |[_, value]| value))
     },
-    Command { summary: "Returns the length of a value.", ..command("hstrlen", 3, READ_FAST, "3.2.0", length) },
+    Command {
+        summary: "Returns the length of a value.",
+        usage: "key field",
+        ..command("hstrlen", 3, READ_FAST, "3.2.0", length)
+    },
     Command {
         summary: "Adds a whole number to the number in a field; 0 if it doesn't exist.",
+        usage: "key field increment:integer",
         ..command("hincrby", 4, GROW_FAST, "2.0.0", add)
     },
     Command {
         summary: "Adds a floating-point number to the number in a field; 0 if it doesn't exist.",
+        usage: "key field increment:double",
         ..command("hincrbyfloat", 4, GROW_FAST, "2.6.0", add_decimal)
     },
     Command {
         summary: "Goes through all fields and their values, some at each call.",
+        usage: "key cursor:integer [MATCH pattern] [COUNT count:integer]",
         complexity: "O(1) for every call, O(N) for all, where N is the size of the hash.",
         ..command("hscan", -3, READ, "2.8.0", scan)
     },
     Command {
         summary: "Returns fields at random.",
+        usage: "key [options: count:integer [WITHVALUES]]",
         complexity: "O(N) where N is the number of fields returned.",
         ..command("hrandfield", -2, READ, "6.2.0", random)
     },

@@ -13,15 +13,18 @@ use crate::service::{COMPATIBLE_VERSION, InfoSection};
 mod process;
 
 /// The family.
-pub const COMMANDS: &[Command] = &[plain(
-    "info",
-    -1,
-    flag::LOADING | flag::STALE | flag::WAITS,
-    "server",
-    "1.0.0",
-    "Returns information and statistics about the server.",
-    info,
-)];
+pub const COMMANDS: &[Command] = &[Command {
+    usage: "[section...]",
+    ..plain(
+        "info",
+        -1,
+        flag::LOADING | flag::STALE | flag::WAITS,
+        "server",
+        "1.0.0",
+        "Returns information and statistics about the server.",
+        info,
+    )
+}];
 
 /// Of `Latencystats`, those that Redis tells unless it is told otherwise.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];

@@ -1,10 +1,13 @@
 //! COMMAND: what commands there are, made from the table.
 //!
-//! Different from Redis: no tips, no arguments and no history in `DOCS`; the flags of a key spec tell only whether the command writes.
+//! Different from Redis: summaries and complexities are this server's own, `DOCS` has no history, and a key spec has no notes; its flags tell
+//! only whether the command writes the key.
 
+use super::arguments::Usage;
 use super::categories::categories;
 use super::entry::{container, help, plain};
-use super::{Call, Command, KeyPositions, flag, table};
+use super::tips::tips;
+use super::{Call, Command, Deprecation, KeyPositions, flag, table};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute;
 use crate::protocol::glob;
@@ -37,16 +40,25 @@ pub const COMMANDS: &[Command] = &[Command {
 
 const SUBCOMMANDS: &[Command] = &[
     subcommand("command|count", 2, "2.8.13", "Returns a count of commands.", "O(1)", count),
-    subcommand(
-        "command|info",
-        -2,
-        "2.8.13",
-        "Returns information about one, multiple or all commands.",
-        OF_ASKED,
-        info,
-    ),
-    subcommand("command|list", -2, "7.0.0", "Returns a list of command names.", OF_ALL, list),
-    subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs),
+    Command {
+        usage: "[command-name...]",
+        ..subcommand(
+            "command|info",
+            -2,
+            "2.8.13",
+            "Returns information about one, multiple or all commands.",
+            OF_ASKED,
+            info,
+        )
+    },
+    Command {
+        usage: "[FILTERBY (filterby: MODULE module-name | ACLCAT category | PATTERN pattern)]",
+        ..subcommand("command|list", -2, "7.0.0", "Returns a list of command names.", OF_ALL, list)
+    },
+    Command {
+        usage: "[command-name...]",
+        ..subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs)
+    },
     subcommand(
         "command|getkeys",
         -4,
@@ -83,14 +95,21 @@ fn info(call: &mut Call<'_>) -> Outcome {
     if asked.is_empty() {
         return command(call);
     }
-    call.reply.array(asked.len());
+    describe_asked(call.reply, asked);
+    Ok(())
+}
+
+fn describe_asked(reply: &mut Reply, asked: &[&[u8]]) {
+    reply.array(asked.len());
     for name in asked {
+        if reply.is_over() {
+            return;
+        }
         match table::find_full(name) {
-            Some(command) => describe(call.reply, command),
-            None => call.reply.null(),
+            Some(command) => describe(reply, command),
+            None => reply.null(),
         }
     }
-    Ok(())
 }
 
 fn describe(reply: &mut Reply, command: &'static Command) {
@@ -122,7 +141,9 @@ fn describe(reply: &mut Reply, command: &'static Command) {
     reply.integer(step);
     reply.set(categories.len());
     categories.iter().for_each(|category| reply.simple(&format!("@{category}")));
-    reply.set(0);
+    let tips: Vec<&str> = tips(command).collect();
+    reply.set(tips.len());
+    tips.iter().for_each(|tip| reply.bulk_text(tip));
     key_specs(reply, command);
     if command.subcommands.is_empty() {
         reply.set(0);
@@ -156,6 +177,14 @@ fn key_specs(reply: &mut Reply, command: &Command) {
     let reads = command.has(flag::READONLY);
     match command.keys {
         KeyPositions::None => reply.set(0),
+        KeyPositions::Range { first, last, .. } if Usage::of(command).keys == 2 => {
+            reply.set(2);
+            key_spec(reply, (is_write, reads), first, &Find::Range { last: 0, step: 1 });
+            // Where many keys stand behind one that is written they are only read.
+            let is_written = is_write && last > 0;
+            let last = last.min(0) as i64;
+            key_spec(reply, (is_written, !is_written), first + 1, &Find::Range { last, step: 1 });
+        }
         KeyPositions::Range { first, last, step } => {
             let last = if last < 0 { last as i64 } else { last as i64 - first as i64 };
             reply.set(1);
@@ -244,6 +273,9 @@ fn docs(call: &mut Call<'_>) -> Outcome {
 fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t Command>) {
     reply.map(commands.len());
     for command in commands {
+        if reply.is_over() {
+            return;
+        }
         reply.bulk_text(command.name);
         let texts = [
             ("summary", command.summary),
@@ -251,15 +283,38 @@ fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t C
             ("group", command.group),
             ("complexity", command.complexity),
         ];
-        reply.map(texts.len() + usize::from(!command.subcommands.is_empty()));
+        let begin = reply.begin();
+        let mut told = texts.len();
         for (name, text) in texts {
             reply.bulk_text(name);
             reply.bulk_text(text);
         }
+        let flags = [(command.deprecated.is_some(), "deprecated"), (command.has(flag::INTERNAL), "syscmd")];
+        if let Some((_, flag)) = flags.iter().find(|(is_set, _)| *is_set) {
+            reply.bulk_text("doc_flags");
+            reply.set(1);
+            reply.simple(flag);
+            told += 1;
+        }
+        if let Some(Deprecation { since, instead }) = command.deprecated {
+            for (name, text) in [("deprecated_since", since), ("replaced_by", instead)] {
+                reply.bulk_text(name);
+                reply.bulk_text(text);
+                told += 1;
+            }
+        }
+        let usage = Usage::of(command);
+        if !usage.is_empty() {
+            reply.bulk_text("arguments");
+            usage.tell(reply);
+            told += 1;
+        }
         if !command.subcommands.is_empty() {
             reply.bulk_text("subcommands");
             document(reply, command.subcommands.iter());
+            told += 1;
         }
+        reply.end_map(begin, told);
     }
 }
 
@@ -308,4 +363,33 @@ fn command_help(call: &mut Call<'_>) -> Outcome {
         ],
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::reply::Version;
+
+    const MOST_BYTES: usize = 64 * 1024;
+
+    /// What `tell` replies where a reply may have so many bytes.
+    fn bytes_of(tell: impl FnOnce(&mut Reply)) -> usize {
+        let mut reply = Reply::new(Version::Resp2);
+        reply.bound_to(MOST_BYTES);
+        tell(&mut reply);
+        assert!(reply.is_over());
+        reply.len()
+    }
+
+    #[test]
+    fn docs_of_very_many_names_take_no_more_than_a_reply_may() {
+        let commands = vec![table::find(b"set").unwrap(); 100_000];
+        assert!(bytes_of(|reply| document(reply, commands.into_iter())) < 2 * MOST_BYTES);
+    }
+
+    #[test]
+    fn infos_of_very_many_names_take_no_more_than_a_reply_may() {
+        let asked = vec![&b"set"[..]; 100_000];
+        assert!(bytes_of(|reply| describe_asked(reply, &asked)) < 2 * MOST_BYTES);
+    }
 }

@@ -22,46 +22,55 @@ const fn command(name: &'static str, arity: i32, flags: u32, keys: KeyPositions,
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Deletes one or more keys.",
+        usage: "key...",
         complexity: "O(N) where N is the number of keys.",
         ..command("del", -2, flag::WRITE, KeyPositions::ALL, delete)
     },
     Command {
         summary: "Deletes one or more keys.",
+        usage: "key...",
         complexity: "O(N) where N is the number of keys.",
         since: "4.0.0",
         ..command("unlink", -2, flag::WRITE | flag::FAST, KeyPositions::ALL, delete)
     },
     Command {
         summary: "Counts the keys that are there.",
+        usage: "key...",
         complexity: "O(N) where N is the number of keys.",
         ..command("exists", -2, flag::READONLY | flag::FAST | flag::LATCHES, KeyPositions::ALL, count_present)
     },
     Command {
         summary: "Counts the keys that are there. No time of access is kept.",
+        usage: "key...",
         complexity: "O(N) where N is the number of keys.",
         since: "3.2.1",
         ..command("touch", -2, flag::READONLY | flag::FAST | flag::LATCHES, KeyPositions::ALL, count_present)
     },
     Command {
         summary: "Returns the type of what a key holds.",
+        usage: "key",
         ..command("type", 2, flag::READONLY | flag::FAST, KeyPositions::FIRST, type_of)
     },
     Command {
         summary: "Renames a key, and overwrites the new name.",
+        usage: "key newkey:key",
         ..command("rename", 3, flag::WRITE, TWO, |call| rename(call, true))
     },
     Command {
         summary: "Renames a key, only if the new name is not there.",
+        usage: "key newkey:key",
         ..command("renamenx", 3, flag::WRITE | flag::FAST, TWO, |call| rename(call, false))
     },
     Command {
         summary: "Copies a key.",
+        usage: "source:key destination:key [DB destination-db:integer] [REPLACE]",
         complexity: "O(N) where N is the number of elements of a collection, O(1) for a string.",
         since: "6.2.0",
         ..command("copy", -3, flag::WRITE | flag::DENYOOM, TWO, copy)
     },
     Command {
         summary: "Returns the keys that match a pattern.",
+        usage: "pattern",
         complexity: "O(N) where N is the number of all keys.",
         ..command("keys", 2, flag::READONLY | flag::WAITS, KeyPositions::None, keys)
     },
@@ -78,11 +87,13 @@ pub const COMMANDS: &[Command] = &[
     Command {
         group: "server",
         summary: "Removes all keys of the database.",
+        usage: "[async: ASYNC@4.0.0 | SYNC@6.2.0]",
         ..command("flushdb", -1, flag::WRITE | flag::WAITS | flag::ALL_SLOTS, KeyPositions::None, flush)
     },
     Command {
         group: "server",
         summary: "Removes all keys of all databases; there is one.",
+        usage: "[async: ASYNC@4.0.0 | SYNC@6.2.0]",
         ..command("flushall", -1, flag::WRITE | flag::WAITS | flag::ALL_SLOTS, KeyPositions::None, flush)
     },
 ];

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::entry::plain;
-use super::{Call, Command, KeyPositions, Run, flag, go_on};
+use super::{Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
 use crate::collections::list::{End, List};
 use crate::error::{Failure, Outcome, texts};
 use crate::memory::Collected;
@@ -30,62 +30,82 @@ const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Puts elements before the first of a list. The list is created if it doesn't exist.",
+        usage: "key element...",
         complexity: PUSH,
         ..command("lpush", -3, GROW_FAST, "1.0.0", |call| push(call, End::Left, true))
     },
     Command {
         summary: "Puts elements behind the last of a list. The list is created if it doesn't exist.",
+        usage: "key element...",
         complexity: PUSH,
         ..command("rpush", -3, GROW_FAST, "1.0.0", |call| push(call, End::Right, true))
     },
     Command {
         summary: "Puts elements before the first of a list, only if the list is there.",
+        usage: "key element...",
         complexity: PUSH,
         ..command("lpushx", -3, GROW_FAST, "2.2.0", |call| push(call, End::Left, false))
     },
     Command {
         summary: "Puts elements behind the last of a list, only if the list is there.",
+        usage: "key element...",
         complexity: PUSH,
         ..command("rpushx", -3, GROW_FAST, "2.2.0", |call| push(call, End::Right, false))
     },
     Command {
         summary: "Removes the first elements of a list and returns them.",
+        usage: "key [count:integer]@6.2.0",
         complexity: POP,
         ..command("lpop", -2, SHRINK_FAST, "1.0.0", |call| pop(call, End::Left))
     },
     Command {
         summary: "Removes the last elements of a list and returns them.",
+        usage: "key [count:integer]@6.2.0",
         complexity: POP,
         ..command("rpop", -2, SHRINK_FAST, "1.0.0", |call| pop(call, End::Right))
     },
     Command {
         summary: "Returns the elements of a list from one index to another.",
+        usage: "key start:integer stop:integer",
         complexity: POP,
         ..command("lrange", 4, READ, "1.0.0", range)
     },
     Command {
         summary: "Counts the elements of a list.",
+        usage: "key",
         ..command("llen", 2, flag::READONLY | flag::FAST, "1.0.0", count)
     },
-    Command { summary: "Returns the element of a list at an index.", ..command("lindex", 3, READ, "1.0.0", element) },
-    Command { summary: "Sets the element of a list at an index.", ..command("lset", 4, GROW, "1.0.0", set) },
+    Command {
+        summary: "Returns the element of a list at an index.",
+        usage: "key index:integer",
+        ..command("lindex", 3, READ, "1.0.0", element)
+    },
+    Command {
+        summary: "Sets the element of a list at an index.",
+        usage: "key index:integer element",
+        ..command("lset", 4, GROW, "1.0.0", set)
+    },
     Command {
         summary: "Removes the elements of a list before one index and behind another.",
+        usage: "key start:integer stop:integer",
         complexity: "O(N) where N is the number of elements to be removed.",
         ..command("ltrim", 4, flag::WRITE, "1.0.0", trim)
     },
     Command {
         summary: "Removes the first or last elements of a list that equal one, or all that do.",
+        usage: "key count:integer element",
         complexity: "O(N) where N is the length of the list.",
         ..command("lrem", 4, flag::WRITE, "1.0.0", remove)
     },
     Command {
         summary: "Puts an element before or behind another one of a list.",
+        usage: "key (where: BEFORE | AFTER) pivot element",
         complexity: "O(N) where N is the length of the list.",
         ..command("linsert", 5, GROW, "2.2.0", insert)
     },
     Command {
         summary: "Removes the first or last element of a list, puts it at an end of another list and returns it.",
+        usage: "source:key destination:key (wherefrom: LEFT | RIGHT) (whereto: LEFT | RIGHT)",
         keys: BOTH,
         ..command("lmove", 5, GROW, "6.2.0", |call| {
             let [_, _, _, from, to] = call.arguments else { return Err(texts::SYNTAX) };
@@ -95,11 +115,14 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         summary: "Removes the last element of a list, puts it before the first of another list and returns it.",
+        usage: "source:key destination:key",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`LMOVE source destination RIGHT LEFT`" }),
         keys: BOTH,
         ..command("rpoplpush", 3, GROW, "1.2.0", |call| move_one(call, End::Right, End::Left))
     },
     Command {
         summary: "Returns the indices of the elements of a list that equal one.",
+        usage: "key element [RANK rank:integer] [COUNT num-matches:integer] [MAXLEN len:integer]",
         complexity: "O(N) where N is the length of the list.",
         ..command("lpos", -3, READ, "6.0.6", positions)
     },

@@ -1,6 +1,7 @@
 //! The commands: one file for each family, and the table of them all.
 
 pub mod acl;
+mod arguments;
 pub mod categories;
 pub mod clients;
 pub mod cluster;
@@ -23,6 +24,7 @@ pub mod sorted_set_ranges;
 pub mod sorted_sets;
 pub mod strings;
 pub mod table;
+mod tips;
 pub mod transactions;
 
 use std::ops::ControlFlow;
@@ -75,14 +77,27 @@ pub struct Command {
     pub group: &'static str,
     /// The version of Redis that had it first.
     pub since: &'static str,
+    /// Since when another command does better what it does.
+    pub deprecated: Option<Deprecation>,
     /// One line.
     pub summary: &'static str,
     /// As `COMMAND DOCS` tells it.
     pub complexity: &'static str,
+    /// The arguments behind its name, in the syntax that `arguments.rs` defines; empty: none are told.
+    pub usage: &'static str,
     /// Its subcommands; then `run` is only called without one.
     pub subcommands: &'static [Command],
     /// Carries it out.
     pub run: Run,
+}
+
+/// That a command is only there for clients that know nothing better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deprecation {
+    /// The version of Redis that had something better first.
+    pub since: &'static str,
+    /// What does the same, as one would type it.
+    pub instead: &'static str,
 }
 
 /// What a command is like. The first ones are Redis' and are told to clients.
@@ -119,6 +134,8 @@ pub mod flag {
     pub const NOT_QUEUED: u32 = 1 << 18;
     /// Its arguments may be passwords: they are written down nowhere. Not told.
     pub const SECRET: u32 = 1 << 20;
+    /// Only for who knows the inside of the server. `COMMAND DOCS` tells it.
+    pub const INTERNAL: u32 = 1 << 21;
 }
 
 /// Where the keys of a command are among its arguments.

@@ -18,7 +18,10 @@ pub const COMMANDS: &[Command] = &[
         complexity: "O(N) where N is the number of bytes in memory that are not in a table yet",
         ..command("save", 1, ADMIN | flag::NO_MULTI | flag::WAITS, "Synchronously saves the keys to disk.", save)
     },
-    command("bgsave", -1, ADMIN | flag::WAITS, "Asynchronously saves the keys to disk.", bgsave),
+    Command {
+        usage: "[SCHEDULE]@3.2.2",
+        ..command("bgsave", -1, ADMIN | flag::WAITS, "Asynchronously saves the keys to disk.", bgsave)
+    },
     command(
         "lastsave",
         1,
@@ -26,13 +29,16 @@ pub const COMMANDS: &[Command] = &[
         "Returns the Unix timestamp of the last successful save to disk.",
         lastsave,
     ),
-    command(
-        "shutdown",
-        -1,
-        ADMIN | flag::LOADING | flag::STALE | flag::NO_MULTI,
-        "Synchronously saves the keys to disk and shuts down the server.",
-        shutdown,
-    ),
+    Command {
+        usage: "[NOSAVE | SAVE] [NOW]@7.0.0 [FORCE]@7.0.0 [ABORT]@7.0.0",
+        ..command(
+            "shutdown",
+            -1,
+            ADMIN | flag::LOADING | flag::STALE | flag::NO_MULTI,
+            "Synchronously saves the keys to disk and shuts down the server.",
+            shutdown,
+        )
+    },
 ];
 
 fn save(call: &mut Call<'_>) -> Outcome {

@@ -4,7 +4,8 @@
 //! remembers nothing between two calls, and a key that is there from the first call to the last is returned once. All keys of one place
 //! are returned together. A step ends early where what it found would take too much memory.
 
-use super::{Call, Command, KeyPositions, flag};
+use super::entry::plain;
+use super::{Call, Command, flag};
 use crate::collections::page::{Page, Place};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::layout::PLACES;
@@ -17,16 +18,17 @@ const DEFAULT_COUNT: usize = 10;
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
-    name: "scan",
-    arity: -2,
-    flags: flag::READONLY | flag::WAITS,
-    keys: KeyPositions::None,
-    group: "generic",
-    since: "2.8.0",
-    summary: "Goes through all keys, some at each call.",
+    usage: "cursor:integer [MATCH pattern] [COUNT count:integer] [TYPE type]@6.0.0",
     complexity: "O(1) for every call, O(N) for all, where N is the number of keys.",
-    subcommands: &[],
-    run: scan,
+    ..plain(
+        "scan",
+        -2,
+        flag::READONLY | flag::WAITS,
+        "generic",
+        "2.8.0",
+        "Goes through all keys, some at each call.",
+        scan,
+    )
 }];
 
 /// What a scan was asked for besides its cursor.

@@ -33,42 +33,49 @@ const STORE: u32 = flag::WRITE | flag::DENYOOM;
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the members that all of several sets have.",
+        usage: "key...",
         complexity: "O(N*M) where N is the size of the smallest set and M the number of sets.",
         keys: KeyPositions::ALL,
         ..command("sinter", -2, READ, "1.0.0", |call| tell(call, Operation::Intersection))
     },
     Command {
         summary: "Counts the members that all of several sets have.",
+        usage: "numkeys:integer key... [LIMIT limit:integer]",
         complexity: "O(N*M) where N is the size of the smallest set and M the number of sets.",
         keys: KeyPositions::Counted { count: 1, also: 0 },
         ..command("sintercard", -3, READ | flag::MOVABLE_KEYS, "7.0.0", count_intersection)
     },
     Command {
         summary: "Stores the members that all of several sets have.",
+        usage: "destination:key key...",
         complexity: "O(N*M) where N is the size of the smallest set and M the number of sets.",
         keys: KeyPositions::ALL,
         ..command("sinterstore", -3, STORE, "1.0.0", |call| store(call, Operation::Intersection))
     },
     Command {
         summary: "Returns the members that any of several sets has.",
+        usage: "key...",
         complexity: "O(N*M) where N is the size of all sets and M their number.",
         keys: KeyPositions::ALL,
         ..command("sunion", -2, READ, "1.0.0", |call| tell(call, Operation::Union))
     },
     Command {
         summary: "Stores the members that any of several sets has.",
+        usage: "destination:key key...",
         complexity: "O(N*M) where N is the size of all sets and M their number.",
         keys: KeyPositions::ALL,
         ..command("sunionstore", -3, STORE, "1.0.0", |call| store(call, Operation::Union))
     },
     Command {
         summary: "Returns the members of the first set that no other set has.",
+        usage: "key...",
         complexity: "O(N*M) where N is the size of the first set and M the number of sets.",
         keys: KeyPositions::ALL,
         ..command("sdiff", -2, READ, "1.0.0", |call| tell(call, Operation::Difference))
     },
     Command {
         summary: "Stores the members of the first set that no other set has.",
+        usage: "destination:key key...",
         complexity: "O(N*M) where N is the size of the first set and M the number of sets.",
         keys: KeyPositions::ALL,
         ..command("sdiffstore", -3, STORE, "1.0.0", |call| store(call, Operation::Difference))

@@ -22,44 +22,56 @@ pub(super) const fn command(name: &'static str, arity: i32, flags: u32, since: &
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Adds members. The set is created if it doesn't exist.",
+        usage: "key member...",
         complexity: "O(N) where N is the number of members to be added.",
         ..command("sadd", -3, WRITE_FAST | flag::DENYOOM, "1.0.0", add)
     },
     Command {
         summary: "Removes members. The set is deleted with its last one.",
+        usage: "key member...",
         complexity: "O(N) where N is the number of members to be removed.",
         ..command("srem", -3, WRITE_FAST, "1.0.0", remove)
     },
     Command {
         summary: "Moves a member from one set to another.",
+        usage: "source:key destination:key member",
         keys: KeyPositions::Range { first: 1, last: 2, step: 1 },
         ..command("smove", 4, WRITE_FAST, "1.0.0", move_member)
     },
-    Command { summary: "Tells whether a member is there.", ..command("sismember", 3, READ_FAST, "1.0.0", has) },
+    Command {
+        summary: "Tells whether a member is there.",
+        usage: "key member",
+        ..command("sismember", 3, READ_FAST, "1.0.0", has)
+    },
     Command {
         summary: "Tells of each member whether it is there.",
+        usage: "key member...",
         complexity: "O(N) where N is the number of members asked for.",
         // The members of a large set are looked for one by one: all of them before a write of another client, or all after it.
         ..command("smismember", -3, READ_FAST | flag::LATCHES, "6.2.0", has_many)
     },
-    Command { summary: "Counts the members.", ..command("scard", 2, READ_FAST, "1.0.0", count) },
+    Command { summary: "Counts the members.", usage: "key", ..command("scard", 2, READ_FAST, "1.0.0", count) },
     Command {
         summary: "Returns all members.",
+        usage: "key",
         complexity: "O(N) where N is the size of the set.",
         ..command("smembers", 2, flag::READONLY, "1.0.0", all)
     },
     Command {
         summary: "Removes members at random and returns them. The set is deleted with its last one.",
+        usage: "key [count:integer]@3.2.0",
         complexity: "O(N) where N is the number of members returned.",
         ..command("spop", -2, WRITE_FAST, "1.0.0", pop)
     },
     Command {
         summary: "Returns members at random.",
+        usage: "key [count:integer]@2.6.0",
         complexity: "O(N) where N is the number of members returned.",
         ..command("srandmember", -2, flag::READONLY, "1.0.0", random)
     },
     Command {
         summary: "Goes through all members, some at each call.",
+        usage: "key cursor:integer [MATCH pattern] [COUNT count:integer]",
         complexity: "O(1) for every call, O(N) for all, where N is the size of the set.",
         ..command("sscan", -3, flag::READONLY, "2.8.0", scan)
     },

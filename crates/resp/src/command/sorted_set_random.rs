@@ -33,6 +33,7 @@ const MOST_DRAWS_AT_ONCE: u64 = 100;
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
     summary: "Returns random members of a sorted set.",
+    usage: "key [options: count:integer [WITHSCORES]]",
     complexity: "O(M) where M is the number of members that are returned.",
     ..command("zrandmember", -2, flag::READONLY, "6.2.0", draw)
 }];

@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, flag};
+use super::{Call, Command, Deprecation, flag};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
@@ -26,56 +26,73 @@ const COUNT: &str = "O(M) where M is the number of members that are counted.";
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the members of a sorted set within a range of ranks, scores or members.",
+        usage: "key start stop [sortby: BYSCORE | BYLEX]@6.2.0 [REV]@6.2.0 \
+                [LIMIT offset:integer count:integer]@6.2.0 [WITHSCORES]",
         complexity: BY_RANK,
         ..command("zrange", -4, READ, "1.2.0", |call| range(call, None, None))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of ranks, from the last one on.",
+        usage: "key start:integer stop:integer [WITHSCORES]",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key start stop REV`" }),
         complexity: BY_RANK,
         ..command("zrevrange", -4, READ, "1.2.0", |call| range(call, Some(By::Rank), Some(Direction::Reverse)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of scores.",
+        usage: "key min:double max:double [WITHSCORES]@2.0.0 [LIMIT offset:integer count:integer]",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key min max BYSCORE`" }),
         complexity: BY_ORDER,
         ..command("zrangebyscore", -4, READ, "1.0.5", |call| range(call, Some(By::Score), Some(Direction::Forward)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of scores, from the last one on.",
+        usage: "key max:double min:double [WITHSCORES] [LIMIT offset:integer count:integer]",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key max min BYSCORE REV`" }),
         complexity: BY_ORDER,
         ..command("zrevrangebyscore", -4, READ, "2.2.0", |call| range(call, Some(By::Score), Some(Direction::Reverse)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of members. All should have one score.",
+        usage: "key min max [LIMIT offset:integer count:integer]",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key min max BYLEX`" }),
         complexity: BY_ORDER,
         ..command("zrangebylex", -4, READ, "2.8.9", |call| range(call, Some(By::Name), Some(Direction::Forward)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of members, from the last one on.",
+        usage: "key max min [LIMIT offset:integer count:integer]",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key max min BYLEX REV`" }),
         complexity: BY_ORDER,
         ..command("zrevrangebylex", -4, READ, "2.8.9", |call| range(call, Some(By::Name), Some(Direction::Reverse)))
     },
     Command {
         summary: "Counts the members of a sorted set within a range of scores.",
+        usage: "key min:double max:double",
         complexity: COUNT,
         ..command("zcount", 4, READ | flag::FAST, "2.0.0", |call| count(call, By::Score))
     },
     Command {
         summary: "Counts the members of a sorted set within a range of members. All should have one score.",
+        usage: "key min max",
         complexity: COUNT,
         ..command("zlexcount", 4, READ | flag::FAST, "2.8.9", |call| count(call, By::Name))
     },
     Command {
         summary: "Removes the members of a sorted set within a range of ranks.",
+        usage: "key start:integer stop:integer",
         complexity: REMOVE,
         ..command("zremrangebyrank", 4, flag::WRITE, "2.0.0", |call| remove(call, By::Rank))
     },
     Command {
         summary: "Removes the members of a sorted set within a range of scores.",
+        usage: "key min:double max:double",
         complexity: REMOVE,
         ..command("zremrangebyscore", 4, flag::WRITE, "1.2.0", |call| remove(call, By::Score))
     },
     Command {
         summary: "Removes the members of a sorted set within a range of members. All should have one score.",
+        usage: "key min max",
         complexity: REMOVE,
         ..command("zremrangebylex", 4, flag::WRITE, "2.8.9", |call| remove(call, By::Name))
     },

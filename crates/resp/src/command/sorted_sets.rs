@@ -31,50 +31,65 @@ const POP: &str = "O(M) where M is the number of members that are removed.";
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Adds members to a sorted set, or changes their scores. The key is created if it doesn't exist.",
+        usage: "key [condition: NX | XX]@3.0.2 [comparison: GT | LT]@6.2.0 \
+                [change: CH]@3.0.2 [increment: INCR]@3.0.2 (score:double member)...",
         complexity: "O(1) for each member.",
         ..command("zadd", -4, GROW, "1.2.0", |call| add(call, false))
     },
     Command {
         summary: "Adds to the score of a member of a sorted set; 0 if it is not there.",
+        usage: "key increment:integer member",
         ..command("zincrby", 4, GROW, "1.2.0", |call| add(call, true))
     },
     Command {
         summary: "Removes members from a sorted set. The key is deleted with the last one.",
+        usage: "key member...",
         complexity: "O(1) for each member.",
         ..command("zrem", -3, SHRINK, "1.2.0", remove)
     },
     Command {
         summary: "Returns the score of a member of a sorted set.",
+        usage: "key member",
         ..command("zscore", 3, READ, "1.2.0", tell_score)
     },
     Command {
         summary: "Returns the scores of members of a sorted set.",
+        usage: "key member...",
         complexity: "O(N) where N is the number of members that are asked for.",
         ..command("zmscore", -3, READ | flag::LATCHES, "6.2.0", tell_scores)
     },
-    Command { summary: "Counts the members of a sorted set.", ..command("zcard", 2, READ, "1.2.0", count) },
+    Command {
+        summary: "Counts the members of a sorted set.",
+        usage: "key",
+        ..command("zcard", 2, READ, "1.2.0", count)
+    },
     Command {
         summary: "Returns how many members of a sorted set come before one.",
+        usage: "key member",
         complexity: "O(N) where N is the rank.",
         ..command("zrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
     },
     Command {
         summary: "Returns how many members of a sorted set come after one.",
+        usage: "key member",
         complexity: "O(N) where N is the rank.",
         ..command("zrevrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
     },
     Command {
         summary: "Removes the members with the lowest scores from a sorted set and returns them.",
+        usage: "key [count:integer]",
         complexity: POP,
         ..command("zpopmin", -2, SHRINK, "5.0.0", |call| pop(call, Direction::Forward))
     },
     Command {
         summary: "Removes the members with the highest scores from a sorted set and returns them.",
+        usage: "key [count:integer]",
         complexity: POP,
         ..command("zpopmax", -2, SHRINK, "5.0.0", |call| pop(call, Direction::Reverse))
     },
     Command {
         summary: "Goes through all members of a sorted set, some at each call.",
+        usage: "key cursor:integer [MATCH pattern] [COUNT count:integer]",
         complexity: "O(1) for every call, O(N) for all, where N is the number of members.",
         ..command("zscan", -3, flag::READONLY, "2.8.0", scan)
     },

@@ -7,7 +7,7 @@ use ecotone_engine::MAX_VALUE_BYTES;
 
 use super::entry::plain;
 use super::expiry::Unit;
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::{Call, Command, Deprecation, KeyPositions, Run, flag};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::{Entry, Tag};
 use crate::protocol::extended::add_decimals;
@@ -24,6 +24,7 @@ const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str
 
 const GETRANGE: Command = Command {
     summary: "Returns a part of a string.",
+    usage: "key start:integer end:integer",
     complexity: "O(N) where N is the length of what is returned.",
     ..command("getrange", 4, flag::READONLY, "2.4.0", get_range)
 };
@@ -32,88 +33,116 @@ const GETRANGE: Command = Command {
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the string value of a key.",
+        usage: "key",
         ..command("get", 2, flag::READONLY | flag::FAST, "1.0.0", get)
     },
     Command {
         summary: "Sets the string value of a key, ignoring its type. The key is created if it doesn't exist.",
+        usage: "key value [condition: NX | XX]@2.6.12 [GET]@6.2.0 \
+                [expiration: EX seconds:integer@2.6.12 | PX milliseconds:integer@2.6.12 | \
+                EXAT unix-time-seconds:unix-time@6.2.0 | PXAT unix-time-milliseconds:unix-time@6.2.0 | KEEPTTL@6.0.0]",
         ..command("set", -3, GROW, "1.0.0", set)
     },
     Command {
         keys: KeyPositions::ALL,
         summary: "Returns the string values of keys.",
+        usage: "key...",
         complexity: "O(N) where N is the number of keys.",
         ..command("mget", -2, flag::READONLY | flag::FAST | flag::LATCHES, "1.0.0", get_many)
     },
     Command {
         keys: PAIRS,
         summary: "Sets the string values of keys, all at once.",
+        usage: "(key value)...",
         complexity: "O(N) where N is the number of keys.",
         ..command("mset", -3, GROW, "1.0.1", set_many)
     },
     Command {
         keys: PAIRS,
         summary: "Sets the string values of keys, all at once, only if none of them is there.",
+        usage: "(key value)...",
         complexity: "O(N) where N is the number of keys.",
         ..command("msetnx", -3, GROW, "1.0.1", set_many_new)
     },
     Command {
         summary: "Sets the string value of a key, only if it is not there.",
+        usage: "key value",
         ..command("setnx", 3, GROW_FAST, "1.0.0", set_new)
     },
     Command {
         summary: "Sets the string value of a key and its expiration in seconds.",
+        usage: "key seconds:integer value",
         ..command("setex", 4, GROW, "2.0.0", |call| set_expiring(call, Unit::SECONDS))
     },
     Command {
         summary: "Sets the string value of a key and its expiration in milliseconds.",
+        usage: "key milliseconds:integer value",
         ..command("psetex", 4, GROW, "2.6.0", |call| set_expiring(call, Unit::MILLISECONDS))
     },
     Command {
         summary: "Sets the string value of a key and returns the old one.",
+        usage: "key value",
+        deprecated: Some(Deprecation { since: "6.2.0", instead: "`SET key value GET`" }),
         ..command("getset", 3, GROW_FAST, "1.0.0", get_and_set)
     },
     Command {
         summary: "Returns the string value of a key and deletes the key.",
+        usage: "key",
         ..command("getdel", 2, flag::WRITE | flag::FAST, "6.2.0", get_and_delete)
     },
     Command {
         summary: "Returns the string value of a key and changes its expiration.",
+        usage: "key [expiration: EX seconds:integer | PX milliseconds:integer | EXAT unix-time-seconds:unix-time | \
+                PXAT unix-time-milliseconds:unix-time | PERSIST]",
         ..command("getex", -2, flag::WRITE | flag::FAST, "6.2.0", get_and_expire)
     },
     Command {
         summary: "Appends to the string value of a key. The key is created if it doesn't exist.",
+        usage: "key value",
         complexity: "O(N) where N is the length of the new string.",
         ..command("append", 3, GROW_FAST, "2.0.0", append)
     },
     Command {
         summary: "Returns the length of a string.",
+        usage: "key",
         ..command("strlen", 2, flag::READONLY | flag::FAST, "2.2.0", length)
     },
     GETRANGE,
-    Command { name: "substr", since: "1.0.0", ..GETRANGE },
+    Command {
+        name: "substr",
+        since: "1.0.0",
+        deprecated: Some(Deprecation { since: "2.0.0", instead: "`GETRANGE key start end`" }),
+        ..GETRANGE
+    },
     Command {
         summary: "Overwrites a part of a string from an offset on. What is missing before becomes zero bytes.",
+        usage: "key offset:integer value",
         complexity: "O(N) where N is the length of the new string.",
         ..command("setrange", 4, GROW, "2.2.0", set_range)
     },
     Command {
         summary: "Adds one to the number in a key; 0 if it doesn't exist.",
+        usage: "key",
         ..command("incr", 2, GROW_FAST, "1.0.0", |call| add(call, 1))
     },
     Command {
         summary: "Takes one from the number in a key; 0 if it doesn't exist.",
+        usage: "key",
         ..command("decr", 2, GROW_FAST, "1.0.0", |call| add(call, -1))
     },
     Command {
         summary: "Adds a whole number to the number in a key; 0 if it doesn't exist.",
+        usage: "key increment:integer",
         ..command("incrby", 3, GROW_FAST, "1.0.0", increment)
     },
     Command {
         summary: "Takes a whole number from the number in a key; 0 if it doesn't exist.",
+        usage: "key decrement:integer",
         ..command("decrby", 3, GROW_FAST, "1.0.0", decrement)
     },
     Command {
         summary: "Adds a floating-point number to the number in a key; 0 if it doesn't exist.",
+        usage: "key increment:double",
         ..command("incrbyfloat", 3, GROW_FAST, "2.6.0", add_decimal)
     },
 ];

@@ -38,6 +38,7 @@ pub const COMMANDS: &[Command] = &[
         ..command("exec", 1, 0, "Executes all commands in a transaction.", exec_alone)
     },
     Command {
+        usage: "key...",
         since: "2.2.0",
         keys: KeyPositions::ALL,
         complexity: "O(1) for every key.",

@@ -10,6 +10,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod docs;
 mod errors;
 mod generate;
 mod hashes;
