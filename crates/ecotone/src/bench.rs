@@ -126,7 +126,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WAY")]
     dedup: Option<String>,
     /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100; they are counted by --dedup sample unless that
-    /// says otherwise [default: none is extended]
+    /// says otherwise [default: 10 with values apart and without --dedup, else none is extended]
     #[arg(long, value_name = "RATIO")]
     threshold: Option<f64>,
     /// Seconds between two checks of --dedup triggered, 1 to 3600 [default: 5]

@@ -373,4 +373,27 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn compactions_are_extended_by_themselves_only_where_values_are_apart_and_another_one_can_run() {
+        let threshold = |separated: bool, set: fn(&mut StoreOptions)| {
+            let mut options =
+                if separated { StoreOptions::default().with_separation(128) } else { StoreOptions::default() };
+            set(&mut options);
+            options.validate().unwrap();
+            options.dedup_threshold().map(f64::from)
+        };
+        assert_eq!(threshold(true, |_| ()), Some(10.0));
+        assert_eq!(threshold(true, |o| o.dedup.mode = Some(DedupMode::Filter)), Some(10.0));
+        assert_eq!(threshold(false, |_| ()), None);
+        assert_eq!(threshold(false, |o| o.dedup.mode = Some(DedupMode::Sample)), None);
+        assert_eq!(threshold(true, |o| o.background_compactions = 1), None);
+        assert_eq!(threshold(true, |o| o.dedup.mode = Some(DedupMode::Off)), None);
+        assert_eq!(threshold(true, |o| o.dedup.threshold = ExtensionThreshold::Off), None);
+        let interval = Duration::from_secs(1);
+        let mut triggered = StoreOptions::default().with_separation(128);
+        triggered.dedup.mode = Some(DedupMode::Triggered { interval });
+        assert_eq!(triggered.dedup_threshold(), None, "what is for measurements is asked for");
+        assert_eq!(StoreOptions::small_device().with_separation(128).dedup_threshold().map(f64::from), Some(10.0));
+    }
 }

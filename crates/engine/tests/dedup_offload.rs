@@ -54,6 +54,7 @@ fn options(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
                 rest_share: 0.0,
                 ..DedupParameters::default()
             },
+            ..DedupOptions::default()
         },
         ..StoreOptions::default()
     }

@@ -111,7 +111,7 @@ fn separation() -> impl Strategy<Value = Option<Separation>> {
 
 /// As it is, or such that relocation and removal are at work after a few hundred writes.
 fn relocation() -> impl Strategy<Value = RelocationParameters> {
-    let eager = (1.01..1.3_f64, 1_u64..20_000).prop_map(|(begin_ratio, garbage)| RelocationParameters {
+    let eager = (1.01..1.25_f64, 1_u64..20_000).prop_map(|(begin_ratio, garbage)| RelocationParameters {
         begin_ratio,
         end_ratio: 1.005,
         min_garbage_share: 0.01,

@@ -93,7 +93,7 @@ fn cold_tables_are_compacted_on_purpose() {
     store.compact(..).unwrap();
     let live: u64 = model.iter().map(record_bytes).sum();
     // On purpose until half of the way from `on_purpose_ratio` to `begin_ratio` is done.
-    let log = until(&store, |log| (log.bytes as f64) < 1.33 * live as f64);
+    let log = until(&store, |log| (log.bytes as f64) < 1.3 * live as f64);
     assert!(log.relocated_bytes > live / 2, "{log:?}");
     assert_equals(&store, &model);
 }

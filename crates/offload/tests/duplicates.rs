@@ -32,6 +32,7 @@ fn merging(store: &mut StoreOptions) {
                 rest_share: 0.0,
                 ..DedupParameters::default()
             },
+            ..DedupOptions::default()
         },
         ..StoreOptions::default()
     };

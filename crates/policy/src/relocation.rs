@@ -37,8 +37,8 @@ pub struct RelocationParameters {
     pub end_ratio: f64,
     /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.25, at least `begin_ratio`.
     pub on_purpose_ratio: f64,
-    /// A segment is never moved while less than this share of it is garbage. Default 0.16, more than 0 and less than 1: such a
-    /// copy frees a fifth of its bytes.
+    /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
+    /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
     /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
     pub copied_in_passing: f64,
@@ -50,9 +50,9 @@ pub struct RelocationParameters {
     /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.45, more than
     /// `on_purpose_ratio`.
     pub urgent_ratio: f64,
-    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.25, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.35, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -69,13 +69,13 @@ impl Default for RelocationParameters {
             begin_ratio: 1.1,
             end_ratio: 1.04,
             on_purpose_ratio: 1.25,
-            min_garbage_share: 0.16,
+            min_garbage_share: 0.2,
             copied_in_passing: 0.25,
             copied_on_purpose: 0.3,
             min_garbage_bytes: Bytes::from_mib(16),
             urgent_ratio: 1.45,
-            pace_ratio: 1.2,
-            slowest_ratio: 1.35,
+            pace_ratio: 1.25,
+            slowest_ratio: 1.4,
             ample_free_share: 0.25,
         }
     }
@@ -327,7 +327,6 @@ mod tests {
             begin_ratio: 1.2,
             end_ratio: 1.1,
             on_purpose_ratio: 1.45,
-            min_garbage_share: 0.2,
             copied_in_passing: 0.12,
             copied_on_purpose: 0.25,
             urgent_ratio: 1.7,

@@ -119,7 +119,7 @@ impl Target for EngineTarget {
             let relocates = self.store.value_log().is_some_and(|values| values.relocating_segments > 0);
             let compacts = now.compaction_pending || now.running_compactions > 0 || now.running_flushes > 0;
             // Its merges are none of RocksDB's own compactions.
-            let merges = || self.asks_duplicates && self.store.dedup().is_some_and(|dedup| dedup.is_busy);
+            let merges = || self.store.dedup_at_once().is_some_and(|dedup| dedup.is_busy);
             Ok(compacts || relocates || merges())
         })
     }

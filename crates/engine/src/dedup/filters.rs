@@ -94,6 +94,9 @@ impl RecentHashes {
     }
 
     fn keep(&self, filter: &[u8], hashes: KeyHashes) {
+        if size_of_val(&*hashes) > self.most_bytes {
+            return;
+        }
         let mut recent = self.recent.lock();
         recent.bytes += size_of_val(&*hashes);
         recent.tables.push_back((FilterName::of(filter), hashes));

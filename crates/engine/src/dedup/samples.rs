@@ -65,15 +65,14 @@ pub(crate) fn decode(property: &[u8]) -> Vec<KeySample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dedup::sketch::KeySketch;
+    use crate::dedup::sketch::{KeySketch, Sketching};
     use crate::mutation::mutated;
     use crate::offload::Collects;
     use ecotone_policy::duplicates::SAMPLED_ONE_IN;
-    use std::sync::Arc;
     use twox_hash::XxHash3_64;
 
     fn sampled(keys: std::ops::Range<u32>) -> Vec<u8> {
-        let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, Arc::default());
+        let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, Sketching::new(0).into());
         for key in keys {
             for version in 0..2 {
                 sketch.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);

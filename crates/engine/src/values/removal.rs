@@ -59,8 +59,10 @@ pub(crate) struct Round {
     pub(crate) overlaps: BTreeMap<u64, Overlap>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
     pub(crate) waits: bool,
-    /// Whether one was found unnamed for the first time, or left for want of time: the next round may remove it.
+    /// Whether one was found unnamed for the first time: the next round may remove it.
     pub(crate) found_unnamed: bool,
+    /// Whether one that could go was left for want of time: the next round removes it.
+    pub(crate) is_unfinished: bool,
     /// The sealed segments that are still named.
     pub(crate) segments: Vec<SegmentUse>,
     /// Numbers of the tables that name a segment of the cohort.
@@ -203,7 +205,7 @@ impl Removal {
         };
         let mut round =
             Round { naming_cohort: state.references.naming(cohort), hidden, overlaps, oldest_wal, ..Round::default() };
-        let began = Instant::now();
+        let mut began: Option<Instant> = None;
         for segment in sealed {
             let number = segment.number();
             if not_installed.contains(&number) {
@@ -230,9 +232,8 @@ impl Removal {
                 round.waits = true;
                 continue;
             }
-            if began.elapsed() >= MOST_REMOVAL_TIME {
-                round.found_unnamed = true;
-                round.waits = true;
+            if began.get_or_insert_with(Instant::now).elapsed() >= MOST_REMOVAL_TIME {
+                round.is_unfinished = true;
                 continue;
             }
             state.last_wal.remove(&number);

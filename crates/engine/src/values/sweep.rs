@@ -88,11 +88,18 @@ impl Sweep {
     }
 }
 
-/// Whether the next compaction of level 0 rewrites this table, and what was flushed waits for one: the table is in level 0, or in the first
-/// level below it.
-pub(super) fn is_met_by_flushes(table: &TableMetadata, tables: &[TableMetadata]) -> bool {
-    let is_first = tables.iter().all(|other| other.level == 0 || other.level >= table.level);
-    is_first && tables.iter().any(|other| other.level == 0)
+/// The tables that the next compaction of level 0 rewrites: those of level 0, and what they overlap in the first level below.
+pub(super) fn met_by_flushes(tables: &[TableMetadata]) -> HashSet<u64> {
+    let flushed: Vec<_> = tables.iter().filter(|table| table.level == 0).collect();
+    let first_level = tables.iter().map(|table| table.level).filter(|level| *level > 0).min();
+    let overlaps = |table: &TableMetadata, other: &TableMetadata| {
+        table.smallest_user_key <= other.largest_user_key && other.smallest_user_key <= table.largest_user_key
+    };
+    let is_met = |table: &&TableMetadata| {
+        let is_near = table.level == 0 || Some(table.level) == first_level;
+        is_near && flushed.iter().any(|other| overlaps(table, other))
+    };
+    tables.iter().filter(is_met).map(|table| table.file_number).collect()
 }
 
 /// Brings the keys of a table's range to the last level.
@@ -164,15 +171,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_flushed_meets_the_first_level_below_and_no_deeper_one() {
-        let mut tables = vec![table(1, 3, (0, 90)), table(2, 5, (0, 90))];
-        let is_met =
-            |tables: &[TableMetadata]| tables.iter().map(|it| is_met_by_flushes(it, tables)).collect::<Vec<_>>();
-        assert_eq!(is_met(&tables), [false, false], "nothing was flushed");
-        tables.push(table(3, 0, (10, 20)));
-        assert_eq!(is_met(&tables), [true, false, true]);
-        tables.remove(0);
-        assert_eq!(is_met(&tables), [true, true]);
+    fn what_is_flushed_meets_what_it_overlaps_in_the_first_level_below_and_no_deeper_one() {
+        let mut tables = vec![table(1, 3, (0, 40)), table(2, 3, (41, 90)), table(3, 5, (0, 90))];
+        assert_eq!(met_by_flushes(&tables), HashSet::new(), "nothing was flushed");
+        tables.push(table(4, 0, (10, 20)));
+        assert_eq!(met_by_flushes(&tables), HashSet::from([1, 4]));
+        tables.push(table(5, 0, (40, 41)));
+        assert_eq!(met_by_flushes(&tables), HashSet::from([1, 2, 4, 5]));
+        tables.drain(..2);
+        assert_eq!(met_by_flushes(&tables), HashSet::from([3, 4, 5]));
+    }
+
+    #[test]
+    fn a_table_that_waits_holds_up_no_deeper_one() {
+        let tables = [table(1, 0, (0, 90)), table(2, 1, (0, 90)), table(3, 2, (0, 40)), table(4, 2, (41, 90))];
+        let met = met_by_flushes(&tables);
+        let naming: HashSet<u64> = (1..=4).filter(|number| !met.contains(number)).collect();
+        assert_eq!(turns(&mut Sweep::default(), &tables, &naming, 3), [3, 4, 3]);
     }
 
     #[test]

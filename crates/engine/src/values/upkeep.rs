@@ -2,7 +2,7 @@
 //! garbage, and compacts the tables that still name it, one after the other.
 //!
 //! Most of a cohort is relocated by compactions that happen anyway. What rests in tables that nobody would compact is compacted on
-//! purpose ([`super::sweep`]), with rests between, and not while level 0 fills. Such compactions stay on this server, since a worker
+//! purpose ([`super::sweep`]), with rests between, and not while level 0 fills or what level 0 will be merged with. Such compactions stay on this server, since a worker
 //! has no segments.
 //!
 //! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
@@ -36,7 +36,7 @@ use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
-use super::sweep::{Sweep, compact_down, is_met_by_flushes};
+use super::sweep::{Sweep, compact_down, met_by_flushes};
 use crate::family::DataFamily;
 use crate::{Error, Result};
 
@@ -67,7 +67,7 @@ const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 /// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// And so long for the next compaction of level 0, where that rewrites the same tables: all keys once, instead of twice.
+/// So long after a flush the next compaction of level 0 is waited for, which rewrites what the flush overlaps: once, instead of twice.
 const PATIENCE_FOR_FLUSHES: Duration = Duration::from_secs(30);
 
 /// Wakes the thread; shared with the listener.
@@ -180,6 +180,7 @@ impl Upkeep {
             unsettled: None,
             overwrites: OverwriteShare::default(),
             newest_table: 0,
+            last_flush: None,
             unmet: None,
         };
         let db = Arc::downgrade(db);
@@ -232,6 +233,8 @@ struct Thread {
     unsettled: Option<(WalNumber, Instant)>,
     overwrites: OverwriteShare,
     newest_table: u64,
+    /// The newest table in level 0, and since when.
+    last_flush: Option<(u64, Instant)>,
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
 }
@@ -255,6 +258,8 @@ impl Thread {
             // The store ends this thread before it closes the database, so the family is good while this is.
             let Some(db) = db.upgrade() else { return };
             wait = self.round(&db).unwrap_or_else(|error| {
+                // Nobody would know when they have rested enough.
+                self.relocation.pacing.set(0.0);
                 tracing::warn!(%error, "the value log could not be looked after; trying again");
                 Some(ROUND_INTERVAL)
             });
@@ -284,13 +289,18 @@ impl Thread {
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
         let grown = if is_given_up { None } else { self.choose(round, &free) };
         // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What hides will be known once a compaction has met it.
-        let may_free = self.pass.is_some() || (!is_given_up && hidden >= self.parameters_now().min_garbage_bytes);
+        let finds = !is_given_up && hidden >= self.parameters_now().min_garbage_bytes && !has_snapshots(db)?;
+        let may_free = self.pass.is_some() || finds;
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let others_work =
             in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
         let is_at_work = others_work || self.has_stepped;
         let paced = if is_at_work && may_free { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
         self.relocation.pacing.set(paced);
+        if round.is_unfinished {
+            // Space that is free for the taking comes first.
+            return Ok(Some(Duration::ZERO));
+        }
         if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
         }
@@ -299,9 +309,11 @@ impl Thread {
             return Ok(Some(Duration::ZERO));
         }
         if self.pursues(round) {
-            return self.step(db, round, ratio_with_hidden).map(Some);
+            return self.step(db, round, paced, ratio_with_hidden).map(Some);
         }
-        let wait = wait.or(self.stuck.is_some().then_some(ROUND_INTERVAL));
+        // Of a compaction that fails nobody may tell.
+        let looks_again = self.stuck.is_some() || paced > 0.0;
+        let wait = wait.or(looks_again.then_some(ROUND_INTERVAL));
         if std::mem::take(&mut self.has_stepped) && !others_work {
             // What they rested for was the last one.
             self.relocation.pacing.set(0.0);
@@ -387,6 +399,12 @@ impl Thread {
         for overlap in flushed.filter_map(|table| round.overlaps.get(&table.file_number)) {
             self.overwrites.observe(*overlap);
         }
+        let newest_flushed = tables.iter().filter(|table| table.level == 0).map(|table| table.file_number).max();
+        if let Some(newest) = newest_flushed
+            && self.last_flush.is_none_or(|(before, _)| before < newest)
+        {
+            self.last_flush = Some((newest, Instant::now()));
+        }
         self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
         let unsettled = round.segments.iter().filter(|segment| !segment.settled);
         let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
@@ -450,26 +468,28 @@ impl Thread {
         Ok(true)
     }
 
-    /// Compacts one table that names the cohort. Returns how long to wait for a reason to go on.
-    fn step(&mut self, db: &DB, round: &Round, ratio_with_hidden: f64) -> Result<Duration> {
+    /// Compacts one table that names the cohort, while writers are `paced`. Returns how long to wait for a reason to go on.
+    fn step(&mut self, db: &DB, round: &Round, paced: f64, ratio_with_hidden: f64) -> Result<Duration> {
         self.has_stepped = false;
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
         let now = ratio(&round.segments);
-        let has_waited = |time| pass.waits_since.is_some_and(|since| since.elapsed() >= time);
-        let is_patient = now < parameters.urgent_ratio && !has_waited(PATIENCE);
+        let is_patient =
+            now < parameters.urgent_ratio && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(ROUND_INTERVAL);
         }
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let Some(table) = self.sweep.next(&tables, &round.naming_cohort) else {
-            // A compaction is rewriting what names the cohort, or only iterators hold its segments.
+        let mut naming = round.naming_cohort.clone();
+        if self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES) {
+            let met = met_by_flushes(&tables);
+            naming.retain(|table| !met.contains(table));
+        }
+        let Some(table) = self.sweep.next(&tables, &naming) else {
+            // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
             return Ok(ROUND_INTERVAL);
         };
-        if is_met_by_flushes(table, &tables) && !has_waited(PATIENCE_FOR_FLUSHES) {
-            return Ok(ROUND_INTERVAL);
-        }
         let left = pass.steps_left.get_or_insert(round.naming_cohort.len() * STEPS_PER_TABLE);
         let Some(fewer) = left.checked_sub(1) else {
             let mut segments: Vec<_> = pass.cohort.iter().map(|number| segment::file_name(*number)).collect();
@@ -508,6 +528,7 @@ impl Thread {
             pass.steps_left = Some(fewer);
         }
         if !is_done {
+            self.relocation.pacing.set(paced);
             return Ok(ROUND_INTERVAL);
         }
         self.has_stepped = true;
@@ -515,6 +536,12 @@ impl Thread {
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(Duration::ZERO)
     }
+}
+
+/// Whether somebody holds old versions, so that compactions free none.
+fn has_snapshots(db: &DB) -> Result<bool> {
+    let snapshots = db.property_int_value(properties::NUM_SNAPSHOTS).map_err(|error| Error::from_rocks(&error))?;
+    Ok(snapshots.is_some_and(|snapshots| snapshots > 0))
 }
 
 fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {

@@ -108,7 +108,11 @@ impl Kind {
         match self {
             Self::Whole { least, most, words } => {
                 let number = format!("a whole number from {least} to {most}");
-                if words.is_empty() { number } else { format!("{number}, or {}", words.join(" or ")) }
+                match words.split_last() {
+                    None => number,
+                    Some((word, [])) => format!("{number}, or {word}"),
+                    Some((last, others)) => format!("{number}, {} or {last}", others.join(", ")),
+                }
             }
             Self::Real { least, most } => format!("a number from {least} to {most}"),
             Self::Flag => "true or false".into(),
@@ -205,6 +209,9 @@ mod tests {
             assert!(kind.check(wrong).is_err(), "{wrong}");
         }
         assert_eq!(kind.check("5.5"), Ok(()));
+        let kind = Kind::Whole { least: 2, most: 100, words: &["auto", "off"] };
+        assert_eq!([kind.check("2"), kind.check("auto"), kind.check("off")], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(kind.check("on").unwrap_err(), "must be a whole number from 2 to 100, auto or off");
     }
 
     #[test]

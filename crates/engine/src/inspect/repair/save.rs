@@ -12,7 +12,7 @@ use crate::header::{Header, HeaderError, Kind};
 use crate::options::Separation;
 use crate::values::ValueLog;
 use crate::values::segment::InFlight;
-use crate::{Durability, Error, OpenMode, Result, Store, StoreOptions};
+use crate::{DedupOptions, Durability, Error, ExtensionThreshold, OpenMode, Result, Store, StoreOptions};
 
 /// Bytes that are written at once, one entry at least.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -32,7 +32,9 @@ pub(super) fn save(
     // Values lie apart in the new store if they did in the old one, whatever their lengths; so no length is one by itself.
     let separation = values.map(|_| Separation::from_bytes(u32::MAX));
     // Nothing but the whole of it counts, and that is synced.
-    let options = StoreOptions { separation, durability: Durability::None, ..StoreOptions::default() };
+    // There is nothing to be found twice.
+    let dedup = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
+    let options = StoreOptions { separation, dedup, durability: Durability::None, ..StoreOptions::default() };
     let store = Store::open(directory, OpenMode::Create, options)?;
     let mut writer =
         Writer { store: &store, values, batch: WriteBatch::default(), in_flight: Vec::new(), scratch: Vec::new() };
