@@ -56,7 +56,7 @@ const STEPS_PER_TABLE: usize = 4;
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
 /// A memtable is flushed when what it replaces is about one in so many parts of all values.
-const MEMTABLE_SHARE: u64 = 24;
+const MEMTABLE_SHARE: u64 = 32;
 
 /// It is not flushed for less.
 const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
