@@ -15,8 +15,8 @@ pub(crate) struct Counts {
     pub(super) extensions: AtomicU64,
     pub(super) merges: AtomicU64,
     pub(super) merges_aborted: AtomicU64,
-    /// In the order of [`Forbidden::ALL`] and [`Why::ALL`].
-    merges_forbidden: [AtomicU64; Forbidden::ALL.len()],
+    /// In the order of [`Forbidden::LASTING`] and [`Why::ALL`].
+    merges_forbidden: [AtomicU64; Forbidden::LASTING.len()],
     checks_left: [AtomicU64; Why::ALL.len()],
     pub(super) expected_keys: AtomicU64,
     pub(super) found_keys: AtomicU64,
@@ -28,9 +28,9 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A merge waits.
+    /// A merge waits; for a lasting reason, else it is not told.
     pub(super) fn forbidden(&self, why: Forbidden) {
-        add_one(&Forbidden::ALL, why, &self.merges_forbidden);
+        add_one(&Forbidden::LASTING, why, &self.merges_forbidden);
     }
 
     /// A check found nothing to extend a compaction for.
@@ -46,7 +46,7 @@ impl Counts {
             extensions: count(&self.extensions),
             merges: count(&self.merges),
             merges_aborted: count(&self.merges_aborted),
-            merges_forbidden: by_reason(Forbidden::ALL.map(Forbidden::name), &self.merges_forbidden),
+            merges_forbidden: by_reason(Forbidden::LASTING.map(Forbidden::name), &self.merges_forbidden),
             checks_left: by_reason(Why::ALL.map(Why::name), &self.checks_left),
             expected_keys: count(&self.expected_keys),
             found_keys: count(&self.found_keys),

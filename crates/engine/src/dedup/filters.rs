@@ -4,7 +4,8 @@
 //! The filters of lower levels are asked for all keys of a new table. These are kept in memory for a while ([`RecentHashes`]) after it was
 //! written, found again by its filter: who writes a table does not know the number that it will have.
 //!
-//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes, the oldest go first.
+//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes,
+//! the oldest go first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,15 +2,16 @@
 //! garbage, and compacts the tables that still name it, one after the other.
 //!
 //! Most of a cohort is relocated by compactions that happen anyway. What rests in tables that nobody would compact is compacted on
-//! purpose ([`super::sweep`]), with rests between, and not while level 0 fills or what level 0 will be merged with. Such compactions stay on this server, since a worker
-//! has no segments.
+//! purpose ([`super::sweep`]), with rests between, and not while level 0 fills or what level 0 will be merged with. Such compactions
+//! stay on this server, since a worker has no segments.
 //!
 //! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
 //! is tight, [`crate::limits`] sees to it that it is met.
 //!
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
 //! ([`MEMTABLE_SHARE`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
-//! ([`super::pacing`]); not where relocation cannot help, because a pass was given up.
+//! ([`super::pacing`]): while something compacts that frees some, or will find out what is garbage; not where relocation cannot help, because
+//! a pass was given up.
 //!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
 //! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that

@@ -123,8 +123,8 @@ pub enum Forbidden {
 }
 
 impl Forbidden {
-    /// All reasons.
-    pub const ALL: [Self; 5] = [Self::Slowed, Self::L0Pressed, Self::PendingBytes, Self::RateUnknown, Self::WouldStall];
+    /// All reasons but `RateUnknown`, which is over in a second.
+    pub const LASTING: [Self; 4] = [Self::Slowed, Self::L0Pressed, Self::PendingBytes, Self::WouldStall];
 
     /// As it is told.
     pub const fn name(self) -> &'static str {
