@@ -197,3 +197,17 @@ fn rocksdbs_own_log_and_default_family_stay_as_they_should() {
     let plain = rust_rocksdb::DB::open_cf_for_read_only(&options, &path, ["data"], false).unwrap();
     assert_eq!(plain.iterator(rust_rocksdb::IteratorMode::Start).count(), 0, "the default family is empty");
 }
+
+/// The flags for it stand in `.cargo/config.toml`, which cargo passes over where the environment has RUSTFLAGS.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rocksdb_computes_crc32c_with_the_processors_instruction() {
+    let (directory, store) = common::store(small());
+    store.close().unwrap();
+    let log = fs::read_to_string(directory.path().join("store/LOG")).unwrap();
+    let told = log.lines().find(|line| line.contains("Fast CRC32 supported")).unwrap();
+    assert!(
+        told.ends_with(": Supported on x86"),
+        "{told}; if RUSTFLAGS is set, add -Ctarget-cpu=x86-64-v2 -Ctarget-feature=+pclmulqdq to it and build anew"
+    );
+}

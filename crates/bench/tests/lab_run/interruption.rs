@@ -54,7 +54,10 @@ fn what_a_user_has_set_for_another_server_reaches_none_of_the_lab() {
 /// Starts a lab as a process of its own, ends it with `signal` once one of its servers hangs, and returns what it said
 /// and how it ended. Its servers are gone by then.
 fn ended_by(signal: &str, bench: &Bench) -> (String, Option<i32>) {
-    let lab = std::process::Command::new(std::env::current_exe().unwrap())
+    // Tests that a shell runs behind itself inherit that SIGINT is ignored. The lab of a user who presses Ctrl-C does not.
+    let lab = std::process::Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(std::env::current_exe().unwrap())
         .args(["--exact", "interruption::labs", "--nocapture"])
         .env(LAB, &bench.place)
         .stdout(std::process::Stdio::null())
