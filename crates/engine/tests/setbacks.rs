@@ -241,7 +241,7 @@ fn a_cohort_that_waits_gives_way_to_a_cheaper_one_and_both_to_one_on_purpose() {
 }
 
 #[test]
-fn writers_are_slowed_down_for_a_cohort_and_never_where_there_is_none() {
+fn writers_are_slowed_down_where_garbage_is_to_go_and_never_where_it_is_too_little() {
     let writes_until_paced = |least_garbage: Bytes, most_writes: u64| {
         let (_directory, store) = common::store(StoreOptions {
             relocation: RelocationParameters {

@@ -52,8 +52,11 @@ pub struct Duplicates {
     /// Each sorted by hash.
     tables: BTreeMap<u64, Vec<KeySample>>,
     held: BTreeMap<u64, Held>,
-    /// Bytes of samples that something replaces.
+    /// Bytes of samples that something replaces, and of those of values that lie apart.
     hidden: u64,
+    hidden_apart: u64,
+    /// Values of so many bytes lie apart.
+    least_apart: u32,
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
     one_in: u64,
     samples: usize,
@@ -79,6 +82,11 @@ impl Held {
             (values, _) => self.bytes - self.bytes / u64::from(values),
         }
     }
+
+    /// The same if values of `least_apart` bytes lie apart.
+    fn hidden_apart(self, least_apart: u32) -> u64 {
+        if self.bytes >= u64::from(least_apart) * u64::from(self.values) { self.hidden() } else { 0 }
+    }
 }
 
 impl Duplicates {
@@ -89,10 +97,18 @@ impl Duplicates {
             tables: BTreeMap::new(),
             held: BTreeMap::new(),
             hidden: 0,
+            hidden_apart: 0,
+            least_apart: 0,
             one_in: SAMPLED_ONE_IN,
             samples: 0,
             most_samples: most_samples.max(2),
         }
+    }
+
+    /// The same where values of at least so many bytes lie apart in a value log. Those of keys whose values are as long on average count there.
+    #[must_use]
+    pub fn with_values_apart(most_samples: usize, least_bytes: u32) -> Self {
+        Self { least_apart: least_bytes, ..Self::new(most_samples) }
     }
 
     /// A table came. Its samples are of different keys. A table that is known already is not counted twice.
@@ -110,7 +126,7 @@ impl Duplicates {
             overlap.sampled += 1;
             let held = self.held.entry(sample.hash).or_default();
             overlap.replacing += u64::from(held.values + held.deletions > 0);
-            let before = held.hidden();
+            let (before, before_apart) = (held.hidden(), held.hidden_apart(self.least_apart));
             match sample.bytes {
                 Some(bytes) => {
                     held.values += 1;
@@ -123,6 +139,7 @@ impl Duplicates {
                 }
             }
             self.hidden = self.hidden - before + held.hidden();
+            self.hidden_apart = self.hidden_apart - before_apart + held.hidden_apart(self.least_apart);
         }
         self.samples += samples.len();
         self.tables.insert(table, samples);
@@ -139,7 +156,7 @@ impl Duplicates {
             self.samples -= samples.len();
             for sample in samples {
                 let Some(held) = self.held.get_mut(&sample.hash) else { continue };
-                let before = held.hidden();
+                let (before, before_apart) = (held.hidden(), held.hidden_apart(self.least_apart));
                 match sample.bytes {
                     Some(bytes) => {
                         held.values -= 1;
@@ -147,8 +164,8 @@ impl Duplicates {
                     }
                     None => held.deletions -= 1,
                 }
-                let after = held.hidden();
-                self.hidden = self.hidden - before + after;
+                self.hidden = self.hidden - before + held.hidden();
+                self.hidden_apart = self.hidden_apart - before_apart + held.hidden_apart(self.least_apart);
                 if held.values + held.deletions == 0 {
                     self.held.remove(&sample.hash);
                 }
@@ -159,6 +176,11 @@ impl Duplicates {
     /// Bytes that are replaced by something in another table.
     pub fn hidden_bytes(&self) -> Bytes {
         Bytes(self.hidden.saturating_mul(self.one_in))
+    }
+
+    /// Of those, what lies in the value log. Samples do not say where a value is: it is told by its length.
+    pub fn hidden_apart_bytes(&self) -> Bytes {
+        Bytes(self.hidden_apart.saturating_mul(self.one_in))
     }
 
     /// The samples of a table, rising by hash; `None` where it is not known.
@@ -196,6 +218,7 @@ impl Duplicates {
         self.held.retain(|hash, _| hash.is_multiple_of(one_in));
         self.samples = self.tables.values().map(Vec::len).sum();
         self.hidden = self.held.values().map(|held| held.hidden()).sum();
+        self.hidden_apart = self.held.values().map(|held| held.hidden_apart(self.least_apart)).sum();
     }
 }
 
@@ -218,6 +241,34 @@ mod tests {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
+    }
+
+    #[test]
+    fn of_what_hides_long_values_count_as_apart_and_short_ones_never() {
+        let mut duplicates = Duplicates::with_values_apart(1000, 128);
+        let table = || (0..60).map(|key| put(key, if key < 20 { 1000 } else { 20 })).chain([delete(70, 9)]).collect();
+        duplicates.add(1, table());
+        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(0));
+        duplicates.add(2, table());
+        assert_eq!(duplicates.hidden_bytes(), Bytes((20 * 1000 + 40 * 20) * 64));
+        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(20 * 1000 * 64));
+        duplicates.add(3, (0..10).map(|key| delete(key, 9)).collect());
+        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(30 * 1000 * 64), "of ten both values are hidden now");
+        duplicates.retain(|table| table != 2);
+        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(10 * 1000 * 64));
+        duplicates.retain(|_| false);
+        assert_eq!((duplicates.hidden_bytes(), duplicates.hidden_apart_bytes()), (Bytes(0), Bytes(0)));
+        // Of fewer samples the same share, and without a value log all of it.
+        let mut thinned = Duplicates::with_values_apart(150, 128);
+        let mut plain = Duplicates::new(1000);
+        for table in 0..2 {
+            let samples: Vec<_> = (0..100).map(|key| put(hash(key) >> 8, 1000)).collect();
+            plain.add(table, samples.clone());
+            thinned.add(table, samples);
+        }
+        assert!(thinned.one_in() > SAMPLED_ONE_IN);
+        assert_eq!(thinned.hidden_apart_bytes(), thinned.hidden_bytes());
+        assert_eq!(plain.hidden_apart_bytes(), Bytes(100 * 1000 * 64));
     }
 
     #[test]

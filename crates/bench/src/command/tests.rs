@@ -510,7 +510,9 @@ fn figures_of_duplicates_stand_beside_the_others_and_are_read_back() {
     let report = run(&updates_at_rest(None)).unwrap();
     let json = serde_json::to_string(&report).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(value["dup_ratio_true"].as_f64(), report.duplicates.dup_ratio_true);
+    // The last of 53 bits may differ after reading.
+    let (read, counted) = (value["dup_ratio_true"].as_f64().unwrap(), report.duplicates.dup_ratio_true.unwrap());
+    assert!((read / counted - 1.0).abs() < 1e-12, "{read} for {counted}");
     assert!(value["dedup_merges"].is_null() && value["samples"][0].get("hidden_bytes").is_some());
     let read = serde_json::from_str::<BenchReport>(&json).unwrap();
     assert_eq!(read.duplicates.hidden_bytes_true, report.duplicates.hidden_bytes_true);

@@ -53,7 +53,7 @@ const NO_WAL: WalNumber = 0;
 /// What a round found.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// Bytes that count as named and are replaced by something that no compaction has brought together with them.
+    /// Bytes of the value log that count as named and are replaced by something that no compaction has brought together with them.
     pub(crate) hidden: Bytes,
     /// How many keys of the tables that came since the last round were in others, by the table's number.
     pub(crate) overlaps: BTreeMap<u64, Overlap>,
@@ -201,7 +201,7 @@ impl Removal {
         drop(self.known.look(db, &family)?);
         let (hidden, overlaps) = {
             let mut sketches = self.known.now();
-            (sketches.duplicates().hidden_bytes(), sketches.take_overlaps())
+            (sketches.duplicates().hidden_apart_bytes(), sketches.take_overlaps())
         };
         let mut round =
             Round { naming_cohort: state.references.naming(cohort), hidden, overlaps, oldest_wal, ..Round::default() };

@@ -290,7 +290,10 @@ impl Thread {
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
         let grown = if is_given_up { None } else { self.choose(round, &free) };
         // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What hides will be known once a compaction has met it.
-        let finds = !is_given_up && hidden >= self.parameters_now().min_garbage_bytes && !has_snapshots(db)?;
+        let finds = !is_given_up
+            && self.stuck.is_none()
+            && hidden >= self.parameters_now().min_garbage_bytes
+            && !has_snapshots(db)?;
         let may_free = self.pass.is_some() || finds;
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let others_work =
@@ -310,7 +313,8 @@ impl Thread {
             return Ok(Some(Duration::ZERO));
         }
         if self.pursues(round) {
-            return self.step(db, round, paced, ratio_with_hidden).map(Some);
+            let paced_for_others = if others_work { paced } else { 0.0 };
+            return self.step(db, round, paced_for_others, ratio_with_hidden).map(Some);
         }
         // Of a compaction that fails nobody may tell.
         let looks_again = self.stuck.is_some() || paced > 0.0;
@@ -469,18 +473,28 @@ impl Thread {
         Ok(true)
     }
 
-    /// Compacts one table that names the cohort, while writers are `paced`. Returns how long to wait for a reason to go on.
+    /// Compacts one table that names the cohort. Where it comes to nothing writers are `paced` as before. Returns how long to wait for a
+    /// reason to go on.
     fn step(&mut self, db: &DB, round: &Round, paced: f64, ratio_with_hidden: f64) -> Result<Duration> {
-        self.has_stepped = false;
+        self.has_stepped = self.compact_one(db, round, ratio_with_hidden)?;
+        if !self.has_stepped {
+            self.relocation.pacing.set(paced);
+            return Ok(ROUND_INTERVAL);
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// Compacts one table that names the cohort, if there is one that can be, and sets the rest after it.
+    fn compact_one(&mut self, db: &DB, round: &Round, ratio_with_hidden: f64) -> Result<bool> {
         let parameters = self.parameters_now();
-        let Some(pass) = &mut self.pass else { return Ok(ROUND_INTERVAL) };
+        let Some(pass) = &mut self.pass else { return Ok(false) };
         let now = ratio(&round.segments);
         let is_patient =
             now < parameters.urgent_ratio && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
-            return Ok(ROUND_INTERVAL);
+            return Ok(false);
         }
-        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
+        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(false) };
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let mut naming = round.naming_cohort.clone();
         if self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES) {
@@ -489,7 +503,7 @@ impl Thread {
         }
         let Some(table) = self.sweep.next(&tables, &naming) else {
             // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
-            return Ok(ROUND_INTERVAL);
+            return Ok(false);
         };
         let left = pass.steps_left.get_or_insert(round.naming_cohort.len() * STEPS_PER_TABLE);
         let Some(fewer) = left.checked_sub(1) else {
@@ -509,7 +523,7 @@ impl Thread {
             self.stuck = Some((stuck, until));
             self.relocation.set_pursued(false);
             self.relocation.set_cohort(SegmentSet::default());
-            return Ok(ROUND_INTERVAL);
+            return Ok(false);
         };
         // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the first step on.
         self.relocation.pacing.set(pace(ratio_with_hidden, &parameters));
@@ -529,13 +543,11 @@ impl Thread {
             pass.steps_left = Some(fewer);
         }
         if !is_done {
-            self.relocation.pacing.set(paced);
-            return Ok(ROUND_INTERVAL);
+            return Ok(false);
         }
-        self.has_stepped = true;
         let rest = rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters);
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
-        Ok(Duration::ZERO)
+        Ok(true)
     }
 }
 

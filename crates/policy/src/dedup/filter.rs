@@ -198,6 +198,23 @@ fn fill(set: u64, blocks: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_that_is_kept_answers_as_its_bytes_do() {
+        for keys in [0, 1, 5_000] {
+            let hashes: Vec<u64> = (0..keys).map(|key: u64| key.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+            let bytes = build(&hashes, DEFAULT_BITS_PER_KEY);
+            let (kept, parsed) = (KeyFilter::parse(bytes.clone()).unwrap(), FilterView::parse(&bytes).unwrap());
+            assert_eq!(kept.bytes(), bytes);
+            assert_eq!(kept.view().false_positive_share(), parsed.false_positive_share());
+            assert!(hashes.iter().all(|hash| kept.view().may_hold(*hash)));
+            assert!((0..20_000).all(|other: u64| {
+                let hash = other.wrapping_mul(0xD134_2543_DE82_EF95);
+                kept.view().may_hold(hash) == parsed.may_hold(hash)
+            }));
+        }
+        assert_eq!(KeyFilter::parse(vec![VERSION]).unwrap_err(), DamagedFilter::TooShort { bytes: 1 });
+    }
     use crate::duplicates::is_sampled;
     use proptest::prelude::*;
 
