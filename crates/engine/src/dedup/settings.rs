@@ -92,7 +92,7 @@ impl Default for DedupOptions {
 }
 
 impl StoreOptions {
-    /// Up to which ratio compactions are extended, if at all. By itself only where values are kept apart, `background_compactions` is 2 or
+    /// Up to which ratio compactions are extended, if at all. By itself only where new values are kept apart, `background_compactions` is 2 or
     /// more and the mode is not one that counts nothing or that is for measurements.
     pub fn dedup_threshold(&self) -> Option<DedupThreshold> {
         let suits_mode = matches!(self.dedup.mode, None | Some(DedupMode::Sample | DedupMode::Filter));

@@ -30,10 +30,18 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// The table to compact next, of those with these numbers.
-    pub(super) fn next<'a>(&self, tables: &'a [TableMetadata], naming: &HashSet<u64>) -> Option<&'a TableMetadata> {
-        let naming = tables.iter().filter(|table| naming.contains(&table.file_number) && !table.being_compacted);
-        naming.min_by_key(|table| {
+    /// The table to compact next, of those with these numbers. While flushes go on (`is_flushing`) not what the next compaction of level 0
+    /// rewrites anyway.
+    pub(super) fn next<'a>(
+        &self,
+        tables: &'a [TableMetadata],
+        naming: &HashSet<u64>,
+        is_flushing: bool,
+    ) -> Option<&'a TableMetadata> {
+        let met = if is_flushing { met_by_flushes(tables) } else { HashSet::new() };
+        let is_free = |number| naming.contains(number) && !met.contains(number);
+        let free = tables.iter().filter(|table| is_free(&table.file_number) && !table.being_compacted);
+        free.min_by_key(|table| {
             let place = (Reverse(table.level), table.smallest_user_key.as_slice());
             let is_behind = self.after.as_ref().is_some_and(|(level, key)| place <= (Reverse(*level), key.as_slice()));
             (is_behind, place)
@@ -89,7 +97,7 @@ impl Sweep {
 }
 
 /// The tables that the next compaction of level 0 rewrites: those of level 0, and what they overlap in the first level below.
-pub(super) fn met_by_flushes(tables: &[TableMetadata]) -> HashSet<u64> {
+fn met_by_flushes(tables: &[TableMetadata]) -> HashSet<u64> {
     let flushed: Vec<_> = tables.iter().filter(|table| table.level == 0).collect();
     let first_level = tables.iter().map(|table| table.level).filter(|level| *level > 0).min();
     let overlaps = |table: &TableMetadata, other: &TableMetadata| {
@@ -149,7 +157,7 @@ mod tests {
     fn turns(sweep: &mut Sweep, tables: &[TableMetadata], naming: &HashSet<u64>, turns: usize) -> Vec<u64> {
         let mut taken = Vec::new();
         for _ in 0..turns {
-            let next = sweep.next(tables, naming).unwrap();
+            let next = sweep.next(tables, naming, false).unwrap();
             sweep.pass_over(next.level, &next.largest_user_key);
             taken.push(next.file_number);
         }
@@ -183,11 +191,15 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_waits_holds_up_no_deeper_one() {
-        let tables = [table(1, 0, (0, 90)), table(2, 1, (0, 90)), table(3, 2, (0, 40)), table(4, 2, (41, 90))];
-        let met = met_by_flushes(&tables);
-        let naming: HashSet<u64> = (1..=4).filter(|number| !met.contains(number)).collect();
-        assert_eq!(turns(&mut Sweep::default(), &tables, &naming, 3), [3, 4, 3]);
+    fn while_flushes_go_on_what_they_meet_waits_and_nothing_deeper_does() {
+        let tables = [table(1, 0, (0, 40)), table(2, 1, (0, 90)), table(3, 2, (0, 40)), table(4, 2, (41, 90))];
+        let next = |tables: &[TableMetadata], naming: &[u64], is_flushing| {
+            let naming = naming.iter().copied().collect();
+            Sweep::default().next(tables, &naming, is_flushing).map(|table| table.file_number)
+        };
+        assert_eq!((next(&tables, &[1, 2, 3], true), next(&tables, &[1, 2, 4], true)), (Some(3), Some(4)));
+        assert_eq!((next(&tables, &[1, 2], true), next(&tables, &[1, 2], false)), (None, Some(2)));
+        assert_eq!(next(&tables[1..], &[2], true), Some(2), "nothing is flushed that would meet it");
     }
 
     #[test]
@@ -197,6 +209,6 @@ mod tests {
         let mut sweep = Sweep::default();
         assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1, 2, 3]), 3), [3, 1, 3]);
         assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1]), 2), [1, 1]);
-        assert!(sweep.next(&tables, &HashSet::from([2])).is_none());
+        assert!(sweep.next(&tables, &HashSet::from([2]), false).is_none());
     }
 }

@@ -37,7 +37,7 @@ use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
-use super::sweep::{Sweep, compact_down, met_by_flushes};
+use super::sweep::{Sweep, compact_down};
 use crate::family::DataFamily;
 use crate::{Error, Result};
 
@@ -496,12 +496,8 @@ impl Thread {
         }
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(false) };
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let mut naming = round.naming_cohort.clone();
-        if self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES) {
-            let met = met_by_flushes(&tables);
-            naming.retain(|table| !met.contains(table));
-        }
-        let Some(table) = self.sweep.next(&tables, &naming) else {
+        let is_flushing = self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
+        let Some(table) = self.sweep.next(&tables, &round.naming_cohort, is_flushing) else {
             // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
             return Ok(false);
         };
