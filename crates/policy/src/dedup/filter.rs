@@ -198,6 +198,8 @@ fn fill(set: u64, blocks: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::duplicates::is_sampled;
+    use proptest::prelude::*;
 
     #[test]
     fn a_filter_that_is_kept_answers_as_its_bytes_do() {
@@ -215,8 +217,6 @@ mod tests {
         }
         assert_eq!(KeyFilter::parse(vec![VERSION]).unwrap_err(), DamagedFilter::TooShort { bytes: 1 });
     }
-    use crate::duplicates::is_sampled;
-    use proptest::prelude::*;
 
     /// A hash in which nothing is to be seen.
     fn hash(key: u64) -> u64 {
