@@ -8,10 +8,14 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Model, assert_equals, fill, until, value_of, warnings};
-use ecotone_engine::{Compression, Error, OpenMode, Separation, Store, StoreOptions};
+use ecotone_engine::{
+    CompactionOffload, Compression, Error, OpenMode, RemoteJob, RemoteOutcome, Separation, Store, StoreOptions,
+    ValueLogProperties,
+};
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 
@@ -268,4 +272,77 @@ fn writers_are_slowed_down_where_garbage_is_to_go_and_never_where_it_is_too_litt
     let (_, without) = writes_until_paced(Bytes(u64::MAX), 2 * writes.max(20_000));
     assert_eq!((without.paced_ms, without.relocated_bytes), (0, 0), "{without:?}");
     assert!(without.bytes > without.referenced_bytes * 2, "{without:?}");
+}
+
+/// Compactions wait at it while it is closed.
+#[derive(Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl CompactionOffload for Gate {
+    fn run(&self, _job: RemoteJob) -> RemoteOutcome {
+        let is_closed = self.is_closed.lock().unwrap();
+        drop(self.opened.wait_while(is_closed, |is_closed| *is_closed).unwrap());
+        RemoteOutcome::Local
+    }
+
+    fn cancel_all(&self) {
+        *self.is_closed.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    fn installed(&self, _job: u64, _ok: bool) {}
+}
+
+/// Replaces every value twice while no compaction can end, and tells what became of one who writes long values then. What is replaced
+/// has `value_bytes` each and hides: no compaction has met it.
+fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> ValueLogProperties {
+    const KEYS: u64 = 20_000;
+    let gate = Arc::new(Gate::default());
+    let (_directory, store) = common::store(StoreOptions {
+        offload: Some(gate.clone()),
+        // What is flushed is what the test says.
+        memtable_bytes: 8 << 20,
+        l0_compaction_trigger: 2,
+        ..relocating()
+    });
+    let write_all = |version| {
+        for number in 0..KEYS {
+            store.put(&key(number), &value_of(&key(number), version, value_bytes)).unwrap();
+        }
+        store.flush(true).unwrap();
+    };
+    let is_long = value_bytes == VALUE_BYTES;
+    write_all(0);
+    // So that there are segments at all.
+    const LONG: u64 = 3 * KEYS_OF_SEGMENT;
+    load(&store, KEYS..KEYS + LONG);
+    let snapshot = beneath_a_snapshot.then(|| store.snapshot());
+    *gate.is_closed.lock().unwrap() = true;
+    write_all(1);
+    write_all(2);
+    // A round has seen the last tables.
+    until(&store, |log| log.referenced_bytes >= RECORD_BYTES * (LONG + if is_long { 3 * KEYS } else { 0 }));
+    let mut written = 0;
+    while written < 20_000 && store.value_log().unwrap().paced_ms == 0 {
+        let key = key(2 * KEYS + written);
+        store.put(&key, &value_of(&key, 0, VALUE_BYTES)).unwrap();
+        written += 1;
+    }
+    let log = store.value_log().unwrap();
+    drop(snapshot);
+    gate.cancel_all();
+    log
+}
+
+#[test]
+fn writers_are_slowed_down_for_what_hides_where_a_compaction_will_find_it() {
+    let log = written_while_it_hides(VALUE_BYTES, false);
+    assert!(log.paced_ms > 0 && log.relocated_bytes == 0, "{log:?}");
+    let log = written_while_it_hides(VALUE_BYTES, true);
+    assert_eq!(log.paced_ms, 0, "a snapshot holds what hides: {log:?}");
+    let log = written_while_it_hides(20, false);
+    assert_eq!(log.paced_ms, 0, "no relocation could free short values: {log:?}");
 }
