@@ -312,6 +312,9 @@ fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> Value
         for number in 0..KEYS {
             store.put(&key(number), &value_of(&key(number), version, value_bytes)).unwrap();
         }
+        // By it the round is known that has seen this.
+        let last = key(4 * KEYS + version);
+        store.put(&last, &value_of(&last, 0, VALUE_BYTES)).unwrap();
         store.flush(true).unwrap();
     };
     let is_long = value_bytes == VALUE_BYTES;
@@ -323,10 +326,11 @@ fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> Value
     *gate.is_closed.lock().unwrap() = true;
     write_all(1);
     write_all(2);
-    // A round has seen the last tables.
-    until(&store, |log| log.referenced_bytes >= RECORD_BYTES * (LONG + if is_long { 3 * KEYS } else { 0 }));
+    until(&store, |log| log.referenced_bytes >= RECORD_BYTES * (LONG + 3 + if is_long { 3 * KEYS } else { 0 }));
+    // What follows short ones fills no segment: of a full one that is not flushed a part counts as hidden, by how many keys were replaced.
+    let most = if is_long { KEYS } else { KEYS_OF_SEGMENT / 2 };
     let mut written = 0;
-    while written < 20_000 && store.value_log().unwrap().paced_ms == 0 {
+    while written < most && store.value_log().unwrap().paced_ms == 0 {
         let key = key(2 * KEYS + written);
         store.put(&key, &value_of(&key, 0, VALUE_BYTES)).unwrap();
         written += 1;

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
 #include "bus_guard.h"
@@ -23,7 +23,10 @@ constexpr uint64_t kWindowBytes = 256 * 1024;
 constexpr uint64_t kMostCopiedBytes = 64 * 1024;
 // A file whose last window was filled so soon has its next pages filled with zeros and made writable ahead. They are written by the
 // next sync even if nothing was appended to them: with one sync a second that is a tenth of what is appended at most.
-constexpr std::chrono::milliseconds kSoon{100};
+constexpr int64_t kSoonMs = 100;
+// Such a window is left when it has not been filled so soon: its pages are in large folios, of which each sync writes the whole
+// for one byte that was appended in memory, and one block for a byte that was appended by a call.
+constexpr int64_t kLateMs = 1000;
 // A shorter window is not worth its calls.
 constexpr uint64_t kLeastWindowBytes = 64 * 1024;
 
@@ -35,6 +38,13 @@ constexpr uint64_t kLeastWindowBytes = 64 * 1024;
 uint8_t zeros[kWindowBytes];
 
 const uint64_t kPageBytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+
+// Costs a tenth of what the exact clock does; a tick behind it.
+int64_t NowMs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
+}
 
 uint64_t PageBegin(uint64_t offset) { return offset - offset % kPageBytes; }
 uint64_t PageEnd(uint64_t offset) { return PageBegin(offset + kPageBytes - 1); }
@@ -127,7 +137,15 @@ void MappedFile::TakeBack(uint64_t len) {
 }
 
 bool MappedFile::Cover(uint64_t begin, uint64_t end) {
+  LeaveIfSlow();
   return (begin >= from_ && end <= to_) || Move(begin, end);
+}
+
+void MappedFile::LeaveIfSlow() {
+  if (is_large_ && NowMs() - moved_at_ > kLateMs) {
+    plain_until_ = to_;
+    Unmap();
+  }
 }
 
 bool MappedFile::Move(uint64_t begin, uint64_t end) {
@@ -141,15 +159,13 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
     plain_until_ = to;
     return false;
   }
-  const auto now = std::chrono::steady_clock::now();
-  const bool touches = touches_ahead_ && now - moved_at_ < kSoon;
+  const int64_t now = NowMs();
+  const bool touches = touches_ahead_ && now - moved_at_ < kSoonMs;
   moved_at_ = now;
   reserved_ = std::max(reserved_, to);
   if (fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) {
     // A call brings pages into memory in large folios, at half of what it costs to fault each of them in. Where it fails they are.
-    if (touches) {
-      WriteAt(fd_, begin, zeros, to - begin);
-    }
+    const bool is_large = touches && WriteAt(fd_, begin, zeros, to - begin) == 0;
     void* window = mmap(nullptr, to - from, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(from));
     const bool mapped = window != MAP_FAILED;
     guard_ = mapped ? Guard(static_cast<char*>(window), to - from) : kNoGuard;
@@ -164,6 +180,7 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
       window_ = static_cast<char*>(window);
       from_ = from;
       to_ = to;
+      is_large_ = is_large;
       return true;
     }
     if (mapped) {
@@ -182,6 +199,7 @@ void MappedFile::Unmap() {
     munmap(window_, to_ - from_);
   }
   window_ = nullptr;
+  is_large_ = false;
   from_ = to_ = 0;
 }
 

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -51,6 +50,8 @@ class MappedFile {
   // Whether the window holds the bytes from `begin` to `end`, after moving it where that is needed and can be done.
   bool Cover(uint64_t begin, uint64_t end);
   bool Move(uint64_t begin, uint64_t end);
+  // Leaves a window in large folios that is not filled as fast as it was expected to be.
+  void LeaveIfSlow();
   void Unmap();
 
   const int fd_;
@@ -62,7 +63,10 @@ class MappedFile {
   size_t guard_ = 0;
   uint64_t from_ = 0;
   uint64_t to_ = 0;
-  std::chrono::steady_clock::time_point moved_at_{};
+  // Milliseconds of the kernel's coarse clock.
+  int64_t moved_at_ = 0;
+  // Whether its pages are in large folios.
+  bool is_large_ = false;
   // The file may be this long, with nothing that matters behind len_.
   uint64_t reserved_ = 0;
   // No further window is tried before.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::Numbers;
 use crate::tmpfs::Tmpfs;
@@ -67,6 +68,44 @@ fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
         drop(appends);
         assert_eq!(length(&path), expected.len() as u64, "limit {limit}");
     }
+}
+
+#[test]
+fn a_window_that_was_made_ready_ahead_is_left_where_appends_become_slow() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, file) = file(directory.path());
+    let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
+    let name = path.to_str().expect("is text").to_owned();
+    let is_mapped = || std::fs::read_to_string("/proc/self/maps").expect("reads").contains(&name);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Four windows in less time than one may take.
+    loop {
+        let begin = Instant::now();
+        (0..1 << 10).for_each(|_| _ = appends.append(&[&[1; 1000]]).expect("appends"));
+        if begin.elapsed() < Duration::from_millis(90) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "this machine is too slow for the test");
+    }
+    if !is_mapped() {
+        // This file system reserves nothing, so there is no window.
+        return;
+    }
+    // For one byte in it each sync would write the whole of it.
+    while is_mapped() {
+        appends.append(&[b""]).expect("appends nothing");
+        assert!(Instant::now() < deadline, "the window is kept");
+    }
+    let fast = appends.len();
+    for slow in 1..=300 << 10 {
+        appends.append(&[b"2"]).expect("appends");
+        assert!(slow > 1 || !is_mapped(), "what would fit the window is appended by calls");
+    }
+    assert!(is_mapped(), "behind it there is another");
+    drop(appends);
+    let found = std::fs::read(&path).expect("reads");
+    let (first, second) = found.split_at(fast as usize);
+    assert!(first.iter().all(|byte| *byte == 1) && second == b"2".repeat(300 << 10));
 }
 
 #[test]
