@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use common::offloads::InProcess;
+use common::offloads::{Gate, InProcess};
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{
     CompactionFinished, CompactionOffload, Duty, DutyObserver, FlushFinished, MemoryLimit, RemoteJob, RemoteOutcome,
@@ -205,33 +205,12 @@ fn an_observer_that_panics_harms_nothing() {
 
 #[test]
 fn a_stall_is_told_timed_and_ended() {
-    struct Held {
-        events: Events,
-        gate: Mutex<bool>,
-        opened: std::sync::Condvar,
-    }
-    impl CompactionOffload for Held {
-        fn run(&self, _job: RemoteJob) -> RemoteOutcome {
-            let closed = self.gate.lock().unwrap();
-            drop(self.opened.wait_while(closed, |closed| *closed).unwrap());
-            RemoteOutcome::Local
-        }
-        fn cancel_all(&self) {
-            *self.gate.lock().unwrap() = false;
-            self.opened.notify_all();
-        }
-        fn installed(&self, _job: u64, _ok: bool) {}
-    }
-    impl StoreEvents for Held {
-        fn stall_changed(&self, event: &StallChanged) {
-            self.events.stall_changed(event);
-        }
-    }
-    let held = Arc::new(Held { events: Events::default(), gate: Mutex::new(true), opened: std::sync::Condvar::new() });
+    let (events, gate) = (Arc::new(Events::default()), Arc::new(Gate::default()));
+    gate.close();
     // Every compaction waits at the gate, so L0 grows to the slowdown.
     let options = StoreOptions {
-        offload: Some(held.clone()),
-        events: Some(held.clone()),
+        offload: Some(gate.clone()),
+        events: Some(events.clone()),
         l0_compaction_trigger: 2,
         l0_slowdown_trigger: 4,
         l0_stop_trigger: 40,
@@ -251,11 +230,11 @@ fn a_stall_is_told_timed_and_ended() {
     while store.counters().stall_us() == begin.0 {
         assert!(begin.1.elapsed().as_secs() < 10, "the clock stands while writers are slowed");
     }
-    held.cancel_all();
+    gate.open();
     store.compact(..).unwrap();
     let ended = store.counters();
     assert_eq!(store.counters().stall_us(), ended.stall_us(), "the clock stands when they are not");
-    let stalls = held.events.stalls.lock().unwrap();
+    let stalls = events.stalls.lock().unwrap();
     assert!(stalls.iter().any(|stall| stall.to == StallCondition::Delayed), "{stalls:?}");
     assert_eq!(stalls.last().map(|stall| stall.to), Some(StallCondition::Normal));
     drop(stalls);

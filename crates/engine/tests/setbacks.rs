@@ -8,14 +8,12 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::offloads::Gate;
 use common::{Model, assert_equals, fill, until, value_of, warnings};
-use ecotone_engine::{
-    CompactionOffload, Compression, Error, OpenMode, RemoteJob, RemoteOutcome, Separation, Store, StoreOptions,
-    ValueLogProperties,
-};
+use ecotone_engine::{Compression, Error, OpenMode, Separation, Store, StoreOptions, ValueLogProperties};
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 
@@ -274,28 +272,6 @@ fn writers_are_slowed_down_where_garbage_is_to_go_and_never_where_it_is_too_litt
     assert!(without.bytes > without.referenced_bytes * 2, "{without:?}");
 }
 
-/// Compactions wait at it while it is closed.
-#[derive(Default)]
-struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl CompactionOffload for Gate {
-    fn run(&self, _job: RemoteJob) -> RemoteOutcome {
-        let is_closed = self.is_closed.lock().unwrap();
-        drop(self.opened.wait_while(is_closed, |is_closed| *is_closed).unwrap());
-        RemoteOutcome::Local
-    }
-
-    fn cancel_all(&self) {
-        *self.is_closed.lock().unwrap() = false;
-        self.opened.notify_all();
-    }
-
-    fn installed(&self, _job: u64, _ok: bool) {}
-}
-
 /// Replaces every value twice while no compaction can end, and tells what became of one who writes long values then. What is replaced
 /// has `value_bytes` each and hides: no compaction has met it.
 fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> ValueLogProperties {
@@ -323,7 +299,7 @@ fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> Value
     const LONG: u64 = 3 * KEYS_OF_SEGMENT;
     load(&store, KEYS..KEYS + LONG);
     let snapshot = beneath_a_snapshot.then(|| store.snapshot());
-    *gate.is_closed.lock().unwrap() = true;
+    gate.close();
     write_all(1);
     write_all(2);
     until(&store, |log| log.referenced_bytes >= RECORD_BYTES * (LONG + 3 + if is_long { 3 * KEYS } else { 0 }));
@@ -337,7 +313,7 @@ fn written_while_it_hides(value_bytes: usize, beneath_a_snapshot: bool) -> Value
     }
     let log = store.value_log().unwrap();
     drop(snapshot);
-    gate.cancel_all();
+    gate.open();
     log
 }
 

@@ -34,12 +34,12 @@ constexpr uint64_t kLeastWindowBytes = 64 * 1024;
 #define MADV_POPULATE_WRITE 23
 #endif
 
-// Never written to.
+// Never written to; not const, so that it takes no room in the program.
 uint8_t zeros[kWindowBytes];
 
 const uint64_t kPageBytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 
-// Costs a tenth of what the exact clock does; a tick behind it.
+// Costs less than half of what the exact clock does; up to a tick behind it.
 int64_t NowMs() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -142,7 +142,7 @@ bool MappedFile::Cover(uint64_t begin, uint64_t end) {
 }
 
 void MappedFile::LeaveIfSlow() {
-  if (is_large_ && NowMs() - moved_at_ > kLateMs) {
+  if (is_large_ && NowMs() - moved_at_ms_ > kLateMs) {
     plain_until_ = to_;
     Unmap();
   }
@@ -160,8 +160,8 @@ bool MappedFile::Move(uint64_t begin, uint64_t end) {
     return false;
   }
   const int64_t now = NowMs();
-  const bool touches = touches_ahead_ && now - moved_at_ < kSoonMs;
-  moved_at_ = now;
+  const bool touches = touches_ahead_ && now - moved_at_ms_ < kSoonMs;
+  moved_at_ms_ = now;
   reserved_ = std::max(reserved_, to);
   if (fallocate(fd_, 0, static_cast<off_t>(from), static_cast<off_t>(to - from)) == 0) {
     // A call brings pages into memory in large folios, at half of what it costs to fault each of them in. Where it fails they are.

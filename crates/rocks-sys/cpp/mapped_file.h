@@ -63,8 +63,8 @@ class MappedFile {
   size_t guard_ = 0;
   uint64_t from_ = 0;
   uint64_t to_ = 0;
-  // Milliseconds of the kernel's coarse clock.
-  int64_t moved_at_ = 0;
+  // By the kernel's coarse clock.
+  int64_t moved_at_ms_ = 0;
   // Whether its pages are in large folios.
   bool is_large_ = false;
   // The file may be this long, with nothing that matters behind len_.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use ecotone_engine::{
     CancelFlag, Collects, CompactionOffload, RemoteJob, RemoteOutcome, TableFormat, VerifyError, WorkerError,
@@ -237,4 +237,36 @@ impl<T: CompactionOffload> CompactionOffload for Only<T> {
     fn local_finished(&self, job: u64) {
         self.worker.local_finished(job);
     }
+}
+
+/// Compactions wait at it while it is closed, and run here then. It is open until it is closed, and when the store closes.
+#[derive(Default)]
+pub struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        *self.is_closed.lock().unwrap() = true;
+    }
+
+    pub fn open(&self) {
+        *self.is_closed.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+}
+
+impl CompactionOffload for Gate {
+    fn run(&self, _job: RemoteJob) -> RemoteOutcome {
+        let is_closed = self.is_closed.lock().unwrap();
+        drop(self.opened.wait_while(is_closed, |is_closed| *is_closed).unwrap());
+        RemoteOutcome::Local
+    }
+
+    fn cancel_all(&self) {
+        self.open();
+    }
+
+    fn installed(&self, _job: u64, _ok: bool) {}
 }
