@@ -157,6 +157,7 @@ fn duties_balance_when_compactions_are_remote() {
 
 #[test]
 fn duties_balance_when_offloads_fail() {
+    common::hide_panics("an offload that panics");
     struct Failing(AtomicU64);
     impl CompactionOffload for Failing {
         fn run(&self, _job: RemoteJob) -> RemoteOutcome {
@@ -185,6 +186,7 @@ fn flushes_tell_what_they_wrote() {
 
 #[test]
 fn an_observer_that_panics_harms_nothing() {
+    common::hide_panics("an observer that panics");
     struct Panicking;
     impl StoreEvents for Panicking {
         fn flush_finished(&self, _event: &FlushFinished) {
