@@ -70,6 +70,8 @@ pub use choices::{Compression, Durability};
 pub use compaction_pause::CompactionPause;
 pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub use ecotone_policy::duty::{Duty, DutyObserver};
+pub use ecotone_rocks_sys::awaited_reads::AwaitedReads;
+pub use ecotone_rocks_sys::local_file::{MissedRead, noting_missed};
 pub use ecotone_rocks_sys::tables::TableMetadata;
 pub use error::{Error, LockHolder, Result};
 pub use events::{

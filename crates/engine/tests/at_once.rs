@@ -7,11 +7,14 @@ mod common;
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use common::random::Random;
 use ecotone_engine::{
-    Attributes, Direction, Durability, Error, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
+    Attributes, AwaitedReads, Direction, Durability, Error, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
+    noting_missed,
 };
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::ReadWriteFlags;
 
 fn options() -> StoreOptions {
@@ -180,6 +183,59 @@ fn what_the_kernel_has_in_memory_is_told_at_once_though_the_block_cache_has_noth
     // What was asked of this thread is over, and holds for no other.
     forget(&store);
     assert_eq!(store.get(&key(7)).unwrap().as_deref(), Some(&*value(7)));
+    store.close().unwrap();
+}
+
+#[test]
+fn what_was_not_in_memory_is_noted_and_told_at_once_when_it_was_brought_there() {
+    let directory = tempfile::tempdir().unwrap();
+    filled(directory.path());
+    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
+    let (mut reads, over) = match AwaitedReads::new() {
+        Ok(reads) => reads,
+        Err(error) => return eprintln!("not tested: {error}"),
+    };
+    forget(&store);
+    let (mut numbers, mut awaited) = (Random::new(11), 0);
+    for _ in 0..300 {
+        let number = numbers.below(5000) as u64;
+        // Filters and indices, a block of keys, a value.
+        let mut rounds = 0..8;
+        loop {
+            let (found, missed) = noting_missed(|| store.get_at_once(&key(number)));
+            match found {
+                Ok(found) => {
+                    assert_eq!(found.as_deref(), Some(&*value(number)));
+                    assert!(missed.is_empty());
+                    break;
+                }
+                Err(error) => assert_eq!(error, Error::WouldWait),
+            }
+            if !missed.is_empty() {
+                let token = Arc::new(());
+                assert!(reads.begin(missed, &token).unwrap());
+                while Arc::strong_count(&token) > 1 {
+                    rustix::event::poll(&mut [PollFd::new(&over, PollFlags::IN)], None).unwrap();
+                    rustix::io::read(&over, &mut [0; 8]).unwrap();
+                    reads.end_some().unwrap();
+                }
+                awaited += 1;
+            }
+            if rounds.next().is_none() {
+                assert!(!can_tell(&store), "key {number} does not come into memory");
+                return;
+            }
+        }
+    }
+    assert!(awaited > 10, "{awaited}");
+    // Of what is in memory nothing is noted, and nothing where a read waits.
+    forget(&store);
+    let ((), missed) = noting_missed(|| {
+        for number in 0..5000 {
+            store.get(&key(number)).unwrap();
+        }
+    });
+    assert!(missed.is_empty());
     store.close().unwrap();
 }
 

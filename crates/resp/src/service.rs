@@ -195,8 +195,12 @@ pub struct Statistics {
     /// From the receipt of requests until their replies may be sent, commits and rests of writers included: what a client waits for here.
     /// Requests that came together count once.
     pub responses: Times,
-    /// Clients that wait for a thread that may wait.
+    /// Clients that wait for the device, or for a thread that may wait.
     pub waiting: AtomicUsize,
+    /// How often one waited until the kernel had read what was not in memory.
+    pub reads_awaited: AtomicU64,
+    /// How often one was handed on to a thread that may wait.
+    pub handed_on: AtomicU64,
     /// By the error's code word.
     pub errors_by_word: Mutex<BTreeMap<String, u64>>,
     /// By command.
@@ -217,6 +221,8 @@ impl Statistics {
             &self.hits,
             &self.misses,
             &self.errors,
+            &self.reads_awaited,
+            &self.handed_on,
         ] {
             count.store(0, Ordering::Relaxed);
         }

@@ -1,7 +1,8 @@
 // Files of this machine that are read at random, by calls: RocksDB's own, but that a thread may ask not to be made to wait.
 //
 // Such a thread gets what the kernel has in memory. Of the rest it is told Busy, though the kernel may begin to read it ahead; so it is
-// of a file that is not open yet. Nothing is cached of that answer: who may wait asks again.
+// of a file that is not open yet. Nothing is cached of that answer: who may wait asks again. What it was not given can be noted, for who
+// waits for it otherwise.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +19,18 @@ namespace ecotone {
 namespace {
 
 thread_local bool waits_never = false;
+thread_local ecotone_missed_reads* missed = nullptr;
+
+void NoteMissed(int fd, uint64_t offset, uint64_t len) {
+  if (missed == nullptr || missed->count == missed->capacity) {
+    return;
+  }
+  // RocksDB may close its own before the bytes are read.
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own >= 0) {
+    missed->reads[missed->count++] = {own, offset, len};
+  }
+}
 
 IOStatus Failed(const char* what, const std::string& path, int error) {
   const std::string text = std::string(what) + " " + path;
@@ -102,6 +115,10 @@ class LocalRandomAccessFile : public FSRandomAccessFile {
     const ssize_t read = preadv2(fd_, &into, 1, static_cast<off_t>(offset), RWF_NOWAIT);
     // A part of it is there, or the file ends, or the file system cannot tell: who may wait finds out, errors included.
     if (read < 0 || static_cast<size_t>(read) < n) {
+      // Where the file system cannot tell it would be missed again.
+      if (read >= 0 || errno == EAGAIN) {
+        NoteMissed(fd_, offset, n);
+      }
       return IOStatus::Busy();
     }
     *result = Slice(scratch, n);
@@ -137,4 +154,12 @@ IOStatus NewLocalRandomAccessFile(const std::string& path, std::unique_ptr<FSRan
 
 }  // namespace ecotone
 
-extern "C" bool ecotone_waits_never(bool waits_never) { return std::exchange(ecotone::waits_never, waits_never); }
+extern "C" {
+
+bool ecotone_waits_never(bool waits_never) { return std::exchange(ecotone::waits_never, waits_never); }
+
+ecotone_missed_reads* ecotone_notes_missed(ecotone_missed_reads* into) { return std::exchange(ecotone::missed, into); }
+
+void ecotone_note_missed(int32_t fd, uint64_t offset, uint64_t len) { ecotone::NoteMissed(fd, offset, len); }
+
+}  // extern "C"

@@ -103,6 +103,26 @@ ecotone_code ecotone_env_new(const ecotone_file_hooks* hooks, void** env, ecoton
 // before.
 bool ecotone_waits_never(bool waits_never);
 
+// Bytes of a file that were not in memory. `fd` is the reader's own, to be closed by it.
+typedef struct {
+  int32_t fd;
+  uint64_t offset;
+  uint64_t len;
+} ecotone_missed_read;
+
+// The first `count` of `reads` are there; there is room for `capacity`.
+typedef struct {
+  ecotone_missed_read* reads;
+  size_t capacity;
+  size_t count;
+} ecotone_missed_reads;
+
+// From now on what this thread is not given, because it waits never, is noted in `into`, as far as there is room; null: nowhere. The
+// answer is where it was noted before.
+ecotone_missed_reads* ecotone_notes_missed(ecotone_missed_reads* into);
+// Notes such bytes of a file that others read.
+void ecotone_note_missed(int32_t fd, uint64_t offset, uint64_t len);
+
 // ---- mapped files ----
 
 // A file that is appended to through a window in memory (mapped_file.h). One caller at a time.

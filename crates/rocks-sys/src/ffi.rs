@@ -107,6 +107,20 @@ pub struct MappedReads {
 }
 
 #[repr(C)]
+pub struct MissedRead {
+    pub fd: i32,
+    pub offset: u64,
+    pub len: u64,
+}
+
+#[repr(C)]
+pub struct MissedReads {
+    pub reads: *mut MissedRead,
+    pub capacity: usize,
+    pub count: usize,
+}
+
+#[repr(C)]
 pub struct CollectorFactory {
     pub state: *mut c_void,
     pub drop: unsafe extern "C" fn(*mut c_void),
@@ -141,6 +155,8 @@ unsafe extern "C" {
     pub fn ecotone_reply_append(reply: *mut Reply, data: *const u8, len: usize) -> bool;
     pub fn ecotone_env_new(hooks: *const FileHooks, env: *mut *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_waits_never(waits_never: bool) -> bool;
+    pub fn ecotone_notes_missed(into: *mut MissedReads) -> *mut MissedReads;
+    pub fn ecotone_note_missed(fd: i32, offset: u64, len: u64);
     pub fn ecotone_mapped_file_new(fd: i32, len: u64, limit: u64, touches_ahead: bool) -> *mut MappedFile;
     pub fn ecotone_mapped_file_append(file: *mut MappedFile, parts: *const Bytes, count: usize) -> i32;
     pub fn ecotone_mapped_file_take_back(file: *mut MappedFile, len: u64);

@@ -3,7 +3,8 @@
 //! Each module pairs one idea of the C++ shim in `cpp/` with a safe Rust face:
 //!
 //! - [`filesystem`]: a file system under RocksDB with three hooks: a write tap, a path remap, and files that are elsewhere.
-//! - [`local_file`]: reads of its local files that do not wait for the device.
+//! - [`local_file`]: reads of its local files that do not wait for the device. [`awaited_reads`]: what they did not find in memory,
+//!   brought there without a thread that waits.
 //! - [`mapped_file`]: a file that is appended to through a window of it in memory. [`mapped_reads`]: one that is read so.
 //! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
 //! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
@@ -32,6 +33,8 @@
 //! compiles the shim (not RocksDB) with AddressSanitizer and UndefinedBehaviorSanitizer and links this package's tests
 //! with them. Nothing else is rebuilt. Run it without the variable to return to the plain build.
 
+#[allow(unsafe_code)] // hands memory to the kernel
+pub mod awaited_reads;
 #[allow(unsafe_code)] // reads memory that the shim allocated
 mod buffer;
 #[allow(unsafe_code)] // hands replies to C++ through raw pointers
@@ -41,7 +44,7 @@ mod error;
 #[allow(unsafe_code)] // declares the shim's C functions
 mod ffi;
 pub mod filesystem;
-#[allow(unsafe_code)] // sets a variable of the shim's
+#[allow(unsafe_code)] // sets variables of the shim's, and takes descriptors from it
 pub mod local_file;
 #[allow(unsafe_code)] // hands a file and borrowed bytes to C++
 pub mod mapped_file;

@@ -3,9 +3,27 @@
 //! Of a file system of [`crate::filesystem`], and of its local files only. While a thread asks not to be made to wait, what is not in the
 //! kernel's memory, or is not open yet, is RocksDB's error `Busy`; the kernel may begin to read it ahead. RocksDB caches no such answer.
 //!
+//! What was not there can be noted, so that [`crate::awaited_reads`] brings it into memory before the read is tried again.
+//!
 //! Threads: what one asks for holds for itself alone.
 
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
 use crate::ffi;
+
+/// So many misses are noted at a time: as many as are read at once for one client with gain.
+const MOST_NOTED: usize = 64;
+
+/// Bytes of a file that were not in memory.
+#[derive(Debug)]
+pub struct MissedRead {
+    pub(crate) file: OwnedFd,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
 
 /// Calls `read`, in which this thread waits for no local file.
 ///
@@ -32,4 +50,58 @@ impl Drop for Asked {
 fn set(waits_never: bool) -> bool {
     // SAFETY: it sets a variable of this thread.
     unsafe { ffi::ecotone_waits_never(waits_never) }
+}
+
+/// Calls `run`, and notes what it does not find in memory of files that are read [`without_waiting`], and of those of
+/// [`note_missed`]: the first 64. Of what `run` does in such a call of its own nothing is noted here.
+pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
+    let mut reads = [const { MaybeUninit::<ffi::MissedRead>::uninit() }; MOST_NOTED];
+    let mut noted =
+        Noted { missed: ffi::MissedReads { reads: reads.as_mut_ptr().cast(), capacity: MOST_NOTED, count: 0 } };
+    // SAFETY: `noted` and `reads` stay where they are until `Noting` ends, which takes the pointer back.
+    let noting = Noting { before: unsafe { ffi::ecotone_notes_missed(&raw mut noted.missed) } };
+    let done = run();
+    drop(noting);
+    (done, noted.take())
+}
+
+/// Notes that `bytes` bytes of `file` at `offset` were not in memory, where [`noting_missed`] asks for it.
+pub fn note_missed(file: &File, offset: u64, bytes: u64) {
+    // SAFETY: the descriptor is open during the call.
+    unsafe { ffi::ecotone_note_missed(file.as_raw_fd(), offset, bytes) }
+}
+
+struct Noting {
+    before: *mut ffi::MissedReads,
+}
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        // SAFETY: what was noted into before lives: its call is around this one.
+        unsafe { ffi::ecotone_notes_missed(self.before) };
+    }
+}
+
+struct Noted {
+    missed: ffi::MissedReads,
+}
+
+impl Noted {
+    fn take(&mut self) -> Vec<MissedRead> {
+        let count = std::mem::take(&mut self.missed.count);
+        let take = |index| {
+            // SAFETY: the shim has written the first `count`, and gives each descriptor to who takes it.
+            let ffi::MissedRead { fd, offset, len } = unsafe { ptr::read(self.missed.reads.add(index)) };
+            // SAFETY: as above.
+            MissedRead { file: unsafe { OwnedFd::from_raw_fd(fd) }, offset, bytes: len }
+        };
+        (0..count).map(take).collect()
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        // After a panic.
+        drop(self.take());
+    }
 }

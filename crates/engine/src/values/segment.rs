@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::filesystem::TapEvent;
+use ecotone_rocks_sys::local_file::note_missed;
 use ecotone_rocks_sys::mapped_file::MappedFile;
 use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::{Mutex, RwLock};
@@ -250,7 +251,11 @@ impl Segment {
         match preadv2(&*file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == bytes => Ok(()),
             // A part of it is there, or it ends: who may wait finds out.
-            Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR) => Err(Error::WouldWait),
+            Ok(_) | Err(Errno::AGAIN) => {
+                note_missed(&file, offset, bytes as u64);
+                Err(Error::WouldWait)
+            }
+            Err(Errno::OPNOTSUPP | Errno::INTR) => Err(Error::WouldWait),
             Err(error) => Err(Error::io("read", &self.path, &error.into())),
         }
     }

@@ -233,6 +233,8 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     for none in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys", "evicted_clients"] {
         add(lines, none, 0);
     }
+    add(lines, "reads_awaited", statistics.reads_awaited.load(Ordering::Relaxed));
+    add(lines, "requests_handed_on", statistics.handed_on.load(Ordering::Relaxed));
     add(lines, "keyspace_hits", statistics.hits.load(Ordering::Relaxed));
     add(lines, "keyspace_misses", statistics.misses.load(Ordering::Relaxed));
     for none in ["pubsub_channels", "pubsub_patterns", "latest_fork_usec"] {

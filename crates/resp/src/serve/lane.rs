@@ -3,8 +3,9 @@
 //! Each time the thread looks at its sockets it lets every client that sent something carry out its requests into one group, commits the
 //! group once, and then lets them send their replies. So the log gets one record for all, and a slow client costs nobody else anything.
 //!
-//! The thread never waits for the device or for another thread. A request that would is carried out by one of a bounded number of
-//! threads that may wait, while the lane goes on; only its own client waits. A commit for which RocksDB has no room at the moment is
+//! The thread never waits for the device or for another thread. A request that finds something not in memory is tried again when the
+//! kernel has [read it](super::device); one for which that is not enough is carried out by one of a bounded number of threads that may
+//! wait. The lane goes on meanwhile; only its own client waits. A commit for which RocksDB has no room at the moment is
 //! handed on as well: until it is through, what other clients write is collected, and what they read is answered.
 //!
 //! Threads: everything here belongs to the lane's thread, but for what it hands on.
@@ -15,10 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::Error as StoreError;
+use ecotone_engine::{Error as StoreError, MissedRead, noting_missed};
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Ended};
+use super::device::Device;
 use crate::keyspace::{Group, Waiting};
 use crate::service::Service;
 
@@ -30,6 +32,10 @@ const LEAST_REST: Duration = Duration::from_millis(2);
 
 /// No client rests for longer at a time.
 const MOST_REST: Duration = Duration::from_millis(100);
+
+/// So often a round waits for the kernel to read before a thread is to wait: a lookup misses a block of keys and then the value, a
+/// change of a few keys some more.
+const MOST_READS: usize = 4;
 
 /// What is read from a socket at once.
 pub(super) const READ_BYTES: usize = 64 * 1024;
@@ -48,6 +54,7 @@ pub(super) struct Lane {
     /// Written, and to be synced before anybody is told.
     unsynced: RefCell<Vec<Rc<Ticket>>>,
     wants_sync: Notify,
+    device: Rc<Device>,
     /// Clients of this lane, for who deals them out.
     pub(super) clients: Arc<AtomicUsize>,
     /// Where sockets are read into. Only between two looks at sockets does it hold anything.
@@ -88,6 +95,7 @@ impl Lane {
             is_stalled: Cell::new(false),
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
+            device: Rc::new(Device::new()),
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
         })
@@ -99,29 +107,45 @@ impl Lane {
         mut connection: Box<Connection>,
         began: Instant,
     ) -> (Box<Connection>, Ended) {
-        let mut ended = self.carry_out(&mut connection, began).await;
-        if ended == Ended::Latched {
-            // Two lanes may each have what the other needs: what this one has is given back before the second try.
-            self.release().await;
-            ended = self.carry_out(&mut connection, Instant::now()).await;
+        let (mut has_released, mut reads, mut began) = (false, 0, began);
+        loop {
+            let (ended, mut missed) = self.carry_out(&mut connection, began).await;
+            match ended {
+                Ended::Latched if !has_released => {
+                    // Two lanes may each have what the other needs: what this one has is given back before the second try.
+                    self.release().await;
+                    has_released = true;
+                }
+                Ended::MustRead | Ended::MustWait if reads < MOST_READS && self.read(&mut missed).await => reads += 1,
+                // Not behind a commit: that may be held up, and nothing of it is to be read.
+                Ended::MustRead => return self.round_that_waits(connection).await,
+                Ended::Latched | Ended::MustWait => {
+                    // The thread that waits may need a latch that this lane has, also that of the command itself.
+                    self.release().await;
+                    return self.round_that_waits(connection).await;
+                }
+                Ended::Empty | Ended::Full | Ended::Closes => return (connection, ended),
+            }
+            began = Instant::now();
         }
-        if ended == Ended::MustRead {
-            // Not behind a commit: that may be held up, and nothing of it is to be read.
-            return self.round_that_waits(connection).await;
-        }
-        if matches!(ended, Ended::Latched | Ended::MustWait) {
-            // The thread that waits may need a latch that this lane has, also that of the command itself.
-            self.release().await;
-            return self.round_that_waits(connection).await;
-        }
-        (connection, ended)
     }
 
-    /// One try, and the commit of what it wrote.
-    async fn carry_out(&self, connection: &mut Connection, began: Instant) -> Ended {
+    /// Waits until what was `missed` is read, if the kernel does that.
+    async fn read(&self, missed: &mut Vec<MissedRead>) -> bool {
+        let statistics = &self.service.statistics;
+        statistics.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_read = self.device.read(missed).await;
+        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
+        statistics.reads_awaited.fetch_add(is_read.into(), Ordering::Relaxed);
+        is_read
+    }
+
+    /// One try, and the commit of what it wrote. With what it did not find in memory.
+    async fn carry_out(&self, connection: &mut Connection, began: Instant) -> (Ended, Vec<MissedRead>) {
         // Of the group that the requests go into, whoever commits it.
         let ticket = self.ticket.borrow().clone();
-        let ended = connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        let (ended, missed) =
+            noting_missed(|| connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never));
         if connection.depends() {
             if self.group.borrow().bytes() >= GROUP_BYTES {
                 self.commit_at_once();
@@ -134,7 +158,7 @@ impl Lane {
             // Latches of commands that only read, or wrote nothing.
             self.wants_commit.notify_one();
         }
-        ended
+        (ended, missed)
     }
 
     /// Waits until the latches that this lane has now are free. What became of the writes under them is told to those who made them.
@@ -166,6 +190,7 @@ impl Lane {
     async fn round_that_waits(&self, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
         let service = self.service.clone();
         self.service.statistics.waiting.fetch_add(1, Ordering::Relaxed);
+        self.service.statistics.handed_on.fetch_add(1, Ordering::Relaxed);
         let done = tokio::task::spawn_blocking(move || {
             let mut group = Group::new(service.keyspace.clone());
             let mut ended = connection.round(&service, &mut group, Waiting::Allowed);
@@ -214,6 +239,11 @@ impl Lane {
                 true
             }
         }
+    }
+
+    /// Ends reads of the device as they are over, for ever.
+    pub(super) fn end_reads(&self) -> impl Future<Output = ()> + use<> {
+        self.device.clone().end_reads()
     }
 
     /// Commits the groups of this lane, for ever.

@@ -45,6 +45,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Newcomer>, mut signal: Signal) {
     tokio::task::spawn_local(lane.clone().commit_groups());
     tokio::task::spawn_local(lane.clone().sync_groups());
+    tokio::task::spawn_local(lane.end_reads());
     let mut clients = JoinSet::new();
     loop {
         let newcomer = tokio::select! {

@@ -1,5 +1,6 @@
 //! The shim, each part used as those who build on it will.
 
+mod awaited_reads;
 mod common;
 mod compaction_filter;
 mod containment;

@@ -39,6 +39,16 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         ),
         ("ecotone_clients_sent_bytes_total", "Bytes sent to clients.", statistics.map(|of| number(&of.bytes_out))),
         (
+            "ecotone_clients_reads_awaited_total",
+            "Times a request waited until the kernel had read what was not in memory, before it was tried again.",
+            statistics.map(|of| number(&of.reads_awaited)),
+        ),
+        (
+            "ecotone_clients_handed_on_total",
+            "Times a request was handed on to a thread that may wait.",
+            statistics.map(|of| number(&of.handed_on)),
+        ),
+        (
             "ecotone_keyspace_hits_total",
             "Lookups of reading commands that found their key.",
             statistics.map(|of| number(&of.hits)),

@@ -1,0 +1,128 @@
+//! Bytes of files that the kernel reads into its memory while nobody waits: io_uring.
+//!
+//! For a thread that must not wait and has been told that something [is not in memory](crate::local_file): it hands the read over, does
+//! other things, and tries again when the read is over. What was read is thrown away; it is in the page cache then, unless memory is
+//! short.
+//!
+//! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel has no io_uring (before Linux 6.1), or
+//! forbids it, as many containers do, [`AwaitedReads::new`] says so; what it would do is left to threads then.
+//!
+//! Threads: it belongs to the one that made it.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use io_uring::{IoUring, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::local_file::MissedRead;
+
+/// Reads that are under way at a time: more wait in the device's queue, no more.
+const MOST_UNDER_WAY: usize = 256;
+
+/// Longer reads are refused: they are no short look into memory afterwards either.
+const MOST_READ_BYTES: usize = 64 * 1024;
+
+/// Where all reads go. The kernel may write to it at any time; nobody reads it.
+struct Nowhere(UnsafeCell<[u8; MOST_READ_BYTES]>);
+
+// SAFETY: this process neither reads nor writes it.
+unsafe impl Sync for Nowhere {}
+
+static NOWHERE: Nowhere = Nowhere(UnsafeCell::new([0; MOST_READ_BYTES]));
+
+/// Reads that are under way. A clone of a token stands for each, and is dropped when it is over.
+pub struct AwaitedReads<T> {
+    ring: IoUring,
+    under_way: Vec<Option<(MissedRead, T)>>,
+    free: Vec<u16>,
+    /// The kernel knows the thread that made it.
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+impl<T: Clone> AwaitedReads<T> {
+    /// None yet, and what can be read, eight bytes at a time, when some are over: call [`end_some`](Self::end_some) then.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no io_uring, one that is too old, or forbids it.
+    pub fn new() -> io::Result<(Self, OwnedFd)> {
+        // Reads are ended in this thread, and only when it asks: nothing interrupts it.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_cqsize(2 * MOST_UNDER_WAY as u32)
+            .build(MOST_UNDER_WAY as u32)?;
+        let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        ring.submitter().register_eventfd(over.as_raw_fd())?;
+        let under_way = (0..MOST_UNDER_WAY).map(|_| None).collect();
+        let free = (0..MOST_UNDER_WAY as u16).rev().collect();
+        Ok((Self { ring, under_way, free, _of_one_thread: PhantomData }, over))
+    }
+
+    /// Begins `reads`. `false`: not all of them, since one is too long or too many are under way; then none is.
+    ///
+    /// # Errors
+    ///
+    /// The kernel takes no more: drop this, and with it what is under way.
+    pub fn begin(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
+        if reads.len() > self.free.len() || reads.iter().any(|read| read.bytes > MOST_READ_BYTES as u64) {
+            return Ok(false);
+        }
+        for read in reads {
+            let Some(place) = self.free.pop() else { break };
+            let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd()), NOWHERE.0.get().cast(), read.bytes as u32)
+                .offset(read.offset)
+                .build()
+                .user_data(place.into());
+            // SAFETY: the descriptor is open until the read is over, and what it reads into is for ever and nobody's.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            self.under_way[usize::from(place)] = Some((read, token.clone()));
+            // There are as many places in it as reads can be under way, and it was emptied by the last call.
+            pushed.map_err(io::Error::other)?;
+        }
+        // Those that the kernel can do at once, or refuses, are over then.
+        self.submit()?;
+        if self.ring.submission().is_empty() {
+            Ok(true)
+        } else {
+            Err(io::Error::other("the kernel took not all reads"))
+        }
+    }
+
+    fn submit(&self) -> io::Result<()> {
+        loop {
+            match self.ring.submit() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                submitted => return submitted.map(drop),
+            }
+        }
+    }
+
+    /// Drops the tokens of those that are over.
+    ///
+    /// # Errors
+    ///
+    /// As of [`begin`](Self::begin).
+    pub fn end_some(&mut self) -> io::Result<()> {
+        // There is nothing to submit; the kernel does what is left to do in this thread for what it has read.
+        self.submit()?;
+        for over in self.ring.completion() {
+            let place = over.user_data() as u16;
+            if let Some(read) = self.under_way[usize::from(place)].take() {
+                drop(read);
+                self.free.push(place);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> std::fmt::Debug for AwaitedReads<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AwaitedReads").field("under_way", &(MOST_UNDER_WAY - self.free.len())).finish()
+    }
+}

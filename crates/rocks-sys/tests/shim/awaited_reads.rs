@@ -1,0 +1,148 @@
+//! What is not in memory: noted, and brought there while nobody waits.
+
+use std::fs::{File, OpenOptions};
+use std::io::{IoSliceMut, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use ecotone_rocks_sys::awaited_reads::AwaitedReads;
+use ecotone_rocks_sys::local_file::{MissedRead, note_missed, noting_missed};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+const FILE_BYTES: u64 = 4 << 20;
+/// More are not under way at a time.
+const MOST: usize = 256;
+
+/// A file of which the kernel has nothing in memory, where the file system lets it forget.
+fn forgotten(path: &Path) -> File {
+    let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(path).expect("a file");
+    file.write_all(&vec![7; FILE_BYTES as usize]).expect("writes");
+    file.sync_all().expect("syncs");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgets");
+    file
+}
+
+/// Reads as long as nothing has to be waited for.
+fn read_at_once(file: &File, offset: u64, bytes: usize) -> bool {
+    let read = preadv2(file, &mut [IoSliceMut::new(&mut vec![0; bytes])], offset, ReadWriteFlags::NOWAIT);
+    matches!(read, Ok(read) if read == bytes)
+}
+
+/// What a reader that finds nothing there would have noted.
+fn missed(file: &File, pieces: impl IntoIterator<Item = (u64, u64)>) -> Vec<MissedRead> {
+    noting_missed(|| pieces.into_iter().for_each(|(offset, bytes)| note_missed(file, offset, bytes))).1
+}
+
+/// `None` where the kernel has no io_uring, or forbids it: said aloud.
+fn reads() -> Option<(AwaitedReads<Rc<()>>, OwnedFd)> {
+    AwaitedReads::new().inspect_err(|error| eprintln!("not tested: {error}")).ok()
+}
+
+/// Ends reads until `token` is the only one of its kind.
+fn end_all(reads: &mut AwaitedReads<Rc<()>>, over: &OwnedFd, token: &Rc<()>) {
+    const LONG: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+    while Rc::strong_count(token) > 1 {
+        let ready = poll(&mut [PollFd::new(over, PollFlags::IN)], Some(&LONG));
+        assert!(matches!(ready, Ok(1) | Err(Errno::INTR)), "a read does not end: {ready:?}");
+        let _ = rustix::io::read(over, &mut [0; 8]);
+        reads.end_some().expect("goes on");
+    }
+}
+
+#[test]
+fn what_was_missed_is_in_memory_when_its_read_is_over() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = forgotten(&directory.path().join("file"));
+    let token = Rc::new(());
+    // Some across the end of a page; the last beyond the end of the file.
+    let pieces: Vec<_> =
+        (0..40).map(|number| (number * 100_000 + 4000, 1100)).chain([(FILE_BYTES - 10, 1100)]).collect();
+    for pieces in pieces.chunks(11) {
+        assert!(reads.begin(missed(&file, pieces.iter().copied()), &token).expect("begins"));
+    }
+    end_all(&mut reads, &over, &token);
+    preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, ReadWriteFlags::empty()).expect("reads");
+    let can_tell = read_at_once(&file, 0, 8);
+    for (offset, bytes) in &pieces[..40] {
+        assert!(read_at_once(&file, *offset, *bytes as usize) || !can_tell, "at {offset}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_ends_as_well() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = File::open(directory.path()).expect("opens");
+    let writes = OpenOptions::new().create(true).append(true).open(directory.path().join("writes")).expect("opens");
+    let token = Rc::new(());
+    for file in [&folder, &writes] {
+        assert!(reads.begin(missed(file, [(0, 100)]), &token).expect("begins"));
+    }
+    end_all(&mut reads, &over, &token);
+}
+
+#[test]
+fn no_more_are_begun_than_there_is_room_for_and_none_that_is_long() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = forgotten(&directory.path().join("file"));
+    let token = Rc::new(());
+    let long = missed(&file, [(0, 100), (0, (64 << 10) + 1)]);
+    assert!(!reads.begin(long, &token).expect("refuses"));
+    assert_eq!(Rc::strong_count(&token), 1, "none of them is begun");
+    for round in 0..3 {
+        let mut begun = 0;
+        while reads.begin(missed(&file, [(begun as u64 * 10_000, 100)]), &token).expect("begins or refuses") {
+            begun += 1;
+        }
+        assert_eq!(begun, MOST, "round {round}");
+        end_all(&mut reads, &over, &token);
+    }
+}
+
+#[test]
+fn reads_may_be_under_way_when_they_are_given_up() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = forgotten(&directory.path().join("file"));
+    let token = Rc::new(());
+    assert!(reads.begin(missed(&file, (0..60).map(|number| (number * 65_536, 65_536))), &token).expect("begins"));
+    drop((reads, over));
+    assert_eq!(Rc::strong_count(&token), 1);
+}
+
+/// Descriptors of this process that `path` is open by.
+fn descriptors(path: &Path) -> usize {
+    let own = std::fs::read_dir("/proc/self/fd").expect("lists").filter_map(Result::ok);
+    own.filter(|own| std::fs::read_link(own.path()).is_ok_and(|open| open == path)).count()
+}
+
+#[test]
+fn misses_are_noted_where_that_is_asked_for_up_to_a_bound_and_leave_nothing_open() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    let file = forgotten(&path);
+    note_missed(&file, 1, 1);
+    let (inner, outer) = noting_missed(|| {
+        note_missed(&file, 2, 2);
+        let ((), inner) = noting_missed(|| (0..1000).for_each(|_| note_missed(&file, 3, 3)));
+        note_missed(&file, 4, 4);
+        inner
+    });
+    assert_eq!((inner.len(), outer.len()), (64, 2));
+    assert_eq!(descriptors(&path), 1 + 66, "each may be read though the reader closes its own");
+    drop((inner, outer));
+    let panicked = std::panic::catch_unwind(|| {
+        noting_missed(|| {
+            note_missed(&file, 5, 5);
+            std::panic::resume_unwind(Box::new("struck on purpose"));
+        })
+    });
+    assert!(panicked.is_err());
+    note_missed(&file, 6, 6);
+    assert_eq!(descriptors(&path), 1);
+    assert!(noting_missed(|| ()).1.is_empty());
+}
