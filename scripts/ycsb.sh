@@ -10,6 +10,8 @@
 # commands with the same library (jedis 2.9.0). With YCSB_BINDING=redis-binding-0.17.0.jar (of YCSB's own release) or another jar or folder of
 # classes that binding, class site.ycsb.db.RedisClient, runs instead.
 #
+# With YCSB_LOADED=1 nothing is loaded: the records are there from an earlier call. So two servers can be asked in turn.
+#
 # YCSB_HOME: what was downloaded and compiled [default: ~/.cache/ecotone/ycsb]. YCSB_PASSWORD: the server's password.
 set -euo pipefail
 
@@ -86,8 +88,10 @@ if errors or done != int(wanted):
 PYTHON
 }
 
-ycsb load -load -P "$own/workloada"
-summary load "$records"
+if [ -z "${YCSB_LOADED:-}" ]; then
+  ycsb load -load -P "$own/workloada"
+  summary load "$records"
+fi
 failed=0
 for ((place = 0; place < ${#workloads}; place++)); do
   letter=${workloads:place:1}

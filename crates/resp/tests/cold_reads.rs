@@ -1,4 +1,4 @@
-//! What is not in memory: clients that ask for it get it in their order, and nobody else waits for the device with them.
+//! What is not in memory: clients that ask for it get it in their order, whoever waits for the device.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use common::served::Served;
+use common::served::{Served, any_port};
 use common::wire::{Wire, request};
 use common::{Fixture, noise, words};
 use ecotone_engine::{AwaitedReads, Durability, StoreOptions};
+use ecotone_resp::serve::Listen;
 use ecotone_resp::service::Limits;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
@@ -54,27 +55,38 @@ fn forget(directory: &Path) {
     }
 }
 
-/// Whether the kernel reads without a thread that waits, and can tell what it has of the files in `directory`: said aloud where not.
+/// A server over all of it, of which nothing is in memory.
+fn cold(uses_io_uring: bool) -> Served {
+    let listen = Listen { addresses: any_port(), uses_io_uring, ..Listen::default() };
+    let served = Served::at_listening(filled(), Limits::default(), options(), &listen);
+    forget(served.directory.path());
+    served
+}
+
+/// Whether the kernel reads without a thread that waits, and forgets the files in `directory` when it is told to: said aloud where not.
 fn kernel_reads(directory: &Path) -> bool {
     let file = File::open(directory.join("STORE")).unwrap();
     let told = preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, ReadWriteFlags::NOWAIT);
     let ring = AwaitedReads::<Rc<()>>::new().map(drop);
-    let reads = ring.is_ok() && told != Err(Errno::OPNOTSUPP);
+    let reads = ring.is_ok() && told == Err(Errno::AGAIN);
     if !reads {
         eprintln!("threads wait here: {ring:?}, {told:?}");
     }
     reads
 }
 
+/// How many requests waited for the kernel, and for a thread.
+fn waited(served: &Served) -> (u64, u64) {
+    let statistics = &served.service.statistics;
+    (statistics.reads_awaited.load(Ordering::Relaxed), statistics.handed_on.load(Ordering::Relaxed))
+}
+
 fn pipeline(requests: &[String]) -> Vec<u8> {
     requests.iter().flat_map(|one| request(&words(one))).collect()
 }
 
-#[test]
-fn pipelines_over_what_is_cold_are_answered_in_order_while_the_kernel_reads() {
+fn ask_in_pipelines(served: &Served) {
     const CLIENTS: usize = 4;
-    let served = Served::at(filled(), Limits::default(), options(), 1);
-    forget(served.directory.path());
     let address = served.address();
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -106,36 +118,88 @@ fn pipelines_over_what_is_cold_are_answered_in_order_while_the_kernel_reads() {
             });
         }
     });
-    let awaited = served.service.statistics.reads_awaited.load(Ordering::Relaxed);
-    let handed_on = served.service.statistics.handed_on.load(Ordering::Relaxed);
-    let is_offered = kernel_reads(served.directory.path());
-    let (most, fewest) = if is_offered { (awaited, handed_on) } else { (handed_on, awaited) };
-    assert!(most > 20 && fewest < most / 2, "{awaited} waited for the kernel, {handed_on} for a thread");
     assert_eq!(served.service.statistics.waiting.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn pipelines_over_what_is_cold_are_answered_in_order_while_the_kernel_reads() {
+    let served = cold(true);
+    let kernel_reads = kernel_reads(served.directory.path());
+    ask_in_pipelines(&served);
+    let (awaited, handed_on) = waited(&served);
+    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    served.server.stop();
+}
+
+#[test]
+fn without_the_kernels_help_threads_wait() {
+    let served = cold(false);
+    let kernel_forgets = kernel_reads(served.directory.path());
+    ask_in_pipelines(&served);
+    let (awaited, handed_on) = waited(&served);
+    assert_eq!(awaited, 0);
+    assert!(handed_on > 20 || !kernel_forgets, "{handed_on} waited for a thread");
     served.server.stop();
 }
 
 #[test]
 fn what_one_command_misses_is_read_together() {
-    let served = Served::at(filled(), Limits::default(), options(), 1);
-    if !kernel_reads(served.directory.path()) {
-        return;
-    }
+    let listen = Listen { addresses: any_port(), ..Listen::default() };
+    let served = Served::at_listening(filled(), Limits::default(), options(), &listen);
     let mut wire = Wire::to(served.address());
     // Where the keys lie is in memory then.
     for number in 0..KEYS {
         wire.ask(&format!("TYPE text:{number}"));
     }
     forget(served.directory.path());
-    let (awaited, handed_on) = (&served.service.statistics.reads_awaited, &served.service.statistics.handed_on);
+    let kernel_reads = kernel_reads(served.directory.path());
     for first in (0..KEYS).step_by(40) {
         let keys: Vec<_> = (first..first + 40).map(|number| format!("text:{number}")).collect();
-        let before = (awaited.load(Ordering::Relaxed), handed_on.load(Ordering::Relaxed));
+        let before = waited(&served);
         let reply = wire.ask(&format!("MGET {}", keys.join(" ")));
         assert!(reply.len() > 40 * FILLER && !reply.contains("$-1"));
-        let after = (awaited.load(Ordering::Relaxed), handed_on.load(Ordering::Relaxed));
+        let after = waited(&served);
         assert!(after.0 - before.0 + after.1 - before.1 <= 3, "{before:?} {after:?}");
     }
-    assert!(awaited.load(Ordering::Relaxed) > 0);
+    assert!(waited(&served).0 > 0 || !kernel_reads);
     served.server.stop();
+}
+
+#[test]
+fn what_is_long_is_left_to_a_thread() {
+    const LONG: usize = 100_000;
+    let fixture = Fixture::with(options());
+    fixture.client().ask(&format!("SET long {}", "l".repeat(LONG)));
+    fixture.service.keyspace.store().flush(true).unwrap();
+    let Fixture { service, directory, .. } = fixture;
+    drop(service);
+    let served = Served::at(directory, Limits::default(), options(), 1);
+    forget(served.directory.path());
+    let kernel_forgets = kernel_reads(served.directory.path());
+    let mut wire = Wire::to(served.address());
+    assert_eq!(wire.ask("STRLEN long"), format!(":{LONG}\r\n"));
+    assert!(waited(&served).1 > 0 || !kernel_forgets);
+    served.server.stop();
+}
+
+#[test]
+fn a_server_stops_while_the_kernel_reads() {
+    for _ in 0..5 {
+        let served = cold(true);
+        let mut wires: Vec<_> = (0..8).map(|_| Wire::to(served.address())).collect();
+        for (client, wire) in wires.iter_mut().enumerate() {
+            let requests: Vec<_> =
+                (0..20).map(|step| format!("GET text:{}", (client + step * STRIDE) % KEYS)).collect();
+            wire.send(&pipeline(&requests));
+        }
+        served.server.stop();
+        for mut wire in wires {
+            // What it replied it has replied whole; then the connection ends.
+            while let reply = wire.reply()
+                && !reply.is_empty()
+            {
+                assert!(reply.len() > FILLER, "{reply:?}");
+            }
+        }
+    }
 }

@@ -4,8 +4,11 @@
 //! other things, and tries again when the read is over. What was read is thrown away; it is in the page cache then, unless memory is
 //! short.
 //!
-//! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel has no io_uring (before Linux 6.1), or
-//! forbids it, as many containers do, [`AwaitedReads::new`] says so; what it would do is left to threads then.
+//! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of ours. Where a file system cannot do
+//! them without waiting, at most 16 threads of the kernel wait.
+//!
+//! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel forbids io_uring, as many containers
+//! do, or has none of this kind (before Linux 6.1), [`AwaitedReads::new`] says so; what it would do is left to threads then.
 //!
 //! Threads: it belongs to the one that made it.
 
@@ -19,11 +22,17 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::local_file::MissedRead;
 
-/// Reads that are under way at a time: more wait in the device's queue, no more.
+/// Reads that are under way at a time: more would only wait in the device's queue.
 const MOST_UNDER_WAY: usize = 256;
 
 /// Longer reads are refused: they are no short look into memory afterwards either.
 const MOST_READ_BYTES: usize = 64 * 1024;
+
+/// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
+const MOST_WORKERS: u32 = 16;
+
+/// How often it is asked again to take reads that it has no memory for.
+const MOST_TRIES: usize = 16;
 
 /// Where all reads go. The kernel may write to it at any time; nobody reads it.
 struct Nowhere(UnsafeCell<[u8; MOST_READ_BYTES]>);
@@ -54,22 +63,26 @@ impl<T: Clone> AwaitedReads<T> {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
+            .setup_submit_all()
             .setup_cqsize(2 * MOST_UNDER_WAY as u32)
             .build(MOST_UNDER_WAY as u32)?;
         let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         ring.submitter().register_eventfd(over.as_raw_fd())?;
+        ring.submitter().register_iowq_max_workers(&mut [MOST_WORKERS; 2])?;
         let under_way = (0..MOST_UNDER_WAY).map(|_| None).collect();
         let free = (0..MOST_UNDER_WAY as u16).rev().collect();
         Ok((Self { ring, under_way, free, _of_one_thread: PhantomData }, over))
     }
 
-    /// Begins `reads`. `false`: not all of them, since one is too long or too many are under way; then none is.
+    /// Begins `reads`. `false`: not all of them, since one is too long or lies nowhere, or too many are under way; then none is.
     ///
     /// # Errors
     ///
     /// The kernel takes no more: drop this, and with it what is under way.
     pub fn begin(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
-        if reads.len() > self.free.len() || reads.iter().any(|read| read.bytes > MOST_READ_BYTES as u64) {
+        // The kernel has a meaning of its own for the last offset.
+        let is_refused = |read: &MissedRead| read.bytes > MOST_READ_BYTES as u64 || read.offset > i64::MAX as u64;
+        if reads.len() > self.free.len() || reads.iter().any(is_refused) {
             return Ok(false);
         }
         for read in reads {
@@ -78,28 +91,28 @@ impl<T: Clone> AwaitedReads<T> {
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
+            self.under_way[usize::from(place)] = Some((read, token.clone()));
             // SAFETY: the descriptor is open until the read is over, and what it reads into is for ever and nobody's.
             let pushed = unsafe { self.ring.submission().push(&entry) };
-            self.under_way[usize::from(place)] = Some((read, token.clone()));
             // There are as many places in it as reads can be under way, and it was emptied by the last call.
             pushed.map_err(io::Error::other)?;
         }
         // Those that the kernel can do at once, or refuses, are over then.
         self.submit()?;
-        if self.ring.submission().is_empty() {
-            Ok(true)
-        } else {
-            Err(io::Error::other("the kernel took not all reads"))
-        }
+        Ok(true)
     }
 
-    fn submit(&self) -> io::Result<()> {
-        loop {
+    /// Hands over what is queued, and lets the kernel do in this thread what it has to.
+    fn submit(&mut self) -> io::Result<()> {
+        for _ in 0..MOST_TRIES {
             match self.ring.submit() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                submitted => return submitted.map(drop),
+                Ok(_) if self.ring.submission().is_empty() => return Ok(()),
+                Ok(_) => (),
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => (),
+                Err(error) => return Err(error),
             }
         }
+        Err(io::Error::other("the kernel takes no more reads"))
     }
 
     /// Drops the tokens of those that are over.
@@ -108,16 +121,20 @@ impl<T: Clone> AwaitedReads<T> {
     ///
     /// As of [`begin`](Self::begin).
     pub fn end_some(&mut self) -> io::Result<()> {
-        // There is nothing to submit; the kernel does what is left to do in this thread for what it has read.
-        self.submit()?;
-        for over in self.ring.completion() {
-            let place = over.user_data() as u16;
-            if let Some(read) = self.under_way[usize::from(place)].take() {
-                drop(read);
-                self.free.push(place);
+        loop {
+            // The kernel does a number of them at a time, and need not tell of the rest once more.
+            self.submit()?;
+            for over in self.ring.completion() {
+                let place = over.user_data() as u16;
+                if let Some(read) = self.under_way[usize::from(place)].take() {
+                    drop(read);
+                    self.free.push(place);
+                }
+            }
+            if !self.ring.submission().taskrun() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 

@@ -53,7 +53,7 @@ fn set(waits_never: bool) -> bool {
 }
 
 /// Calls `run`, and notes what it does not find in memory of files that are read [`without_waiting`], and of those of
-/// [`note_missed`]: the first 64. Of what `run` does in such a call of its own nothing is noted here.
+/// [`note_missed`]: as many as are read at once for one client with gain. Each holds a descriptor until it is dropped. Of what `run` does in such a call of its own nothing is noted here.
 pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
     let mut reads = [const { MaybeUninit::<ffi::MissedRead>::uninit() }; MOST_NOTED];
     let mut noted =

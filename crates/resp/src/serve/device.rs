@@ -1,15 +1,18 @@
 //! What a lane's clients wait for of the device, without a thread for each.
 //!
 //! A request that does not find in memory what it reads is tried again when the kernel has read it. Where the kernel does not offer that,
-//! or the request needs more than a few turns of it, a thread waits instead.
+//! or it is not to be used, or what was missed is long or too much at a time (see [`AwaitedReads`]), a thread waits instead.
+//!
+//! Failure: when the ring fails it is given up for good, said in the log, and everybody who waits tries again.
 //!
 //! Threads: of one lane.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use ecotone_engine::{AwaitedReads, MissedRead};
+use ecotone_engine::{AwaitedReads, MissedRead, noting_missed};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
@@ -20,10 +23,21 @@ type Token = Rc<oneshot::Sender<()>>;
 /// Reads of the device that are under way.
 #[derive(Default)]
 pub(super) struct Device {
-    /// `None` where the kernel cannot, or can no more.
+    /// `None`: threads wait.
     reads: RefCell<Option<AwaitedReads<Token>>>,
     /// Can be read when some are over.
     over: Cell<Option<OwnedFd>>,
+}
+
+/// Reads that one client waits for.
+pub(super) struct Reading(oneshot::Receiver<()>);
+
+impl Reading {
+    /// Waits until they are over, however they end.
+    pub(super) async fn over(self) {
+        // Nothing is ever sent: the last of the tokens is dropped.
+        let _ = self.0.await;
+    }
 }
 
 impl Device {
@@ -38,48 +52,55 @@ impl Device {
         }
     }
 
-    /// Waits until the kernel has read `missed`. `false`: it will not, and a thread must.
-    pub(super) async fn read(&self, missed: &mut Vec<MissedRead>) -> bool {
-        if missed.is_empty() {
-            return false;
-        }
-        let (sender, over) = oneshot::channel();
-        let begun = {
-            let mut reads = self.reads.borrow_mut();
-            let begun = reads.as_mut().map_or(Ok(false), |reads| reads.begin(std::mem::take(missed), &Rc::new(sender)));
-            self.unless_failed(&mut reads, begun)
-        };
-        if begun == Some(true) {
-            // It is never sent anything; the last of its tokens is dropped.
-            let _ = over.await;
-        }
-        begun == Some(true)
+    /// Calls `run`, and notes what it misses in memory, if it could be read here.
+    pub(super) fn noting_missed<T>(&self, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
+        // Each note holds a descriptor.
+        if self.reads.borrow().is_some() { noting_missed(run) } else { (run(), Vec::new()) }
     }
 
-    /// Ends reads as they are over, for ever.
-    pub(super) async fn end_reads(self: Rc<Self>) {
-        let Some(over) = self.over.take() else { return };
-        let Ok(mut over) = Receiver::from_file_unchecked(over.into()) else {
-            self.reads.take();
-            return;
-        };
-        // Longer than what there is to read: so it is known that nothing is left.
-        let mut count = [0; 16];
-        while over.read(&mut count).await.is_ok() {
-            let mut reads = self.reads.borrow_mut();
-            let ended = reads.as_mut().map_or(Ok(()), AwaitedReads::end_some);
-            if self.unless_failed(&mut reads, ended).is_none() || reads.is_none() {
-                return;
+    /// Lets the kernel read `missed`. `None`: it will not, and a thread must.
+    pub(super) fn read(&self, missed: Vec<MissedRead>) -> Option<Reading> {
+        if missed.is_empty() {
+            return None;
+        }
+        let (sender, over) = oneshot::channel();
+        let mut reads = self.reads.borrow_mut();
+        let begun = reads.as_mut()?.begin(missed, &Rc::new(sender));
+        match begun {
+            Ok(begun) => begun.then_some(Reading(over)),
+            Err(error) => {
+                give_up(&mut reads, &error);
+                None
             }
         }
     }
 
-    /// After a failure there are none any more, and everybody who waits tries again.
-    fn unless_failed<T>(&self, reads: &mut Option<AwaitedReads<Token>>, done: std::io::Result<T>) -> Option<T> {
-        done.inspect_err(|error| {
-            tracing::warn!(%error, "threads wait for the device from now on, since the kernel's io_uring failed");
-            *reads = None;
-        })
-        .ok()
+    /// Ends reads as they are over, until there are none any more.
+    pub(super) async fn end_reads(self: Rc<Self>) {
+        let Some(over) = self.over.take() else { return };
+        let error = self.end_reads_told_by(over).await;
+        give_up(&mut self.reads.borrow_mut(), &error);
+    }
+
+    async fn end_reads_told_by(&self, over: OwnedFd) -> io::Error {
+        let mut over = match Receiver::from_file_unchecked(over.into()) {
+            Ok(over) => over,
+            Err(error) => return error,
+        };
+        // Longer than what there is to read: so it is known that nothing is left.
+        let mut count = [0; 16];
+        loop {
+            let told = over.read(&mut count).await;
+            let ended = told.and_then(|_| self.reads.borrow_mut().as_mut().map_or(Ok(()), AwaitedReads::end_some));
+            if let Err(error) = ended {
+                return error;
+            }
+        }
+    }
+}
+
+fn give_up(reads: &mut Option<AwaitedReads<Token>>, error: &io::Error) {
+    if reads.take().is_some() {
+        tracing::warn!(%error, "threads wait for the device from now on, since the kernel's io_uring failed");
     }
 }

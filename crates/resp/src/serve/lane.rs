@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{Error as StoreError, MissedRead, noting_missed};
+use ecotone_engine::Error as StoreError;
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Ended};
-use super::device::Device;
+use super::device::{Device, Reading};
 use crate::keyspace::{Group, Waiting};
 use crate::service::Service;
 
@@ -33,8 +33,8 @@ const LEAST_REST: Duration = Duration::from_millis(2);
 /// No client rests for longer at a time.
 const MOST_REST: Duration = Duration::from_millis(100);
 
-/// So often a round waits for the kernel to read before a thread is to wait: a lookup misses a block of keys and then the value, a
-/// change of a few keys some more.
+/// So often a round waits for the kernel to read before a thread is to wait: a lookup misses a block of keys and then the value; rarely,
+/// blocks of a filter or an index before.
 const MOST_READS: usize = 4;
 
 /// What is read from a socket at once.
@@ -85,7 +85,7 @@ impl Ticket {
 }
 
 impl Lane {
-    pub(super) fn new(service: Arc<Service>, clients: Arc<AtomicUsize>) -> Rc<Self> {
+    pub(super) fn new(service: Arc<Service>, clients: Arc<AtomicUsize>, uses_io_uring: bool) -> Rc<Self> {
         Rc::new(Self {
             group: RefCell::new(Group::new(service.keyspace.clone())),
             service,
@@ -95,7 +95,7 @@ impl Lane {
             is_stalled: Cell::new(false),
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
-            device: Rc::new(Device::new()),
+            device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
         })
@@ -109,43 +109,54 @@ impl Lane {
     ) -> (Box<Connection>, Ended) {
         let (mut has_released, mut reads, mut began) = (false, 0, began);
         loop {
-            let (ended, mut missed) = self.carry_out(&mut connection, began).await;
-            match ended {
-                Ended::Latched if !has_released => {
+            let (ended, reading) = self.carry_out(&mut connection, began, reads < MOST_READS).await;
+            match (ended, reading) {
+                (Ended::Empty | Ended::Full | Ended::Closes, _) => return (connection, ended),
+                (_, Some(reading)) => {
+                    self.until_read(reading).await;
+                    reads += 1;
+                }
+                (Ended::Latched, _) if !has_released => {
                     // Two lanes may each have what the other needs: what this one has is given back before the second try.
                     self.release().await;
                     has_released = true;
                 }
-                Ended::MustRead | Ended::MustWait if reads < MOST_READS && self.read(&mut missed).await => reads += 1,
                 // Not behind a commit: that may be held up, and nothing of it is to be read.
-                Ended::MustRead => return self.round_that_waits(connection).await,
-                Ended::Latched | Ended::MustWait => {
+                (Ended::MustRead, _) => return self.round_that_waits(connection).await,
+                (Ended::Latched | Ended::MustWait, _) => {
                     // The thread that waits may need a latch that this lane has, also that of the command itself.
                     self.release().await;
                     return self.round_that_waits(connection).await;
                 }
-                Ended::Empty | Ended::Full | Ended::Closes => return (connection, ended),
             }
             began = Instant::now();
         }
     }
 
-    /// Waits until what was `missed` is read, if the kernel does that.
-    async fn read(&self, missed: &mut Vec<MissedRead>) -> bool {
+    async fn until_read(&self, reading: Reading) {
         let statistics = &self.service.statistics;
+        statistics.reads_awaited.fetch_add(1, Ordering::Relaxed);
         statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        let is_read = self.device.read(missed).await;
+        reading.over().await;
         statistics.waiting.fetch_sub(1, Ordering::Relaxed);
-        statistics.reads_awaited.fetch_add(is_read.into(), Ordering::Relaxed);
-        is_read
     }
 
-    /// One try, and the commit of what it wrote. With what it did not find in memory.
-    async fn carry_out(&self, connection: &mut Connection, began: Instant) -> (Ended, Vec<MissedRead>) {
+    /// One try, and the commit of what it wrote. What it did not find in memory is being read then, if it `may_read`.
+    async fn carry_out(&self, connection: &mut Connection, began: Instant, may_read: bool) -> (Ended, Option<Reading>) {
         // Of the group that the requests go into, whoever commits it.
         let ticket = self.ticket.borrow().clone();
         let (ended, missed) =
-            noting_missed(|| connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never));
+            self.device.noting_missed(|| connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never));
+        // A transaction meets what it misses one by one, and all of it anew each time.
+        let may_read = may_read && connection.client.transaction.is_none();
+        let reading = match ended {
+            Ended::MustRead | Ended::MustWait if may_read => self.device.read(missed),
+            _ => {
+                // What is waited for below may take long, and these are descriptors.
+                drop(missed);
+                None
+            }
+        };
         if connection.depends() {
             if self.group.borrow().bytes() >= GROUP_BYTES {
                 self.commit_at_once();
@@ -158,7 +169,7 @@ impl Lane {
             // Latches of commands that only read, or wrote nothing.
             self.wants_commit.notify_one();
         }
-        (ended, missed)
+        (ended, reading)
     }
 
     /// Waits until the latches that this lane has now are free. What became of the writes under them is told to those who made them.

@@ -40,11 +40,13 @@ pub struct Listen {
     pub lanes: usize,
     /// Threads of each lane that may wait for the device.
     pub waiting_threads: usize,
+    /// Whether the kernel is to read what requests miss in memory, where it offers that; else those threads do.
+    pub uses_io_uring: bool,
 }
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { addresses: Vec::new(), socket: None, tls: None, lanes: 1, waiting_threads: 16 }
+        Self { addresses: Vec::new(), socket: None, tls: None, lanes: 1, waiting_threads: 16, uses_io_uring: true }
     }
 }
 
@@ -144,6 +146,7 @@ impl Server {
                 .max_blocking_threads(listen.waiting_threads.max(1))
                 .thread_name(format!("ecotone-wait-{number}"));
             let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
+            let uses_io_uring = listen.uses_io_uring;
             let (first, pulses) = (first.take(), pulses.clone());
             let thread = spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), async move || {
                 if let Some((tcp, unix, teller)) = first {
@@ -157,7 +160,7 @@ impl Server {
                         tokio::time::sleep(BEAT).await;
                     }
                 });
-                serve_lane(Lane::new(service, clients), inbox, signal).await;
+                serve_lane(Lane::new(service, clients, uses_io_uring), inbox, signal).await;
             });
             server.threads.push(thread?);
         }

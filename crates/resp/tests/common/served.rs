@@ -27,8 +27,12 @@ impl Served {
 
     /// A server over the store in `directory`.
     pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, lanes: usize) -> Self {
-        let listen = Listen { addresses: any_port(), lanes, ..Listen::default() };
-        Self::over(Fixture::at(directory, options), &listen, limits)
+        Self::at_listening(directory, limits, options, &Listen { addresses: any_port(), lanes, ..Listen::default() })
+    }
+
+    /// The same that listens as it is told.
+    pub fn at_listening(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, listen: &Listen) -> Self {
+        Self::over(Fixture::at(directory, options), listen, limits)
     }
 
     /// A server over a small store in a new folder that listens as it is told.

@@ -193,6 +193,13 @@ fn clients() -> Vec<Key> {
             "threads",
             "Threads of each lane that may wait for the device.",
         ),
+        key(
+            "clients.io_uring",
+            Kind::Flag,
+            listen.uses_io_uring,
+            "",
+            "Whether the kernel reads by io_uring what requests miss in memory, where it offers that; else waiting_threads do.",
+        ),
         live(key(
             "clients.password",
             password,

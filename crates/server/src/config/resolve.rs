@@ -90,7 +90,8 @@ impl Config {
             None => (self.cores()? as usize / 2).max(1),
         };
         let waiting_threads = self.parsed("clients.waiting_threads")?;
-        Ok(Some(Listen { addresses, socket, tls, lanes, waiting_threads }))
+        let uses_io_uring = self.parsed("clients.io_uring")?;
+        Ok(Some(Listen { addresses, socket, tls, lanes, waiting_threads, uses_io_uring }))
     }
 
     fn listen_tls(&self) -> Result<Option<ListenTls>> {

@@ -33,6 +33,7 @@ const WRONG: &[(&str, &str)] = &[
     ("clients.tls_client_ca", "[\"/ca.pem\"]"),
     ("clients.lanes", "\"off\""),
     ("clients.waiting_threads", "0"),
+    ("clients.io_uring", "\"on\""),
     ("clients.password", "1234"),
     ("clients.max_clients", "\"10\""),
     ("clients.max_request_bytes", "1000"),
