@@ -31,6 +31,9 @@ const MOST_READ_BYTES: usize = 64 * 1024;
 /// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
 const MOST_WORKERS: u32 = 16;
 
+/// So often one look at what is over asks the kernel to do what is left to do: it does 20 at a time.
+const MOST_TURNS: usize = MOST_UNDER_WAY.div_ceil(20);
+
 /// How often it is asked again to take reads that it has no memory for.
 const MOST_TRIES: usize = 16;
 
@@ -121,8 +124,8 @@ impl<T: Clone> AwaitedReads<T> {
     ///
     /// As of [`begin`](Self::begin).
     pub fn end_some(&mut self) -> io::Result<()> {
-        loop {
-            // The kernel does a number of them at a time, and need not tell of the rest once more.
+        for _ in 0..MOST_TURNS {
+            // The kernel does some of them at a time, and need not tell of the rest once more.
             self.submit()?;
             for over in self.ring.completion() {
                 let place = over.user_data() as u16;
@@ -131,10 +134,12 @@ impl<T: Clone> AwaitedReads<T> {
                     self.free.push(place);
                 }
             }
+            // It may say so for longer than there are any: when one came while it did those before.
             if !self.ring.submission().taskrun() {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 }
 

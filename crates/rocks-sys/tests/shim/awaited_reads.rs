@@ -75,6 +75,31 @@ fn what_was_missed_is_in_memory_when_its_read_is_over() {
 }
 
 #[test]
+fn many_rounds_of_reads_end_while_the_device_ends_others() {
+    const ROUNDS: u64 = 4_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let path = directory.path().join(format!("file{thread}"));
+            scope.spawn(move || {
+                let Some((mut reads, over)) = reads() else { return };
+                let file = forgotten(&path);
+                for round in 0..ROUNDS {
+                    if round % 8 == 0 {
+                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgets");
+                    }
+                    let token = Rc::new(());
+                    let begin = round * 7_919 * 4096;
+                    let pieces = (0..16).map(|piece| ((begin + piece * 262_144) % FILE_BYTES, 100));
+                    assert!(reads.begin(missed(&file, pieces), &token).expect("begins"));
+                    end_all(&mut reads, &over, &token);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_read_ends_as_well() {
     let Some((mut reads, over)) = reads() else { return };
     let directory = tempfile::tempdir().expect("a directory");
