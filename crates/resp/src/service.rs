@@ -195,6 +195,8 @@ pub struct Statistics {
     /// From the receipt of requests until their replies may be sent, commits and rests of writers included: what a client waits for here.
     /// Requests that came together count once.
     pub responses: Times,
+    /// Lanes that serve clients now.
+    pub lanes: AtomicUsize,
     /// Clients that wait for the device, or for a thread that may wait.
     pub waiting: AtomicUsize,
     /// How often one waited until the kernel had read what was not in memory.

@@ -19,14 +19,14 @@ use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use ecotone_engine::{Durability, StoreOptions};
 use ecotone_resp::keyspace::{Keyspace, Type};
-use ecotone_resp::serve::{Listen, Server};
+use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
 use ecotone_resp::service::{Host, InfoSection, Limits, Service};
 use parking_lot::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn served(limits: Limits, lanes: usize) -> Served {
-    Served::listening(&Listen { addresses: any_port(), lanes, ..Listen::default() }, limits)
+    Served::listening(&Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() }, limits)
 }
 
 /// A client that is owed many replies of 1 MiB and takes none. They are asked for by others than `other`.
@@ -187,8 +187,8 @@ fn a_server_that_stops_waits_for_nobody_whom_it_has_not_heard_yet() {
     let ((asked, is_asked), (go_on, goes_on)) = (channel(), channel());
     let host = Holding { asked: Mutex::new(asked), goes_on: Mutex::new(goes_on) };
     let service = Arc::new(Service::new(keyspace, Limits::default(), Arc::new(host)));
-    let listen = Listen { addresses: any_port(), lanes: 2, ..Listen::default() };
-    let server = Server::start(service.clone(), &listen, None).unwrap();
+    let listen = Listen { addresses: any_port(), lanes: Lanes::All(2), ..Listen::default() };
+    let server = Server::start(service.clone(), &listen, Machine::default()).unwrap();
     let address = server.listening().addresses[0];
     // One on each lane; the second lane is then busy.
     let mut one = Wire::to(address);

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Store};
 use ecotone_resp::keyspace::Keyspace;
-use ecotone_resp::serve::{Listening, Pulse, ServeError, Server};
+use ecotone_resp::serve::{Listening, Machine, Pulse, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
 use crate::error::{Error, Result};
+use crate::host_load::HostLoad;
 use crate::host::{Around, ServerHost};
 use crate::options::ClientOptions;
 
@@ -49,7 +50,9 @@ impl Served {
         warn_of_clock(keyspace.clock().ahead_of_system());
         let host = Arc::new(ServerHost::new(options.config, around, options.shut_down));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
-        let server = Server::start(service.clone(), &options.listen, Some(duties)).map_err(|error| match error {
+        let mut host_load = HostLoad::new();
+        let machine = Machine { duties: Some(duties), idle_cores: Some(Box::new(move || host_load.idle_cores())) };
+        let server = Server::start(service.clone(), &options.listen, machine).map_err(|error| match error {
             ServeError::Listen { .. } => Error::Configuration(format!(
                 "clients: {error}; choose another address (--clients, clients.listen or clients.tls_listen), or end the process that has it"
             )),

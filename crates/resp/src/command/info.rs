@@ -172,6 +172,7 @@ fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "client_recent_max_input_buffer", query);
     add(lines, "client_recent_max_output_buffer", output);
     add(lines, "blocked_clients", 0);
+    add(lines, "lanes_in_use", call.service.statistics.lanes.load(Ordering::Relaxed));
     add(lines, "waiting_clients", call.service.statistics.waiting.load(Ordering::Relaxed));
     add(lines, "tracking_clients", 0);
     add(lines, "clients_in_timeout_table", 0);

@@ -1,4 +1,4 @@
-//! Takes connections and deals them out to the lanes.
+//! Takes connections, to be [dealt out](super::deal) to the lanes.
 //!
 //! Bounds: [`Limits::clients`](crate::service::Limits) of them, from the moment one is taken until it is closed, on whatever thread it is
 //! then. Who comes beyond that is told so and closed.
@@ -8,89 +8,20 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::mpsc;
 
+use super::deal::{Dealer, Stream};
 use super::signal::Signal;
-use super::stream::TlsSocket;
-use crate::client::ClientInfo;
-use crate::service::Service;
 
 /// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// A connection on its way to a lane.
-pub(super) enum Stream {
-    Tcp(std::net::TcpStream),
-    Unix(std::os::unix::net::UnixStream),
-    /// Still bound to the runtime that made the handshake.
-    Tls(Box<TlsSocket>),
-}
-
-/// A client on its way to a lane.
-pub(super) struct Newcomer {
-    pub(super) stream: Stream,
-    pub(super) seat: Seat,
-}
-
-/// One of the clients there may be. It is free again when this is dropped.
-pub(super) struct Seat {
-    pub(super) info: Arc<ClientInfo>,
-    service: Arc<Service>,
-    /// The clients of its lane, once it has one.
-    of_lane: Option<Arc<AtomicUsize>>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.service.clients.remove(self.info.id);
-        if let Some(clients) = &self.of_lane {
-            clients.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A lane as those see it who deal out clients.
-pub(super) struct Inbox {
-    pub(super) newcomers: mpsc::UnboundedSender<Newcomer>,
-    pub(super) clients: Arc<AtomicUsize>,
-}
-
-/// Deals out clients.
-pub(super) struct Dealer {
-    pub(super) service: Arc<Service>,
-    pub(super) inboxes: Vec<Inbox>,
-}
-
-impl Dealer {
-    /// A seat for a client; `None` where all are taken.
-    pub(super) fn seat(&self, address: String, local_address: String) -> Option<Seat> {
-        let most = self.service.limits.read().clients;
-        let Some(info) = self.service.clients.add(address, local_address, most) else {
-            self.service.statistics.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
-        self.service.statistics.connections.fetch_add(1, Ordering::Relaxed);
-        Some(Seat { info, service: self.service.clone(), of_lane: None })
-    }
-
-    /// Gives a client to the lane that has the fewest.
-    pub(super) fn deal(&self, stream: Stream, mut seat: Seat) {
-        let Some(least) = self.inboxes.iter().min_by_key(|inbox| inbox.clients.load(Ordering::Relaxed)) else { return };
-        least.clients.fetch_add(1, Ordering::Relaxed);
-        seat.of_lane = Some(least.clients.clone());
-        // A lane that has stopped takes none: connection and seat go.
-        let _ = least.newcomers.send(Newcomer { stream, seat });
-    }
-
-    fn take(&self, stream: Stream, address: String, local_address: String) {
-        match self.seat(address, local_address) {
-            Some(seat) => self.deal(stream, seat),
-            None => refuse(stream),
-        }
+fn take(dealer: &Dealer, stream: Stream, address: String, local_address: String) {
+    match dealer.seat(address, local_address) {
+        Some(seat) => dealer.deal(stream, seat),
+        None => refuse(stream),
     }
 }
 
@@ -115,7 +46,7 @@ pub(super) fn accept_plain(
     for listener in tcp {
         let (dealer, signal) = (dealer.clone(), signal.clone());
         tokio::task::spawn_local(accept_tcp(listener, signal, move |stream, address, local| {
-            dealer.take(Stream::Tcp(stream.into_std()?), address.to_string(), local.to_string());
+            take(&dealer, Stream::Tcp(stream.into_std()?), address.to_string(), local.to_string());
             Ok(())
         }));
     }
@@ -127,7 +58,7 @@ pub(super) fn accept_plain(
             let address = format!("{}:0", path.unwrap_or_default());
             let accept = async || listener.accept().await?.0.into_std();
             until_stopped(signal, accept, |stream| {
-                dealer.take(Stream::Unix(stream), address.clone(), address.clone());
+                take(&dealer, Stream::Unix(stream), address.clone(), address.clone());
                 Ok(())
             })
             .await;

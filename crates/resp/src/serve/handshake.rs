@@ -21,7 +21,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::accept::{Dealer, Seat, Stream, accept_tcp};
+use super::accept::accept_tcp;
+use super::deal::{Dealer, Seat, Stream};
 use super::signal::Signal;
 use super::stream::Socket;
 use super::tls::Identity;

@@ -20,6 +20,7 @@ use ecotone_engine::Error as StoreError;
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Ended};
+use super::deal::Dealer;
 use super::device::{Device, Reading};
 use crate::keyspace::{Group, Waiting};
 use crate::service::Service;
@@ -55,7 +56,9 @@ pub(super) struct Lane {
     unsynced: RefCell<Vec<Rc<Ticket>>>,
     wants_sync: Notify,
     device: Rc<Device>,
-    /// Clients of this lane, for who deals them out.
+    /// Who says whether a client is to go to another lane.
+    pub(super) dealer: Arc<Dealer>,
+    /// Clients of this lane.
     pub(super) clients: Arc<AtomicUsize>,
     /// Where sockets are read into. Only between two looks at sockets does it hold anything.
     pub(super) scratch: RefCell<Box<[u8]>>,
@@ -85,7 +88,12 @@ impl Ticket {
 }
 
 impl Lane {
-    pub(super) fn new(service: Arc<Service>, clients: Arc<AtomicUsize>, uses_io_uring: bool) -> Rc<Self> {
+    pub(super) fn new(
+        service: Arc<Service>,
+        dealer: Arc<Dealer>,
+        clients: Arc<AtomicUsize>,
+        uses_io_uring: bool,
+    ) -> Rc<Self> {
         Rc::new(Self {
             group: RefCell::new(Group::new(service.keyspace.clone())),
             service,
@@ -96,6 +104,7 @@ impl Lane {
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
             device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
+            dealer,
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
         })

@@ -13,11 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{Duty, DutyObserver};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::accept::{Dealer, Inbox, accept_plain};
+use super::accept::accept_plain;
+use super::deal::{Dealer, IdleCores, Inbox};
 use super::handshake::Gate;
 use super::lane::Lane;
 use super::pulse::{BEAT, Pulse};
@@ -36,17 +37,35 @@ pub struct Listen {
     pub socket: Option<PathBuf>,
     /// TLS besides.
     pub tls: Option<ListenTls>,
-    /// Threads that serve clients: one for each core that is to serve.
-    pub lanes: usize,
+    /// Threads that serve clients.
+    pub lanes: Lanes,
     /// Threads of each lane that may wait for the device.
     pub waiting_threads: usize,
     /// Whether the kernel is to read what requests miss in memory, where it offers that; else those threads do.
     pub uses_io_uring: bool,
 }
 
+/// Threads that serve clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lanes {
+    /// So many, always.
+    All(usize),
+    /// As many as pay, up to this.
+    UpTo(usize),
+}
+
+/// What the server tells of its threads, and is told of the machine they run on.
+#[derive(Default)]
+pub struct Machine {
+    /// Is told that the threads are [`Duty::Foreground`].
+    pub duties: Option<Arc<dyn DutyObserver>>,
+    /// For [`Lanes::UpTo`].
+    pub idle_cores: Option<IdleCores>,
+}
+
 impl Default for Listen {
     fn default() -> Self {
-        Self { addresses: Vec::new(), socket: None, tls: None, lanes: 1, waiting_threads: 16, uses_io_uring: true }
+        Self { addresses: Vec::new(), socket: None, tls: None, lanes: Lanes::All(1), waiting_threads: 16, uses_io_uring: true }
     }
 }
 
@@ -86,12 +105,12 @@ pub enum ServeError {
 }
 
 /// Serves until it is stopped.
-#[derive(Debug)]
 pub struct Server {
     teller: Teller,
     threads: Vec<JoinHandle<()>>,
     listening: Listening,
     pulses: Arc<[Pulse]>,
+    dealer: Arc<Dealer>,
     _upkeep: Upkeep,
 }
 
@@ -107,16 +126,13 @@ pub struct Listening {
 }
 
 impl Server {
-    /// Listens, and serves `service` on threads of its own. `duties` is told that they are [`Duty::Foreground`].
+    /// Listens, and serves `service` on threads of its own.
     ///
     /// # Errors
     ///
     /// An address that cannot be had, or a file of TLS that cannot be used; nothing is served then.
-    pub fn start(
-        service: Arc<Service>,
-        listen: &Listen,
-        duties: Option<Arc<dyn DutyObserver>>,
-    ) -> Result<Self, ServeError> {
+    pub fn start(service: Arc<Service>, listen: &Listen, machine: Machine) -> Result<Self, ServeError> {
+        let Machine { duties, idle_cores } = machine;
         let identity = match &listen.tls {
             Some(tls) => Some((Identity::of(tls.files.clone())?, tls.handshake_within)),
             None => None,
@@ -127,51 +143,69 @@ impl Server {
         let own = |listeners: &[TcpListener]| listeners.iter().filter_map(|own| own.local_addr().ok()).collect();
         let listening = Listening { addresses: own(&tcp), tls_addresses: own(&tls), socket: listen.socket.clone() };
         let (teller, signal) = signal();
-        let (mut inboxes, mut lanes) = (Vec::new(), Vec::new());
-        for _ in 0..listen.lanes.max(1) {
-            let (newcomers, inbox) = mpsc::unbounded_channel();
+        let (most_lanes, first_lanes) = match listen.lanes {
+            Lanes::All(lanes) => (lanes.max(1), lanes.max(1)),
+            Lanes::UpTo(lanes) => (lanes.max(1), 1),
+        };
+        let (mut inboxes, mut lanes, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..most_lanes {
+            let (arrivals, inbox) = mpsc::unbounded_channel();
             let clients = Arc::new(AtomicUsize::new(0));
-            inboxes.push(Inbox { newcomers, clients: clients.clone() });
-            lanes.push((inbox, clients));
+            inboxes.push(Inbox { arrivals, clients: clients.clone() });
+            let mut runtime = Builder::new_current_thread();
+            runtime.max_blocking_threads(listen.waiting_threads.max(1)).thread_name(format!("ecotone-wait-{number}"));
+            let runtime = of_duty(runtime, duties.as_ref())?;
+            runtimes.push(runtime.metrics());
+            lanes.push((runtime, inbox, clients));
         }
-        let dealer = Arc::new(Dealer { service: service.clone(), inboxes });
+        let dealer = Arc::new(Dealer::new(service.clone(), inboxes, first_lanes));
         let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
         let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
-        let mut server = Self { teller, threads: Vec::new(), listening, pulses: pulses.clone(), _upkeep: upkeep };
+        let mut server = Self {
+            teller,
+            threads: Vec::new(),
+            listening,
+            pulses: pulses.clone(),
+            dealer: dealer.clone(),
+            _upkeep: upkeep,
+        };
         let mut first = Some((tcp, unix, server.teller.clone()));
-        for (number, (inbox, clients)) in lanes.into_iter().enumerate() {
-            let mut runtime = Builder::new_current_thread();
-            runtime
-                .enable_all()
-                .max_blocking_threads(listen.waiting_threads.max(1))
-                .thread_name(format!("ecotone-wait-{number}"));
+        let mut width = match listen.lanes {
+            Lanes::UpTo(2..) => Some(dealer.clone().keep_width(runtimes, idle_cores)),
+            _ => None,
+        };
+        for (number, (runtime, inbox, clients)) in lanes.into_iter().enumerate() {
             let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
             let uses_io_uring = listen.uses_io_uring;
-            let (first, pulses) = (first.take(), pulses.clone());
+            let (first, width, pulses) = (first.take(), width.take(), pulses.clone());
             let thread = spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), async move || {
                 if let Some((tcp, unix, teller)) = first {
                     accept_plain(&dealer, tcp, unix, &signal);
                     tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
                 }
-                drop(dealer);
+                width.map(tokio::task::spawn_local);
                 tokio::task::spawn_local(async move {
                     loop {
                         pulses[number].beat(Instant::now());
                         tokio::time::sleep(BEAT).await;
                     }
                 });
-                serve_lane(Lane::new(service, clients, uses_io_uring), inbox, signal).await;
+                serve_lane(Lane::new(service, dealer, clients, uses_io_uring), inbox, signal).await;
             });
             server.threads.push(thread?);
         }
         if let Some((identity, handshake_within)) = identity {
             let gate = Gate { listeners: tls, identity, handshake_within };
-            let mut runtime = Builder::new_current_thread();
-            runtime.enable_all();
+            let runtime = of_duty(Builder::new_current_thread(), duties.as_ref())?;
             let thread = spawn("ecotone-tls".into(), runtime, duties, async move || gate.open(dealer, signal).await);
             server.threads.push(thread?);
         }
         Ok(server)
+    }
+
+    /// Lets the first `lanes` serve from now on, whether it pays or not. With [`Lanes::UpTo`] it is soon what pays again.
+    pub fn use_lanes(&self, lanes: usize) {
+        self.dealer.use_lanes(lanes);
     }
 
     /// Where it listens.
@@ -229,17 +263,21 @@ fn bind_unix(path: &PathBuf) -> Result<UnixListener, ServeError> {
     bound.map_err(|source| ServeError::Listen { address: path.display().to_string(), source })
 }
 
-/// Starts a thread that serves, with a runtime of its own.
+/// A runtime whose threads are foreground.
+fn of_duty(mut runtime: Builder, duties: Option<&Arc<dyn DutyObserver>>) -> Result<Runtime, ServeError> {
+    if let Some((begin, end)) = duties.cloned().zip(duties.cloned()) {
+        runtime.on_thread_start(move || begin.begin(Duty::Foreground)).on_thread_stop(move || end.end());
+    }
+    runtime.enable_all().build().map_err(ServeError::Thread)
+}
+
+/// Starts a thread that serves, by `runtime`.
 fn spawn<W: Future<Output = ()>>(
     name: String,
-    mut runtime: Builder,
+    runtime: Runtime,
     duties: Option<Arc<dyn DutyObserver>>,
     work: impl FnOnce() -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
-    if let Some((begin, end)) = duties.clone().zip(duties.clone()) {
-        runtime.on_thread_start(move || begin.begin(Duty::Foreground)).on_thread_stop(move || end.end());
-    }
-    let runtime = runtime.build().map_err(ServeError::Thread)?;
     let run = move || {
         if let Some(duties) = &duties {
             duties.begin(Duty::Foreground);

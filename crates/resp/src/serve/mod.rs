@@ -1,10 +1,11 @@
 //! Connections and the threads that serve them.
 //!
-//! Clients are dealt out to [lanes](lane), one thread each. A client stays on its lane. Those that come by TLS first pass the
-//! [handshake](handshake), on a thread for that. What is not in memory is brought there [beside](device) the lane.
+//! Clients are [dealt out](deal) to [lanes](lane), one thread each, of which [as many as pay](width) serve. Those that come by TLS first pass
+//! the [handshake](handshake), on a thread for that. What is not in memory is brought there [beside](device) the lane.
 
 mod accept;
 mod connection;
+mod deal;
 mod device;
 mod handshake;
 mod lane;
@@ -16,7 +17,9 @@ mod session;
 mod signal;
 mod stream;
 mod tls;
+mod width;
 
-pub use listener::{Listen, ListenTls, Listening, ServeError, Server};
+pub use deal::IdleCores;
+pub use listener::{Lanes, Listen, ListenTls, Listening, Machine, ServeError, Server};
 pub use pulse::Pulse;
 pub use tls::{TlsError, TlsFile, TlsFiles};

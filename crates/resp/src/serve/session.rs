@@ -6,9 +6,9 @@
 //!
 //! Threads: everything here belongs to a lane's.
 
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::accept::{Newcomer, Stream};
 use super::connection::{Connection, Ended};
+use super::deal::{Arrival, Seat, Stream};
 use super::lane::Lane;
 use super::signal::Signal;
 use super::stream::{ClientStream, Socket};
@@ -42,24 +42,24 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves the clients that are dealt to `lane` until the server stops.
-pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Newcomer>, mut signal: Signal) {
+pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Arrival>, mut signal: Signal) {
     tokio::task::spawn_local(lane.clone().commit_groups());
     tokio::task::spawn_local(lane.clone().sync_groups());
     tokio::task::spawn_local(lane.end_reads());
     let mut clients = JoinSet::new();
     loop {
-        let newcomer = tokio::select! {
+        let arrival = tokio::select! {
             biased;
             () = signal.stops() => break,
             Some(ended) = clients.join_next() => {
                 tell_of_panic(&ended);
                 continue;
             }
-            newcomer = inbox.recv() => newcomer,
+            arrival = inbox.recv() => arrival,
         };
-        let Some(newcomer) = newcomer else { break };
+        let Some(arrival) = arrival else { break };
         let (lane, signal) = (lane.clone(), signal.clone());
-        clients.spawn_local(async move { serve_newcomer(&lane, newcomer, signal).await });
+        clients.spawn_local(async move { serve_arrival(&lane, arrival, signal).await });
     }
     // Who is still in there has asked for nothing, and must not be waited for.
     drop(inbox);
@@ -82,36 +82,58 @@ fn tell_of_panic(ended: &Result<(), JoinError>) {
     }
 }
 
-async fn serve_newcomer(lane: &Rc<Lane>, newcomer: Newcomer, signal: Signal) {
-    let Newcomer { stream, seat } = newcomer;
-    let info = &seat.info;
-    let failed = |error| tracing::warn!(client = %info.address, %error, "a connection could not be served");
-    match stream {
+async fn serve_arrival(lane: &Rc<Lane>, arrival: Arrival, signal: Signal) {
+    let Arrival { stream, mut seat, connection } = arrival;
+    let left = match stream {
         Stream::Tcp(stream) => match TcpStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), info, signal).await,
-            Err(error) => failed(error),
+            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, connection, signal).await,
+            Err(error) => Err(error),
         },
         Stream::Unix(stream) => match UnixStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), info, signal).await,
-            Err(error) => failed(error),
+            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, connection, signal).await,
+            Err(error) => Err(error),
         },
         Stream::Tls(mut stream) => match stream.get_mut().0.move_here() {
-            Ok(()) => serve(lane, stream, info, signal).await,
-            Err(error) => failed(error),
+            Ok(()) => serve(lane, stream, &mut seat, connection, signal).await,
+            Err(error) => Err(error),
         },
+    };
+    match left {
+        Ok(Some(leaving)) => {
+            let Leaving { lane: to, stream, connection } = leaving;
+            lane.dealer.send(to, Arrival { stream, seat, connection: Some(connection) });
+        }
+        Ok(None) => {}
+        Err(error) => tracing::warn!(client = %seat.info.address, %error, "a connection could not be served"),
     }
 }
 
-/// Serves one client until it goes, or is made to.
-async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<ClientInfo>, mut signal: Signal) {
+/// A client that goes to another lane.
+struct Leaving {
+    lane: usize,
+    stream: Stream,
+    connection: Box<Connection>,
+}
+
+/// Serves one client until it goes, is made to, or leaves for another lane. It comes from one if there is a `connection`.
+async fn serve<S: ClientStream>(
+    lane: &Rc<Lane>,
+    mut stream: S,
+    seat: &mut Seat,
+    connection: Option<Box<Connection>>,
+    mut signal: Signal,
+) -> io::Result<Option<Leaving>> {
     let service = &lane.service;
-    let limits = service.limits.read().clone();
-    let client = Client::new(info.clone(), limits.password.is_none());
-    let mut connection = Box::new(Connection::new(client, limits));
+    let info = &seat.info.clone();
+    let mut has_spoken = connection.is_some();
+    let mut connection = connection.unwrap_or_else(|| {
+        let limits = service.limits.read().clone();
+        let client = Client::new(info.clone(), limits.password.is_none());
+        Box::new(Connection::new(client, limits))
+    });
     let statistics = &service.statistics;
     // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
     let mut interrupted = pin!(interruption(info, signal.clone()));
-    let mut has_spoken = false;
     // Time it has been idle already, under limits that have changed since.
     let mut idled = Duration::ZERO;
     // Set when it does not take what it is owed.
@@ -194,12 +216,16 @@ async fn serve<S: ClientStream>(lane: &Rc<Lane>, mut stream: S, info: &Arc<Clien
         if closes {
             break;
         }
+        if let Some(to) = lane.dealer.is_dealt_to(seat) {
+            return Ok(Some(Leaving { lane: to, stream: stream.leave()?, connection }));
+        }
     }
     connection.client.unwatch(&service.keyspace);
     if !is_lost {
         // TLS says that it ends.
         let _ = timeout(GOODBYE_WITHIN, stream.shutdown()).await;
     }
+    Ok(None)
 }
 
 /// Waits until the client is killed, or anything is told that `signal` has not seen.

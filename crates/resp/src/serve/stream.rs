@@ -13,13 +13,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
+
+use super::deal::Stream;
 
 /// A connection to a client.
 pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// How much of what was written went on to the client.
     fn progress(&mut self) -> &mut Progress;
+
+    /// Makes it ready to go to another lane.
+    ///
+    /// # Errors
+    ///
+    /// The system's; it is closed then.
+    fn leave(self) -> io::Result<Stream>;
 }
 
 /// How much of what was written went on to the client.
@@ -81,15 +90,33 @@ impl Socket<TcpStream> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + AsFd + Unpin> ClientStream for Socket<S> {
+impl ClientStream for Socket<TcpStream> {
     fn progress(&mut self) -> &mut Progress {
         &mut self.progress
+    }
+
+    fn leave(self) -> io::Result<Stream> {
+        Ok(Stream::Tcp(self.stream.into_std()?))
+    }
+}
+
+impl ClientStream for Socket<UnixStream> {
+    fn progress(&mut self) -> &mut Progress {
+        &mut self.progress
+    }
+
+    fn leave(self) -> io::Result<Stream> {
+        Ok(Stream::Unix(self.stream.into_std()?))
     }
 }
 
 impl ClientStream for Box<TlsSocket> {
     fn progress(&mut self) -> &mut Progress {
         &mut self.get_mut().0.progress
+    }
+
+    fn leave(self) -> io::Result<Stream> {
+        Ok(Stream::Tls(self))
     }
 }
 

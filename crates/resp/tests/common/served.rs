@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::StoreOptions;
-use ecotone_resp::serve::{Listen, Server};
+use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
 use ecotone_resp::service::{Limits, Service};
 
 use super::Fixture;
@@ -27,7 +27,7 @@ impl Served {
 
     /// A server over the store in `directory`.
     pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, lanes: usize) -> Self {
-        Self::at_listening(directory, limits, options, &Listen { addresses: any_port(), lanes, ..Listen::default() })
+        Self::at_listening(directory, limits, options, &Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() })
     }
 
     /// The same that listens as it is told.
@@ -44,7 +44,7 @@ impl Served {
         let Fixture { service, directory, .. } = fixture;
         service.set_limits(limits);
         let service = Arc::new(service);
-        let server = Server::start(service.clone(), listen, None).unwrap();
+        let server = Server::start(service.clone(), listen, Machine::default()).unwrap();
         Self { server, service, directory }
     }
 

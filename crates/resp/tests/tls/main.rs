@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use certificates::Authority;
 use common::served::{Served, any_port};
-use ecotone_resp::serve::{Listen, ListenTls, TlsFiles};
+use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsFiles};
 use ecotone_resp::service::Limits;
 
 /// A server for plain clients and for those by TLS, in whose folder lie its files.
@@ -44,7 +44,7 @@ fn place(asks: Asks) -> Place {
     let authority = Authority::new("ours");
     let files = files(folder.path(), &authority, asks.certificates);
     let tls = ListenTls { addresses: any_port(), files, handshake_within: asks.handshake_within };
-    let listen = Listen { addresses: any_port(), tls: Some(tls), lanes: 2, ..Listen::default() };
+    let listen = Listen { addresses: any_port(), tls: Some(tls), lanes: Lanes::All(2), ..Listen::default() };
     Place { folder, served: Served::listening(&listen, asks.limits), authority }
 }
 

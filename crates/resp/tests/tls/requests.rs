@@ -57,6 +57,29 @@ fn many_clients_on_all_lanes_are_served_and_leave() {
 }
 
 #[test]
+fn a_client_takes_its_session_along_to_another_lane() {
+    let place = place(Asks::default());
+    let server = &place.served.server;
+    let mut wires = [0, 1].map(|_| TlsWire::to(place.served.tls_address(), &place.authority));
+    let ids = wires.each_mut().map(|wire| wire.ask("CLIENT ID"));
+    let value: Vec<u8> = (0..100_000_u32).map(|at| (at % 249) as u8).collect();
+    for round in 0..200 {
+        server.use_lanes(1 + round % 2);
+        for (wire, id) in wires.iter_mut().zip(&ids) {
+            // The last of these records ends in the midst of a request.
+            let whole = [request(&[b"SET", b"k", &value[round..]]), request(&[b"GET", b"k"])].concat();
+            let (first, rest) = whole.split_at(whole.len() - 5);
+            wire.send(first);
+            assert_eq!(wire.try_reply().unwrap(), b"+OK\r\n");
+            wire.send(rest);
+            assert!(wire.try_reply().unwrap().ends_with(&[&value[round..], b"\r\n"].concat()));
+            assert_eq!(wire.ask("CLIENT ID"), *id);
+        }
+    }
+    place.served.server.stop();
+}
+
+#[test]
 fn a_password_is_asked_for_by_tls_as_well() {
     let limits = Limits { password: Some("secret".into()), ..Limits::default() };
     let place = place(Asks { limits, ..Asks::default() });

@@ -184,8 +184,7 @@ fn clients() -> Vec<Key> {
             whole_or(&["auto"], 1, 1024),
             "auto",
             "threads",
-            "Threads that serve clients; `auto`: half of the cores, at least one. Try as many as cores where the data is several times \
-             larger than memory.",
+            "Threads that serve clients; `auto`: as many as carry more requests than fewer do, up to the number of cores.",
         ),
         key(
             "clients.waiting_threads",

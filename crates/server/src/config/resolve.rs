@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ecotone_engine::{Error as StoreError, MemoryLimit, Profile, StoreOptions};
 use ecotone_policy::ids::ServerId;
-use ecotone_resp::serve::{Listen, ListenTls, TlsError, TlsFile, TlsFiles};
+use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::Limits;
 
 use super::{Config, OFF, keys};
@@ -86,8 +86,8 @@ impl Config {
         }
         self.check_limits()?;
         let lanes = match self.number("clients.lanes")? {
-            Some(lanes) => lanes,
-            None => (self.cores()? as usize / 2).max(1),
+            Some(lanes) => Lanes::All(lanes),
+            None => Lanes::UpTo(self.cores()? as usize),
         };
         let waiting_threads = self.parsed("clients.waiting_threads")?;
         let uses_io_uring = self.parsed("clients.io_uring")?;

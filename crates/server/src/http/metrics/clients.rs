@@ -21,6 +21,11 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
     page.gauge("ecotone_clients_connected", "Clients that are connected.", service.map(|of| of.clients.len()));
     page.gauge("ecotone_clients_max", "Clients that may be connected.", service.map(|of| of.limits.read().clients));
     page.gauge(
+        "ecotone_clients_lanes",
+        "Threads that serve clients at the moment.",
+        statistics.map(|of| of.lanes.load(Ordering::Relaxed)),
+    );
+    page.gauge(
         "ecotone_clients_waiting",
         "Clients whose request waits for the device or is carried out where waiting is allowed.",
         statistics.map(|of| of.waiting.load(Ordering::Relaxed)),

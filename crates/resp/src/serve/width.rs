@@ -1,0 +1,347 @@
+//! How many lanes serve the clients.
+//!
+//! One lane that serves all clients reads from many sockets each time it wakes and commits for all of them at once; two lanes each wake, read and
+//! commit by themselves. So more lanes cost processor time, and pay where one cannot keep up and a core is free. Which holds is not
+//! guessed: where it might, twice as many lanes serve for a moment, and go on if that carried more requests; now and then half as many do, and go on if
+//! that carried as many. Lanes that have little to do are halved at once.
+//!
+//! Pure: what was seen comes in, window by window, and a number of lanes goes out.
+
+/// A lane that is busy for this share of the time has clients waiting. The rest goes into asking the kernel what has come.
+const SATURATED: f64 = 0.75;
+
+/// Lanes that would not be busier than this if they were half as many are halved without a trial.
+const RELAXED: f64 = 0.5;
+
+/// So many windows in a row must be relaxed.
+const RELAXED_WINDOWS: u32 = 4;
+
+/// Less of a core than this does not carry a lane.
+const FREE_CORES: f64 = 0.2;
+
+/// Carrying so many times the requests speaks for a width in any case.
+const GAIN: f64 = 1.1;
+
+/// As many requests, within what two neighbouring windows differ by.
+const SAME: f64 = 0.95;
+
+/// Windows of a trial that do not count: clients are just going to their lanes.
+const SETTLING_WINDOWS: u32 = 1;
+
+/// Windows of a trial that count, and as many before it.
+const TRIAL_WINDOWS: usize = 2;
+
+/// Windows between two trials, unless the second goes on in the direction in which the first was kept. Each that fails doubles them.
+const LEAST_PAUSE: u32 = 40;
+
+/// Up to this: a minute of quarter seconds, so that trials take a hundredth of the time at most.
+const MOST_PAUSE: u32 = 240;
+
+/// The load is another one, and pauses are short again, when requests come so many times as often or cost so many times as much, or by so many
+/// times less.
+const OTHER_LOAD: f64 = 1.5;
+
+/// What was seen in one window of time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Window {
+    /// Requests carried out by second.
+    pub(super) requests_per_s: f64,
+    /// Of all lanes, added up: the share of the window in which one was busy.
+    pub(super) busy_lanes: f64,
+    /// Cores of the machine that nobody used; `None`: not known.
+    pub(super) idle_cores: Option<f64>,
+}
+
+impl Window {
+    /// Busy time of a request, in seconds.
+    fn cost(&self) -> f64 {
+        self.busy_lanes / self.requests_per_s.max(1.0)
+    }
+
+    fn has_core(&self) -> bool {
+        self.idle_cores.is_none_or(|idle| idle >= FREE_CORES)
+    }
+}
+
+/// Decides.
+#[derive(Debug)]
+pub(super) struct Width {
+    most: usize,
+    lanes: usize,
+    /// At this width, the latest last.
+    seen: Vec<Window>,
+    relaxed_windows: u32,
+    trial: Option<Trial>,
+    last: Option<LastTrial>,
+}
+
+#[derive(Debug)]
+struct Trial {
+    from: usize,
+    before: Window,
+    windows: u32,
+}
+
+#[derive(Debug)]
+struct LastTrial {
+    was_wider: bool,
+    was_kept: bool,
+    /// What was seen at the width that it came to.
+    seen: Window,
+    windows_since: u32,
+    pause: u32,
+}
+
+impl Width {
+    /// One lane, and `most` of them at most.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, lanes: 1, seen: Vec::new(), relaxed_windows: 0, trial: None, last: None }
+    }
+
+    /// How many lanes are to serve after what `window` shows.
+    pub(super) fn after(&mut self, window: Window) -> usize {
+        match self.trial.take() {
+            Some(trial) => self.go_on(trial, window),
+            None => self.consider(window),
+        }
+        self.lanes
+    }
+
+    fn consider(&mut self, window: Window) {
+        if let Some(last) = &mut self.last {
+            last.windows_since = last.windows_since.saturating_add(1);
+        }
+        self.note(window);
+        let fewer = self.lanes / 2;
+        if fewer > 0 && window.busy_lanes < RELAXED * fewer as f64 {
+            self.relaxed_windows += 1;
+            if self.relaxed_windows == RELAXED_WINDOWS {
+                self.turn_to(fewer);
+            }
+            return;
+        }
+        self.relaxed_windows = 0;
+        if self.seen.len() < TRIAL_WINDOWS {
+            return;
+        }
+        let before = mean(&self.seen);
+        if before.requests_per_s == 0.0 {
+            return;
+        }
+        let could_use_more = self.could_use_more(&before);
+        let wider = (self.lanes < self.most && could_use_more).then_some((2 * self.lanes).min(self.most));
+        let narrower = (fewer > 0).then_some(fewer);
+        let lanes = match &self.last {
+            // One was in vain: now the other, where there is one.
+            Some(last) if last.was_wider && !last.was_kept => narrower.or(wider),
+            _ => wider.or(narrower),
+        };
+        if let Some(lanes) = lanes
+            && !self.pauses(lanes > self.lanes, &before)
+        {
+            self.trial = Some(Trial { from: self.lanes, before, windows: 0 });
+            self.turn_to(lanes);
+        }
+    }
+
+    fn go_on(&mut self, mut trial: Trial, window: Window) {
+        trial.windows += 1;
+        if trial.windows > SETTLING_WINDOWS {
+            self.note(window);
+        }
+        if self.seen.len() < TRIAL_WINDOWS {
+            self.trial = Some(trial);
+            return;
+        }
+        let now = mean(&self.seen);
+        let was_wider = self.lanes > trial.from;
+        let gain = now.requests_per_s / trial.before.requests_per_s;
+        // As many requests will do where more lanes have room for more, or fewer could not use what they left.
+        let will_do = if was_wider { !self.has_saturated_lanes(&now) && now.has_core() } else { !self.could_use_more(&now) };
+        let was_kept = gain >= GAIN || gain >= SAME && will_do;
+        let pause = match &self.last {
+            Some(last) if !was_kept && !last.is_of_other_load(&trial.before) => (last.pause * 2).min(MOST_PAUSE),
+            _ => LEAST_PAUSE,
+        };
+        let seen = if was_kept { now } else { trial.before };
+        self.last = Some(LastTrial { was_wider, was_kept, seen, windows_since: 0, pause });
+        if !was_kept {
+            self.turn_to(trial.from);
+        }
+    }
+
+    fn turn_to(&mut self, lanes: usize) {
+        self.lanes = lanes;
+        self.seen.clear();
+        self.relaxed_windows = 0;
+    }
+
+    fn note(&mut self, window: Window) {
+        if self.seen.len() == TRIAL_WINDOWS {
+            self.seen.remove(0);
+        }
+        self.seen.push(window);
+    }
+
+    fn pauses(&self, would_widen: bool, now: &Window) -> bool {
+        self.last.as_ref().is_some_and(|last| {
+            let goes_on = last.was_kept && last.was_wider == would_widen;
+            let pause = if last.is_of_other_load(now) { LEAST_PAUSE } else { last.pause };
+            !goes_on && last.windows_since < pause
+        })
+    }
+
+    fn has_saturated_lanes(&self, window: &Window) -> bool {
+        window.busy_lanes >= SATURATED * self.lanes as f64
+    }
+
+    fn could_use_more(&self, window: &Window) -> bool {
+        self.has_saturated_lanes(window) && window.has_core()
+    }
+}
+
+impl LastTrial {
+    fn is_of_other_load(&self, now: &Window) -> bool {
+        let is_other = |now: f64, then: f64| now > OTHER_LOAD * then || then > OTHER_LOAD * now;
+        is_other(now.requests_per_s, self.seen.requests_per_s) || is_other(now.cost(), self.seen.cost())
+    }
+}
+
+/// As if it had been one window.
+fn mean(windows: &[Window]) -> Window {
+    let of = |value: fn(&Window) -> f64| windows.iter().map(value).sum::<f64>() / windows.len() as f64;
+    let idle: Option<Vec<f64>> = windows.iter().map(|window| window.idle_cores).collect();
+    Window {
+        requests_per_s: of(|window| window.requests_per_s),
+        busy_lanes: of(|window| window.busy_lanes),
+        idle_cores: idle.map(|idle| idle.iter().sum::<f64>() / idle.len() as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine and the clients that load it, in steady state.
+    #[derive(Clone, Copy)]
+    struct Load {
+        cores: f64,
+        /// Seconds of a lane that a request takes where one lane serves, and by which it grows with each lane more.
+        request_s: f64,
+        more_s: f64,
+        /// Cores that clients use for each request carried out by second.
+        client_s: f64,
+        /// Clients on machines of their own send this much; `None`: as much as is answered.
+        sent_per_s: Option<f64>,
+        /// Lanes wait for each other: together they carry no more than one.
+        one_key: bool,
+    }
+
+    const NEAR: Load = Load { cores: 2.0, request_s: 20e-6, more_s: 8e-6, client_s: 20e-6, sent_per_s: None, one_key: false };
+
+    impl Load {
+        fn window(&self, lanes: usize) -> Window {
+            let request_s = self.request_s + self.more_s * (lanes - 1) as f64;
+            let carried = if self.one_key { 1.0 } else { lanes as f64 } / request_s;
+            let carried = carried.min(self.cores / (request_s + self.client_s));
+            let requests_per_s = self.sent_per_s.map_or(carried, |sent| sent.min(carried));
+            // Who waits for a core is busy as well.
+            let busy = if self.sent_per_s.is_none() && !self.one_key { lanes as f64 } else { requests_per_s * request_s };
+            let idle = self.cores - requests_per_s * (request_s + self.client_s);
+            Window { requests_per_s, busy_lanes: 0.95 * busy, idle_cores: Some(idle.max(0.0)) }
+        }
+
+        /// Lanes in each of `windows`.
+        fn lanes(&self, width: &mut Width, windows: usize) -> Vec<usize> {
+            (0..windows).map(|_| width.after(self.window(width.lanes))).collect()
+        }
+    }
+
+    fn share(lanes: &[usize], of: usize) -> f64 {
+        lanes.iter().filter(|one| **one == of).count() as f64 / lanes.len() as f64
+    }
+
+    #[test]
+    fn clients_that_use_the_other_core_themselves_are_served_by_one_lane() {
+        let lanes = NEAR.lanes(&mut Width::new(2), 4000);
+        assert_eq!(share(&lanes, 1), 1.0, "nothing is free, so nothing is tried");
+        // Something is free, and yet it does not pay.
+        let lanes = Load { cores: 2.3, ..NEAR }.lanes(&mut Width::new(2), 4000);
+        let tried = share(&lanes, 2);
+        assert!(tried > 0.0 && tried < 0.02, "{tried}");
+        assert_eq!(lanes[..8].iter().max(), Some(&2));
+    }
+
+    #[test]
+    fn long_requests_get_as_many_lanes_as_they_have_cores_for() {
+        let far = Load { request_s: 80e-6, client_s: 0.0, ..NEAR };
+        let lanes = far.lanes(&mut Width::new(2), 4000);
+        assert!(lanes.iter().position(|lanes| *lanes == 2).unwrap() < 4);
+        assert!(share(&lanes, 2) > 0.98, "{}", share(&lanes, 2));
+        for cores in [4, 6, 16] {
+            let lanes = Load { cores: cores as f64, more_s: 1e-6, ..far }.lanes(&mut Width::new(cores), 4000);
+            assert!(share(&lanes, cores) > 0.95, "{cores}: {}", share(&lanes, cores));
+        }
+    }
+
+    #[test]
+    fn lanes_that_wait_for_each_other_become_one() {
+        let contended = Load { cores: 4.0, client_s: 0.0, one_key: true, ..NEAR };
+        let mut width = Width::new(4);
+        let spread = Load { one_key: false, ..contended };
+        assert_eq!(spread.lanes(&mut width, 400).last(), Some(&4));
+        let lanes = contended.lanes(&mut width, 4000);
+        assert!(share(&lanes[100..], 1) > 0.95, "{lanes:?}");
+    }
+
+    #[test]
+    fn clients_that_send_what_one_lane_just_cannot_carry_get_two() {
+        let open = Load { cores: 4.0, client_s: 0.0, sent_per_s: Some(52_000.0), ..NEAR };
+        let lanes = open.lanes(&mut Width::new(4), 4000);
+        assert!(share(&lanes, 2) > 0.97, "{}", share(&lanes, 2));
+    }
+
+    #[test]
+    fn lanes_with_little_to_do_become_one_and_stay_it() {
+        let mut width = Width::new(16);
+        let loaded = Load { cores: 16.0, client_s: 0.0, more_s: 0.0, ..NEAR };
+        assert_eq!(loaded.lanes(&mut width, 100).last(), Some(&16));
+        let light = Load { sent_per_s: Some(5_000.0), ..loaded };
+        let lanes = light.lanes(&mut width, 40);
+        assert_eq!(lanes.last(), Some(&1));
+        assert_eq!(share(&light.lanes(&mut width, 4000), 1), 1.0);
+        let idle = Load { sent_per_s: Some(0.0), ..loaded };
+        assert_eq!(share(&idle.lanes(&mut width, 4000), 1), 1.0);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_tried_out() {
+        let unknown = |lanes| Window { idle_cores: None, ..NEAR.window(lanes) };
+        let mut width = Width::new(2);
+        let lanes: Vec<usize> = (0..4000).map(|_| width.after(unknown(width.lanes))).collect();
+        assert_eq!(lanes[1], 2);
+        assert!(share(&lanes, 1) > 0.98, "{}", share(&lanes, 1));
+    }
+
+    #[test]
+    fn no_window_leads_beyond_the_bounds() {
+        // A generator of its own: windows need no good ones.
+        let mut state = 7_u64;
+        let mut random = move || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f64 / (1_u64 << 24) as f64
+        };
+        for most in [1, 2, 3, 5, 8] {
+            let mut width = Width::new(most);
+            for _ in 0..20_000 {
+                let window = Window {
+                    requests_per_s: if random() < 0.1 { 0.0 } else { random() * 1e5 },
+                    busy_lanes: random() * most as f64,
+                    idle_cores: Some(random()),
+                };
+                let lanes = width.after(window);
+                assert!((1..=most).contains(&lanes));
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Clients are dealt out to lanes, and go from one to another with all that they have.
+
+#![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::served::{any_port, until};
+use common::wire::{Wire, request};
+use common::{Fixture, words};
+use ecotone_engine::{Durability, StoreOptions};
+use ecotone_resp::keyspace::Keyspace;
+use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
+use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+
+/// A host that tells by `INFO lane` which thread asks.
+struct TellsLane;
+
+impl Host for TellsLane {
+    fn info(&self, name: &str) -> Vec<InfoSection> {
+        let lane = std::thread::current().name().unwrap_or_default().to_owned();
+        let section = InfoSection { name: "Lane", lines: vec![("lane".into(), lane)] };
+        if name == "lane" { vec![section] } else { Vec::new() }
+    }
+
+    fn settings(&self, _: &dyn Fn(&str) -> bool) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
+    fn change(&self, _: &[(String, String)]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn rewrite(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn shut_down(&self, _: bool) {}
+}
+
+struct Place {
+    service: Arc<Service>,
+    server: Server,
+    directory: tempfile::TempDir,
+}
+
+fn place(lanes: Lanes, idle_cores: f64) -> Place {
+    let Fixture { service, directory, .. } = Fixture::with(StoreOptions::default());
+    let keyspace = Keyspace::open(service.keyspace.store().clone(), Durability::EverySecond).unwrap();
+    drop(service);
+    let service = Arc::new(Service::new(keyspace, Limits::default(), Arc::new(TellsLane)));
+    let socket = Some(directory.path().join("socket"));
+    let listen = Listen { addresses: any_port(), socket, lanes, ..Listen::default() };
+    let machine = Machine { idle_cores: Some(Box::new(move || Some(idle_cores))), ..Machine::default() };
+    let server = Server::start(service.clone(), &listen, machine).unwrap();
+    Place { service, server, directory }
+}
+
+/// A client by TCP or a Unix socket.
+struct Asking<S> {
+    stream: S,
+    /// Came, and was not asked for yet.
+    come: Vec<u8>,
+}
+
+impl<S: Read + Write> Asking<S> {
+    fn of(stream: S) -> Self {
+        Self { stream, come: Vec::new() }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.come.windows(2).position(|two| two == b"\r\n") {
+                let line = String::from_utf8(self.come.drain(..end + 2).collect()).unwrap();
+                return line.trim_end().to_owned();
+            }
+            let mut piece = [0; 4096];
+            let bytes = self.stream.read(&mut piece).unwrap();
+            assert!(bytes > 0, "disconnected");
+            self.come.extend_from_slice(&piece[..bytes]);
+        }
+    }
+
+    fn ask(&mut self, one: &str) -> String {
+        self.send(&request(&words(one)));
+        self.line()
+    }
+
+    /// The number of its lane.
+    fn lane(&mut self) -> usize {
+        assert!(self.ask("INFO lane").starts_with('$'));
+        let lines = [(); 3].map(|()| self.line());
+        // The lane's own thread, or one of those of the lane that may wait.
+        lines[1].rsplit('-').next().unwrap().parse().unwrap()
+    }
+}
+
+/// Does all that must go along, `rounds` times and until it was on both lanes.
+fn goes_to_and_fro<S: Read + Write>(mut client: Asking<S>, name: &str, rounds: usize) {
+    let id = client.ask("CLIENT ID");
+    assert_eq!(client.ask(&format!("CLIENT SETNAME {name}")), "+OK");
+    let mut lanes = BTreeSet::new();
+    let mut round = 0;
+    while round < rounds || lanes.len() < 2 {
+        round += 1;
+        lanes.insert(client.lane());
+        assert_eq!(client.ask(&format!("INCR {name}")), format!(":{round}"));
+        // A pipeline of which the last request comes in two pieces, each perhaps on a lane of its own.
+        let whole: Vec<u8> = (0..5).flat_map(|at| request(&words(&format!("ECHO {round}-{at}")))).collect();
+        let cut = whole.len() - 7;
+        client.send(&whole[..cut]);
+        for at in 0..4 {
+            assert!(client.line().starts_with('$'));
+            assert_eq!(client.line(), format!("{round}-{at}"));
+        }
+        client.send(&whole[cut..]);
+        assert!(client.line().starts_with('$'));
+        assert_eq!(client.line(), format!("{round}-4"));
+        // A transaction under way, once with a watched key that changes.
+        let changes = round % 3 == 0;
+        assert_eq!(client.ask(&format!("WATCH {name}:watched")), "+OK");
+        if changes {
+            assert_eq!(client.ask(&format!("SET {name}:watched {round}")), "+OK");
+        }
+        assert_eq!(client.ask("MULTI"), "+OK");
+        assert_eq!(client.ask("PING"), "+QUEUED");
+        assert_eq!(client.ask("CLIENT GETNAME"), "+QUEUED");
+        if changes {
+            assert_eq!(client.ask("EXEC"), "*-1");
+        } else {
+            assert_eq!(client.ask("EXEC"), "*2");
+            assert_eq!(client.line(), "+PONG");
+            assert!(client.line().starts_with('$'));
+            assert_eq!(client.line(), name);
+        }
+        assert_eq!(client.ask("CLIENT ID"), id);
+    }
+}
+
+#[test]
+fn clients_take_everything_along_to_another_lane() {
+    const ROUNDS: usize = 200;
+    const EACH: usize = 3;
+    let Place { service, server, directory } = place(Lanes::All(2), 0.0);
+    let address = server.listening().addresses[0];
+    let socket = directory.path().join("socket");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let deals = scope.spawn(|| {
+            let mut lanes = 1;
+            while !is_over.load(Ordering::Relaxed) {
+                server.use_lanes(lanes);
+                lanes = 3 - lanes;
+                // Not each request on another lane: several on the same one as well.
+                let commands = || service.statistics.commands.load(Ordering::Relaxed);
+                let before = commands();
+                until("somebody asks", || commands() > before + 50 || is_over.load(Ordering::Relaxed));
+            }
+        });
+        let socket = &socket;
+        let clients: Vec<_> = (0..EACH)
+            .flat_map(|number| {
+                let tcp = move || {
+                    let stream = TcpStream::connect(address).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    goes_to_and_fro(Asking::of(stream), &format!("tcp:{number}"), ROUNDS);
+                };
+                let unix = move || {
+                    let stream = UnixStream::connect(socket).unwrap();
+                    goes_to_and_fro(Asking::of(stream), &format!("unix:{number}"), ROUNDS);
+                };
+                [scope.spawn(tcp), scope.spawn(unix)]
+            })
+            .collect();
+        let all: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        deals.join().unwrap();
+        assert!(all.iter().all(Result::is_ok));
+    });
+    until("all have left", || service.clients.is_empty());
+    server.stop();
+}
+
+#[test]
+fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
+    let Place { server, .. } = place(Lanes::All(2), 0.0);
+    server.use_lanes(1);
+    let connect = || {
+        let stream = TcpStream::connect(server.listening().addresses[0]).unwrap();
+        Asking::of(stream)
+    };
+    let mut clients: Vec<_> = (0..16).map(|_| connect()).collect();
+    assert!(clients.iter_mut().all(|client| client.lane() == 0));
+    server.use_lanes(2);
+    // Nobody has gone who has not been answered since.
+    assert!(clients.iter_mut().step_by(2).all(|client| client.lane() == 0));
+    let of_lane_1 = |clients: &mut dyn Iterator<Item = &mut Asking<TcpStream>>| {
+        clients.map(|client| client.lane()).filter(|lane| *lane == 1).count()
+    };
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    // Nor without another deal.
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    server.use_lanes(2);
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    // More than there are is all.
+    server.use_lanes(1);
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    assert_eq!(of_lane_1(&mut clients.iter_mut()), 0);
+    server.use_lanes(1000);
+    let mut late = connect();
+    assert_eq!(late.lane(), 1, "that lane has fewest clients");
+    server.stop();
+}
+
+#[test]
+fn who_is_on_another_lane_is_killed_and_stopped_like_anybody() {
+    let Place { service, server, .. } = place(Lanes::All(2), 0.0);
+    server.use_lanes(1);
+    let mut wires: Vec<_> = (0..4).map(|_| Wire::to(server.listening().addresses[0])).collect();
+    assert!(wires.iter_mut().all(|wire| wire.ask("PING") == "+PONG\r\n"));
+    server.use_lanes(2);
+    assert!(wires.iter_mut().all(|wire| wire.ask("PING") == "+PONG\r\n"));
+    let id = wires[1].ask("CLIENT ID").trim()[1..].to_owned();
+    assert_eq!(wires[0].ask(&format!("CLIENT KILL ID {id}")), ":1\r\n");
+    assert_eq!(wires[1].reply(), b"");
+    until("it has left", || service.clients.len() == 3);
+    // Limits that change reach those who have moved.
+    service.set_limits(Limits { idle: Some(Duration::from_nanos(1)), ..Limits::default() });
+    assert!([0, 2, 3].iter().all(|at| wires[*at].reply().is_empty()));
+    service.set_limits(Limits::default());
+    let mut wire = Wire::to(server.listening().addresses[0]);
+    assert_eq!(wire.ask("PING"), "+PONG\r\n");
+    server.use_lanes(1);
+    assert_eq!(wire.ask("PING"), "+PONG\r\n");
+    server.stop();
+    assert_eq!(wire.reply(), b"");
+    assert!(service.clients.is_empty());
+}
+
+/// Keeps one lane busy for as long as `is_over` says so.
+fn load(server: &Server, is_over: &AtomicBool) {
+    let mut wire = Wire::to(server.listening().addresses[0]);
+    let pipeline = request(&words("GETRANGE long 0 100000")).repeat(50);
+    while !is_over.load(Ordering::Relaxed) {
+        wire.send(&pipeline);
+        (0..50).for_each(|_| drop(wire.reply()));
+    }
+}
+
+#[test]
+fn more_lanes_are_tried_under_load_where_a_core_is_free_and_given_back_without() {
+    for idle_cores in [4.0, 0.0] {
+        let Place { service, server, .. } = place(Lanes::UpTo(2), idle_cores);
+        let lanes = || service.statistics.lanes.load(Ordering::Relaxed);
+        assert_eq!(lanes(), 1);
+        let mut wire = Wire::to(server.listening().addresses[0]);
+        wire.send(&request(&[b"SET", b"long", &[b'x'; 100_000]]));
+        assert_eq!(wire.reply(), b"+OK\r\n");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| load(&server, &is_over))));
+            let commands = || service.statistics.commands.load(Ordering::Relaxed);
+            if idle_cores > 0.0 {
+                until("two lanes serve", || lanes() == 2);
+            } else {
+                until("much was asked", || commands() > 20_000 || lanes() == 2);
+                assert_eq!(lanes(), 1);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        until("one is enough", || lanes() == 1);
+        assert!(wire.ask("INFO clients").contains("lanes_in_use:1\r\n"));
+        server.stop();
+    }
+}
