@@ -6,7 +6,7 @@
 use std::env;
 use std::path::PathBuf;
 
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 20] = [
     "checksum.cc",
     "compaction_filter.cc",
     "file_hooks.cc",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 19] = [
     "mapped_file.cc",
     "mapped_log.cc",
     "mapped_reads.cc",
+    "memtable.cc",
     "properties.cc",
     "record.cc",
     "remote.cc",

@@ -37,6 +37,17 @@ pub enum Compression {
     Zstd,
 }
 
+/// How a memtable keeps its entries in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemtableOrder {
+    /// A tree with many entries in a node: insertions and lookups take less processor time, an entry some 15 bytes more.
+    #[default]
+    Tree,
+    /// RocksDB's skip list.
+    SkipList,
+}
+
 impl Durability {
     /// All of them, the cheapest first.
     pub const ALL: [Durability; 3] = [Durability::None, Durability::EverySecond, Durability::Always];
@@ -65,6 +76,19 @@ impl Compression {
     }
 }
 
+impl MemtableOrder {
+    /// All of them.
+    pub const ALL: [MemtableOrder; 2] = [MemtableOrder::Tree, MemtableOrder::SkipList];
+
+    /// `tree` or `skip-list`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MemtableOrder::Tree => "tree",
+            MemtableOrder::SkipList => "skip-list",
+        }
+    }
+}
+
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -72,6 +96,12 @@ impl fmt::Display for Durability {
 }
 
 impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for MemtableOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -90,6 +120,14 @@ impl FromStr for Compression {
 
     fn from_str(name: &str) -> Result<Self> {
         by_name("compression", name, &Self::ALL, Self::name)
+    }
+}
+
+impl FromStr for MemtableOrder {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        by_name("memtable_order", name, &Self::ALL, Self::name)
     }
 }
 

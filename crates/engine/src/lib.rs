@@ -66,7 +66,7 @@ mod wal_sync;
 mod worker;
 mod write;
 
-pub use choices::{Compression, Durability};
+pub use choices::{Compression, Durability, MemtableOrder};
 pub use compaction_pause::CompactionPause;
 pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
 pub use ecotone_policy::duty::{Duty, DutyObserver};

@@ -7,7 +7,7 @@ use ecotone_policy::duty::DutyObserver;
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_rocks_sys::filesystem::FileSystemHooks;
 
-use crate::choices::{Compression, Durability};
+use crate::choices::{Compression, Durability, MemtableOrder};
 use crate::offload::slots::LocalSlots;
 use crate::{CompactionOffload, DedupOptions, Error, MemoryLimit, Result, SpaceLimits, StoreEvents};
 
@@ -97,6 +97,8 @@ pub struct StoreOptions {
     pub memtable_bytes: u64,
     /// Memtables, the active one included, before writers wait for a flush; at least 2.
     pub memtable_count: u32,
+    /// How a memtable keeps its entries in order.
+    pub memtable_order: MemtableOrder,
     /// L0 tables that start a compaction; at least 1.
     pub l0_compaction_trigger: u32,
     /// L0 tables that slow writers down: the stall threshold (WST). At least `l0_compaction_trigger`.
@@ -178,6 +180,7 @@ impl Default for StoreOptions {
             row_cache_bytes: None,
             memtable_bytes: 64 * MIB,
             memtable_count: 2,
+            memtable_order: MemtableOrder::default(),
             l0_compaction_trigger: 4,
             l0_slowdown_trigger: 20,
             l0_stop_trigger: 36,
@@ -220,6 +223,7 @@ impl fmt::Debug for StoreOptions {
             .field("memory", &self.memory)
             .field("memtable_bytes", &self.memtable_bytes)
             .field("memtable_count", &self.memtable_count)
+            .field("memtable_order", &self.memtable_order)
             .field("l0_triggers", &(self.l0_compaction_trigger, self.l0_slowdown_trigger, self.l0_stop_trigger))
             .field("level_base_bytes", &self.level_base_bytes)
             .field("target_file_bytes", &self.target_file_bytes)

@@ -1,5 +1,6 @@
 //! What RocksDB is told: every option that this room sets, and why.
 
+use ecotone_rocks_sys::memtable;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
     statistics::StatsLevel,
@@ -9,7 +10,7 @@ use crate::dedup::filters;
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::offload::{Collects, TableFormat};
 use crate::worker::WorkerOptions;
-use crate::{Compression, DedupMode, StoreOptions, raw};
+use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
 
 /// The block cache of a store that was given no [`MemoryLimit`](crate::MemoryLimit), in bytes.
 const OWN_CACHE_BYTES: usize = 64 * 1024 * 1024;
@@ -73,6 +74,9 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
 
     db.set_write_buffer_size(usize_of(options.memtable_bytes));
     db.set_max_write_buffer_number(int_of(options.memtable_count));
+    if options.memtable_order == MemtableOrder::Tree {
+        memtable::use_tree(&mut db);
+    }
     // Most keys that are asked for are not in a memtable, and a search of it costs as much as one of a table.
     db.set_memtable_whole_key_filtering(true);
     db.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_SHARE);

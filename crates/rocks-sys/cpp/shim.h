@@ -164,6 +164,11 @@ typedef struct {
 // Takes `factory` (and drops its state when it fails). `options` is a rocksdb_options_t.
 ecotone_code ecotone_add_table_collector(void* options, const ecotone_collector_factory* factory, ecotone_buffer* out);
 
+// ---- memtables ----
+
+// Memtables are ordered by a tree instead of a skip list from now on. `options` is a rocksdb_options_t.
+ecotone_code ecotone_use_memtable_tree(void* options, ecotone_buffer* out);
+
 // ---- compaction filters ----
 
 enum {

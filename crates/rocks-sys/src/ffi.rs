@@ -170,6 +170,7 @@ unsafe extern "C" {
         factory: *const CollectorFactory,
         out: *mut Buffer,
     ) -> Code;
+    pub fn ecotone_use_memtable_tree(options: *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_set_compaction_filter(options: *mut c_void, factory: *const FilterFactory, out: *mut Buffer)
     -> Code;
     pub fn ecotone_live_tables(db: *mut c_void, out: *mut Buffer) -> Code;

@@ -14,8 +14,8 @@ use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
 use crate::error::{Error, Result};
-use crate::host_load::HostLoad;
 use crate::host::{Around, ServerHost};
+use crate::host_load::HostLoad;
 use crate::options::ClientOptions;
 
 /// A clock that is set right by less than this is nothing to be told of.

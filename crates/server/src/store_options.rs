@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use ecotone_engine::{
-    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemoryLimit, Profile,
-    StoreOptions,
+    Compression, DEFAULT_SEPARATION_BYTES, DedupMode, Durability, ExtensionThreshold, MemoryLimit, MemtableOrder,
+    Profile, StoreOptions,
 };
 use ecotone_policy::dedup::DedupThreshold;
 use ecotone_policy::units::Bytes;
@@ -87,6 +87,18 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
             Ok(())
         },
         get: |options| options.compression.name().into(),
+    },
+    StoreOption {
+        name: "memtable_order",
+        about: "How memtables keep their entries in order: a tree, which takes less processor time, or RocksDB's skip list, which takes some 15 \
+                bytes less for each entry.",
+        unit: "",
+        kind: || Kind::OneOf(MemtableOrder::ALL.map(MemtableOrder::name).to_vec()),
+        set: |options, value| {
+            options.memtable_order = value.parse().map_err(|_| "must be tree or skip-list".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.memtable_order.name().into(),
     },
     StoreOption {
         name: "memory_limit_bytes",

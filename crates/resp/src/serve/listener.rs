@@ -65,7 +65,14 @@ pub struct Machine {
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { addresses: Vec::new(), socket: None, tls: None, lanes: Lanes::All(1), waiting_threads: 16, uses_io_uring: true }
+        Self {
+            addresses: Vec::new(),
+            socket: None,
+            tls: None,
+            lanes: Lanes::All(1),
+            waiting_threads: 16,
+            uses_io_uring: true,
+        }
     }
 }
 

@@ -157,7 +157,8 @@ impl Width {
         let was_wider = self.lanes > trial.from;
         let gain = now.requests_per_s / trial.before.requests_per_s;
         // As many requests will do where more lanes have room for more, or fewer could not use what they left.
-        let will_do = if was_wider { !self.has_saturated_lanes(&now) && now.has_core() } else { !self.could_use_more(&now) };
+        let will_do =
+            if was_wider { !self.has_saturated_lanes(&now) && now.has_core() } else { !self.could_use_more(&now) };
         let was_kept = gain >= GAIN || gain >= SAME && will_do;
         let pause = match &self.last {
             Some(last) if !was_kept && !last.is_of_other_load(&trial.before) => (last.pause * 2).min(MOST_PAUSE),
@@ -237,7 +238,8 @@ mod tests {
         one_key: bool,
     }
 
-    const NEAR: Load = Load { cores: 2.0, request_s: 20e-6, more_s: 8e-6, client_s: 20e-6, sent_per_s: None, one_key: false };
+    const NEAR: Load =
+        Load { cores: 2.0, request_s: 20e-6, more_s: 8e-6, client_s: 20e-6, sent_per_s: None, one_key: false };
 
     impl Load {
         fn window(&self, lanes: usize) -> Window {
@@ -246,7 +248,8 @@ mod tests {
             let carried = carried.min(self.cores / (request_s + self.client_s));
             let requests_per_s = self.sent_per_s.map_or(carried, |sent| sent.min(carried));
             // Who waits for a core is busy as well.
-            let busy = if self.sent_per_s.is_none() && !self.one_key { lanes as f64 } else { requests_per_s * request_s };
+            let busy =
+                if self.sent_per_s.is_none() && !self.one_key { lanes as f64 } else { requests_per_s * request_s };
             let idle = self.cores - requests_per_s * (request_s + self.client_s);
             Window { requests_per_s, busy_lanes: 0.95 * busy, idle_cores: Some(idle.max(0.0)) }
         }

@@ -27,7 +27,12 @@ impl Served {
 
     /// A server over the store in `directory`.
     pub fn at(directory: tempfile::TempDir, limits: Limits, options: StoreOptions, lanes: usize) -> Self {
-        Self::at_listening(directory, limits, options, &Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() })
+        Self::at_listening(
+            directory,
+            limits,
+            options,
+            &Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() },
+        )
     }
 
     /// The same that listens as it is told.

@@ -8,6 +8,7 @@ mod job;
 mod mapped_file;
 mod mapped_log;
 mod mapped_reads;
+mod memtable;
 mod mirror;
 mod remap;
 mod remote;

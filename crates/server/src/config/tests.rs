@@ -54,6 +54,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.row_cache_bytes", "-1"),
     ("store.memtable_bytes", "1"),
     ("store.memtable_count", "1"),
+    ("store.memtable_order", "\"hash\""),
     ("store.l0_compaction_trigger", "0"),
     ("store.l0_slowdown_trigger", "0"),
     ("store.l0_stop_trigger", "0"),
