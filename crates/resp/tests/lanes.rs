@@ -218,8 +218,9 @@ fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
     assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
     assert_eq!(of_lane_1(&mut clients.iter_mut()), 0);
     server.use_lanes(1000);
-    let mut late = connect();
-    assert_eq!(late.lane(), 1, "that lane has fewest clients");
+    // Sixteen that ask for nothing are on the first lane; who comes is dealt out all the same.
+    let mut late: Vec<_> = (0..8).map(|_| connect()).collect();
+    assert_eq!(of_lane_1(&mut late.iter_mut()), 4);
     server.stop();
 }
 
@@ -238,6 +239,17 @@ fn who_is_on_another_lane_is_killed_and_stopped_like_anybody() {
     // Limits that change reach those who have moved.
     service.set_limits(Limits { idle: Some(Duration::from_nanos(1)), ..Limits::default() });
     assert!([0, 2, 3].iter().all(|at| wires[*at].reply().is_empty()));
+    // Also those who were just going, whichever lane is told first.
+    for _ in 0..20 {
+        service.set_limits(Limits::default());
+        let mut wire = Wire::to(server.listening().addresses[0]);
+        assert_eq!(wire.ask("PING"), "+PONG\r\n");
+        wire.send(&request(&words("PING")));
+        server.use_lanes(1);
+        server.use_lanes(2);
+        service.set_limits(Limits { idle: Some(Duration::from_nanos(1)), ..Limits::default() });
+        while !wire.reply().is_empty() {}
+    }
     service.set_limits(Limits::default());
     let mut wire = Wire::to(server.listening().addresses[0]);
     assert_eq!(wire.ask("PING"), "+PONG\r\n");

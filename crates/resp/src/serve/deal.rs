@@ -1,6 +1,6 @@
 //! Which lane serves a client.
 //!
-//! A client is dealt to a lane when it comes. When [another number of lanes](super::width) is to serve, all are dealt anew, each as soon as it
+//! A client is dealt to a lane when it comes, in turn. When [another number of lanes](super::width) is to serve, all are dealt anew, each as soon as it
 //! has sent something and was answered: so those who send are spread evenly over the lanes that serve, and others stay where they
 //! cost nothing. A client takes everything along: what it has sent and what it has begun.
 //!
@@ -80,7 +80,7 @@ pub(super) struct Dealer {
     lanes: AtomicUsize,
     /// How often that has changed.
     deals: AtomicUsize,
-    /// Who is dealt anew goes to the lanes in turn.
+    /// How many were dealt: they go to the lanes in turn.
     turn: AtomicUsize,
 }
 
@@ -102,12 +102,15 @@ impl Dealer {
         Some(Seat { info, service: self.service.clone(), of_lane: None, deal: 0 })
     }
 
-    /// Gives a client that has come to the lane that has the fewest of those that serve.
+    /// Gives a client that has come to a lane.
     pub(super) fn deal(&self, stream: Stream, mut seat: Seat) {
         seat.deal = self.deals.load(Ordering::Acquire);
-        let serving = self.inboxes.iter().take(self.lanes.load(Ordering::Relaxed)).enumerate();
-        let Some((lane, _)) = serving.min_by_key(|(_, inbox)| inbox.clients.load(Ordering::Relaxed)) else { return };
-        self.send(lane, Arrival { stream, seat, connection: None });
+        self.send(self.next(), Arrival { stream, seat, connection: None });
+    }
+
+    /// In turn, and not the lane that has the fewest: clients that ask for nothing are still where they were dealt to before.
+    fn next(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.lanes.load(Ordering::Relaxed)
     }
 
     /// The lane to which the client of `seat` is to go, where it was dealt to another one since it was last asked.
@@ -117,7 +120,7 @@ impl Dealer {
             return None;
         }
         seat.deal = deals;
-        let lane = self.turn.fetch_add(1, Ordering::Relaxed) % self.lanes.load(Ordering::Relaxed);
+        let lane = self.next();
         let is_there = seat.of_lane.as_ref().is_some_and(|(own, _)| *own == lane);
         (!is_there).then_some(lane)
     }
@@ -148,19 +151,25 @@ impl Dealer {
         let mut width = Width::new(self.inboxes.len());
         let busy = || runtimes.iter().map(|runtime| runtime.worker_total_busy_duration(0)).sum::<Duration>();
         let requests = || self.service.statistics.commands.load(Ordering::Relaxed);
+        // Since the last call: the first tells nothing.
+        let mut idle_cores = move || idle_cores.as_mut().and_then(|idle_cores| idle_cores());
+        idle_cores();
         let (mut at, mut busy_before, mut requests_before) = (Instant::now(), busy(), requests());
         loop {
             tokio::time::sleep(WINDOW).await;
             let (now, busy, requests) = (Instant::now(), busy(), requests());
             let elapsed_s = now.saturating_duration_since(at).as_secs_f64();
-            // The count of requests may have been set back.
-            let window = Window {
-                requests_per_s: requests.saturating_sub(requests_before) as f64 / elapsed_s,
-                busy_lanes: busy.saturating_sub(busy_before).as_secs_f64() / elapsed_s,
-                idle_cores: idle_cores.as_mut().and_then(|idle_cores| idle_cores()),
-            };
+            let idle_cores = idle_cores();
+            // Unless `CONFIG RESETSTAT` has set the count of requests back.
+            if let Some(requests) = requests.checked_sub(requests_before) {
+                let window = Window {
+                    requests_per_s: requests as f64 / elapsed_s,
+                    busy_lanes: busy.saturating_sub(busy_before).as_secs_f64() / elapsed_s,
+                    idle_cores,
+                };
+                self.use_lanes(width.after(window));
+            }
             (at, busy_before, requests_before) = (now, busy, requests);
-            self.use_lanes(width.after(window));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Listens, starts the threads that serve, and ends them.
 //!
-//! Threads: one for each lane; the first one takes connections as well. Each has a bounded number of threads that may wait
+//! Threads: one for each lane, whether it serves at the moment or not; the first one takes connections as well, and finds out how many are to serve. Each has a bounded number of threads that may wait
 //! ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and their clients with them. Where TLS is listened for,
 //! one more makes the handshakes.
 
@@ -210,7 +210,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Lets the first `lanes` serve from now on, whether it pays or not. With [`Lanes::UpTo`] it is soon what pays again.
+    /// Lets the first `lanes` serve from now on, whether it pays or not: for tests, with [`Lanes::All`].
+    #[doc(hidden)]
     pub fn use_lanes(&self, lanes: usize) {
         self.dealer.use_lanes(lanes);
     }

@@ -61,7 +61,7 @@ pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceive
         let (lane, signal) = (lane.clone(), signal.clone());
         clients.spawn_local(async move { serve_arrival(&lane, arrival, signal).await });
     }
-    // Who is still in there has asked for nothing, and must not be waited for.
+    // Who is still in there has asked for nothing, or was answered, and must not be waited for.
     drop(inbox);
     let all_gone = async {
         while let Some(ended) = clients.join_next().await {
@@ -83,54 +83,51 @@ fn tell_of_panic(ended: &Result<(), JoinError>) {
 }
 
 async fn serve_arrival(lane: &Rc<Lane>, arrival: Arrival, signal: Signal) {
-    let Arrival { stream, mut seat, connection } = arrival;
+    let Arrival { stream, mut seat, mut connection } = arrival;
     let left = match stream {
         Stream::Tcp(stream) => match TcpStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, connection, signal).await,
+            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, &mut connection, signal).await,
             Err(error) => Err(error),
         },
         Stream::Unix(stream) => match UnixStream::from_std(stream) {
-            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, connection, signal).await,
+            Ok(stream) => serve(lane, Socket::of(stream), &mut seat, &mut connection, signal).await,
             Err(error) => Err(error),
         },
         Stream::Tls(mut stream) => match stream.get_mut().0.move_here() {
-            Ok(()) => serve(lane, stream, &mut seat, connection, signal).await,
+            Ok(()) => serve(lane, stream, &mut seat, &mut connection, signal).await,
             Err(error) => Err(error),
         },
     };
-    match left {
-        Ok(Some(leaving)) => {
-            let Leaving { lane: to, stream, connection } = leaving;
-            lane.dealer.send(to, Arrival { stream, seat, connection: Some(connection) });
-        }
-        Ok(None) => {}
-        Err(error) => tracing::warn!(client = %seat.info.address, %error, "a connection could not be served"),
+    if let Ok(Some((to, stream))) = left {
+        return lane.dealer.send(to, Arrival { stream, seat, connection });
+    }
+    if let Some(mut connection) = connection {
+        connection.client.unwatch(&lane.service.keyspace);
+    }
+    if let Err(error) = left {
+        tracing::warn!(client = %seat.info.address, %error, "a connection could not be served");
     }
 }
 
-/// A client that goes to another lane.
-struct Leaving {
-    lane: usize,
-    stream: Stream,
-    connection: Box<Connection>,
-}
-
-/// Serves one client until it goes, is made to, or leaves for another lane. It comes from one if there is a `connection`.
+/// Serves one client until it goes, is made to, or is to go to another lane: which, and by what it is reached then. It comes from one if there is
+/// a `connection`; one is there afterwards.
 async fn serve<S: ClientStream>(
     lane: &Rc<Lane>,
     mut stream: S,
     seat: &mut Seat,
-    connection: Option<Box<Connection>>,
+    kept: &mut Option<Box<Connection>>,
     mut signal: Signal,
-) -> io::Result<Option<Leaving>> {
+) -> io::Result<Option<(usize, Stream)>> {
     let service = &lane.service;
     let info = &seat.info.clone();
-    let mut has_spoken = connection.is_some();
-    let mut connection = connection.unwrap_or_else(|| {
+    let mut has_spoken = kept.is_some();
+    let mut connection = kept.take().unwrap_or_else(|| {
         let limits = service.limits.read().clone();
         let client = Client::new(info.clone(), limits.password.is_none());
         Box::new(Connection::new(client, limits))
     });
+    // They may have changed on its way, and the signal of this lane has seen that.
+    connection.take_limits(service);
     let statistics = &service.statistics;
     // Kept from one wait to the next: to queue up for both anew is dear beside a short request.
     let mut interrupted = pin!(interruption(info, signal.clone()));
@@ -216,11 +213,15 @@ async fn serve<S: ClientStream>(
         if closes {
             break;
         }
-        if let Some(to) = lane.dealer.is_dealt_to(seat) {
-            return Ok(Some(Leaving { lane: to, stream: stream.leave()?, connection }));
+        // Where the server stops it is told here.
+        if !signal.has_changed()
+            && let Some(to) = lane.dealer.is_dealt_to(seat)
+        {
+            *kept = Some(connection);
+            return Ok(Some((to, stream.leave()?)));
         }
     }
-    connection.client.unwatch(&service.keyspace);
+    *kept = Some(connection);
     if !is_lost {
         // TLS says that it ends.
         let _ = timeout(GOODBYE_WITHIN, stream.shutdown()).await;

@@ -184,7 +184,8 @@ fn clients() -> Vec<Key> {
             whole_or(&["auto"], 1, 1024),
             "auto",
             "threads",
-            "Threads that serve clients; `auto`: as many as carry more requests than fewer do, up to the number of cores.",
+            "Threads that serve clients: so many, always; `auto`: as many of as many as there are cores as the load needs and gains by, found out while it \
+             runs (INFO has lanes_in_use).",
         ),
         key(
             "clients.waiting_threads",
