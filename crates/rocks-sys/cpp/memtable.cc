@@ -1,6 +1,7 @@
 // The tree of memtable_tree.h as a memtable of RocksDB.
 
 #include <cassert>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,18 @@ struct Memory {
 };
 
 using Tree = MemtableTree<Order, Memory>;
+using EntryCheck = std::function<Status(const char* entry, bool allow_data_in_errors)>;
+
+// What RocksDB asks for with paranoid_memory_checks or checksums of memtable entries; nothing of ours turns those on.
+Status Checked(const char* entry, bool allow_data_in_errors, const EntryCheck& check) {
+  return entry != nullptr && check ? check(entry, allow_data_in_errors) : Status::OK();
+}
+
+Status InOrder(const Order& order, const char* low, const char* high) {
+  return low == nullptr || high == nullptr || order(low, high) < 0
+             ? Status::OK()
+             : Status::Corruption("entries of a memtable are out of order");
+}
 
 // The form in which entries and those who look for them are compared.
 const char* Encoded(const Slice& internal_key, std::string* into) {
@@ -42,7 +55,7 @@ const char* Encoded(const Slice& internal_key, std::string* into) {
 
 class TreeIterator final : public MemTableRep::Iterator {
  public:
-  explicit TreeIterator(const Tree* tree) : cursor_(tree) {}
+  TreeIterator(const Tree* tree, const Order& order) : order_(order), cursor_(tree) {}
 
   bool Valid() const override { return cursor_.entry() != nullptr; }
   const char* key() const override { return cursor_.entry(); }
@@ -57,7 +70,24 @@ class TreeIterator final : public MemTableRep::Iterator {
   void SeekToFirst() override { cursor_.SeekToFirst(); }
   void SeekToLast() override { cursor_.SeekToLast(); }
 
+  Status SeekAndValidate(const Slice& internal_key, const char* memtable_key, bool allow_data_in_errors, bool,
+                         const EntryCheck& check) override {
+    Seek(internal_key, memtable_key);
+    return Checked(cursor_.entry(), allow_data_in_errors, check);
+  }
+  Status NextAndValidate(bool) override {
+    const char* from = cursor_.entry();
+    cursor_.Next();
+    return InOrder(order_, from, cursor_.entry());
+  }
+  Status PrevAndValidate(bool) override {
+    const char* from = cursor_.entry();
+    cursor_.Prev();
+    return InOrder(order_, cursor_.entry(), from);
+  }
+
  private:
+  const Order order_;
   Tree::Cursor cursor_;
   std::string target_;
 };
@@ -88,6 +118,19 @@ class TreeMemtable final : public MemTableRep {
     }
   }
 
+  Status GetAndValidate(const LookupKey& key, void* argument, bool (*callback)(void* argument, const char* entry),
+                        bool allow_data_in_errors, bool, const EntryCheck& check) override {
+    TreeIterator iterator(&tree_, order_);
+    Status status = iterator.SeekAndValidate(Slice(), key.memtable_key().data(), allow_data_in_errors, true, check);
+    while (status.ok() && iterator.Valid() && callback(argument, iterator.key())) {
+      status = iterator.NextAndValidate(allow_data_in_errors);
+      if (status.ok()) {
+        status = Checked(iterator.Valid() ? iterator.key() : nullptr, allow_data_in_errors, check);
+      }
+    }
+    return status;
+  }
+
   uint64_t ApproximateNumEntries(const Slice& begin, const Slice& end) override {
     std::string encoded;
     const double from = tree_.ShareBefore(Encoded(begin, &encoded));
@@ -99,8 +142,8 @@ class TreeMemtable final : public MemTableRep {
   size_t ApproximateMemoryUsage() override { return 0; }
 
   Iterator* GetIterator(Arena* arena) override {
-    return arena == nullptr ? new TreeIterator(&tree_)
-                            : new (arena->AllocateAligned(sizeof(TreeIterator))) TreeIterator(&tree_);
+    return arena == nullptr ? new TreeIterator(&tree_, order_)
+                            : new (arena->AllocateAligned(sizeof(TreeIterator))) TreeIterator(&tree_, order_);
   }
 
  private:
@@ -121,7 +164,7 @@ class TreeFactory final : public MemTableRepFactory {
     // RocksDB makes memtables with no other.
     const auto& known = static_cast<const MemTable::KeyComparator&>(compare);
     const Comparator* user_keys = known.comparator.user_comparator();
-    if (user_keys != BytewiseComparator() || user_keys->timestamp_size() != 0) {
+    if (user_keys != BytewiseComparator()) {
       return SkipListFactory().CreateMemTableRep(compare, allocator, transform, logger);
     }
     return new TreeMemtable(known, allocator);

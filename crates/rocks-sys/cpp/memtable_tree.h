@@ -13,13 +13,15 @@
 // links to it; the old one's version becomes odd; its word tells the lower half only; its version becomes even. Only then are
 // slots filled anew. Therefore:
 //
-// - Who reads a node and finds its version unchanged afterwards has read slots that nobody filled anew.
+// - Who reads a node and finds its version unchanged afterwards has read slots that nobody filled anew. That says nothing of its range: the last
+//   leaf becomes full and gets a neighbour without another version, where keys come in their order.
 // - Who takes a child's version and then finds its parent unchanged has a child that holds its key: a split is told in the
 //   parent first. With an odd version it may use either word.
 // - Whoever finds something changed begins again at the root. Something was inserted then, so all together go on.
 //
 // Keys are compared by eight bytes behind those that all keys of a node's range have in common (`skip`), and only where these are equal by the
-// comparator. So user keys must be ordered bytewise.
+// comparator. So user keys must be ordered bytewise. Of the first and last node of a level one end of the range is open: there nothing is in
+// common, and keys that are alike for long are compared whole.
 
 #pragma once
 
@@ -49,14 +51,14 @@ class MemtableTree {
 
   size_t size() const { return size_.load(std::memory_order_relaxed); }
 
-  // The share of entries before `target`, by how full the nodes on the way to it are.
+  // Roughly the share of entries before `target`, by how full the nodes on the way to it are.
   double ShareBefore(const char* target) const;
 
   class Cursor;
 
  private:
   static constexpr size_t kSlots = 15;
-  // Fifteen to the power of it is beyond any memory.
+  // A node has at least seven below it when it is split: seven to the power of it is beyond any memory.
   static constexpr size_t kLevels = 16;
 
   struct Node {
@@ -101,9 +103,9 @@ class MemtableTree {
     const uint64_t slot = Slot(order, count);
     const uint64_t below = (uint64_t{1} << (4 + 4 * place)) - 1;
     // Of the places from `place` to `count`, which all move by one.
-    const uint64_t upto = count + 1 == kSlots ? ~uint64_t{0} : (uint64_t{1} << (8 + 4 * count)) - 1;
-    const uint64_t moved = ((order & ~below) << 4) & upto & ~(below << 4 | 15);
-    return ((order & below) | slot << (4 + 4 * place) | moved | (order & ~upto)) + 1;
+    const uint64_t moved_range = count + 1 == kSlots ? ~uint64_t{0} : (uint64_t{1} << (8 + 4 * count)) - 1;
+    const uint64_t moved = ((order & ~below) << 4) & moved_range & ~(below << 4 | 15);
+    return ((order & below) | slot << (4 + 4 * place) | moved | (order & ~moved_range)) + 1;
   }
 
   static uint64_t WithCount(uint64_t order, size_t count) { return (order & ~uint64_t{15}) | count; }
@@ -162,7 +164,7 @@ class MemtableTree {
   }
 
   // Fills a free slot, and then tells of it.
-  static void Put(Node* node, size_t place, uint64_t head, const char* entry, Node* child) {
+  static void FillSlot(Node* node, size_t place, uint64_t head, const char* entry, Node* child) {
     const uint64_t order = node->order.load(std::memory_order_relaxed);
     const size_t slot = Slot(order, Count(order));
     node->heads[slot].store(head, std::memory_order_release);
@@ -180,7 +182,7 @@ class MemtableTree {
       const char* entry = node->entries[slot].load(std::memory_order_relaxed);
       const uint64_t head = right->skip == node->skip ? node->heads[slot].load(std::memory_order_relaxed)
                                                       : Head(UserKey(entry), right->skip);
-      Put(right, place - from, head, entry, node->level > 0 ? Child(node, order, place) : nullptr);
+      FillSlot(right, place - from, head, entry, node->level > 0 ? Child(node, order, place) : nullptr);
     }
   }
 
@@ -198,7 +200,7 @@ class MemtableTree {
   // The `skip` of the node that a full one's upper part goes into, where its range is from `low` to the upper fence of the path.
   static uint32_t SkipOfUpper(const Node* node, uint64_t order, const char* low, const Step* path, size_t depth) {
     const auto head = [=](size_t place) { return node->heads[Slot(order, place)].load(std::memory_order_relaxed); };
-    // While keys differ early in their heads these serve, and no key need be looked at.
+    // Any `skip` that holds for a wider range holds. While keys differ early in their heads these serve, and no key need be looked at.
     if ((head(1) ^ head(kSlots - 1)) >> 32 != 0) {
       return node->skip;
     }
@@ -215,7 +217,7 @@ class MemtableTree {
 
   void InsertIntoLeaf(Node* leaf, size_t place, const char* entry, const Step* path, size_t depth);
   // Names `child`, whose least entry is `least`, to the right of what the last of `depth` steps led to.
-  void Name(Node* child, const char* least, const Step* path, size_t depth);
+  void NameInParent(Node* child, const char* least, const Step* path, size_t depth);
 
   const Order compare_;
   const Arena arena_;
@@ -247,8 +249,8 @@ class MemtableTree<Order, Arena>::Cursor {
   void Descend(const char* target, bool before);
   void Locate(const char* target, bool behind);
   void LocateBefore(const char* target);
-  // To the first entry of `leaf` or those to its right that is not before `target`, or, if `behind`, is behind it. `false`: begin again.
-  bool EnterFrom(Node* leaf, const char* target, bool behind);
+  // To the least entry of the next leaf, if it is the first that is not before `target`, or, if `behind`, is behind it. `false`: begin again.
+  bool EnterNext(Node* leaf, const char* target, bool behind);
   // To `place` of the leaf, if the leaf is as it was.
   bool Stand(uint64_t order, size_t place);
 
@@ -270,8 +272,8 @@ size_t MemtableTree<Order, Arena>::Find(const Node* node, uint64_t order, const 
     const uint64_t own = node->heads[slot].load(std::memory_order_acquire);
     bool is_before = own < head;
     if (own == head) {
-      const int order_of = compare_(node->entries[slot].load(std::memory_order_acquire), target);
-      is_before = behind ? order_of <= 0 : order_of < 0;
+      const int comparison = compare_(node->entries[slot].load(std::memory_order_acquire), target);
+      is_before = behind ? comparison <= 0 : comparison < 0;
     }
     if (is_before) {
       from = place + 1;
@@ -312,7 +314,7 @@ template <class Order, class Arena>
 void MemtableTree<Order, Arena>::InsertIntoLeaf(Node* leaf, size_t place, const char* entry, const Step* path,
                                                 size_t depth) {
   const uint64_t order = leaf->order.load(std::memory_order_relaxed);
-  const auto put = [entry](Node* into, size_t at) { Put(into, at, Head(UserKey(entry), into->skip), entry, nullptr); };
+  const auto put = [entry](Node* into, size_t at) { FillSlot(into, at, Head(UserKey(entry), into->skip), entry, nullptr); };
   if (Count(order) < kSlots) {
     put(leaf, place);
     return;
@@ -329,7 +331,7 @@ void MemtableTree<Order, Arena>::InsertIntoLeaf(Node* leaf, size_t place, const 
     put(right, place - kept);
   }
   right->next.store(next, std::memory_order_relaxed);
-  Name(right, least, path, depth);
+  NameInParent(right, least, path, depth);
   leaf->next.store(right, std::memory_order_release);
   if (kept < kSlots) {
     KeepLower(leaf, order, kept);
@@ -340,12 +342,12 @@ void MemtableTree<Order, Arena>::InsertIntoLeaf(Node* leaf, size_t place, const 
 }
 
 template <class Order, class Arena>
-void MemtableTree<Order, Arena>::Name(Node* child, const char* least, const Step* path, size_t depth) {
-  const auto put = [=](Node* into, size_t at) { Put(into, at, Head(UserKey(least), into->skip), least, child); };
+void MemtableTree<Order, Arena>::NameInParent(Node* child, const char* least, const Step* path, size_t depth) {
+  const auto put = [=](Node* into, size_t at) { FillSlot(into, at, Head(UserKey(least), into->skip), least, child); };
   if (depth == 0) {
     Node* old = root_.load(std::memory_order_relaxed);
     Inner* root = NewInner(0, old->level + 1);
-    Put(root, 0, 0, nullptr, old);
+    FillSlot(root, 0, 0, nullptr, old);
     put(root, 1);
     root_.store(root, std::memory_order_release);
     return;
@@ -366,7 +368,7 @@ void MemtableTree<Order, Arena>::Name(Node* child, const char* least, const Step
   if (is_upper) {
     put(right, place - kept);
   }
-  Name(right, least_right, path, depth - 1);
+  NameInParent(right, least_right, path, depth - 1);
   KeepLower(parent, order, kept);
   if (!is_upper) {
     put(parent, place);
@@ -434,27 +436,19 @@ bool MemtableTree<Order, Arena>::Cursor::Stand(uint64_t order, size_t place) {
 }
 
 template <class Order, class Arena>
-bool MemtableTree<Order, Arena>::Cursor::EnterFrom(Node* leaf, const char* target, bool behind) {
-  while (leaf != nullptr) {
-    leaf_ = leaf;
-    version_ = leaf->version.load(std::memory_order_acquire);
-    const uint64_t order = leaf->order.load(std::memory_order_acquire);
-    // A leaf that has one to its left was made with an entry, and keeps its least.
-    const char* first = leaf->entries[Slot(order, 0)].load(std::memory_order_acquire);
-    const int order_of = tree_->compare_(first, target);
-    // The range may not be that of the target, so its head says nothing; if the first is not enough, it is.
-    const bool is_first = behind ? order_of > 0 : order_of >= 0;
-    const size_t place = is_first ? 0 : tree_->Find(leaf, order, target, 0, behind);
-    if (place < Count(order)) {
-      return Stand(order, place);
-    }
-    leaf = leaf->next.load(std::memory_order_acquire);
-    if (leaf_->version.load(std::memory_order_acquire) != version_) {
-      return false;
-    }
+bool MemtableTree<Order, Arena>::Cursor::EnterNext(Node* leaf, const char* target, bool behind) {
+  if (leaf == nullptr) {
+    entry_ = nullptr;
+    return true;
   }
-  entry_ = nullptr;
-  return true;
+  leaf_ = leaf;
+  version_ = leaf->version.load(std::memory_order_acquire);
+  const uint64_t order = leaf->order.load(std::memory_order_acquire);
+  // A leaf that has one to its left was made with an entry, and keeps its least.
+  const int comparison = tree_->compare_(leaf->entries[Slot(order, 0)].load(std::memory_order_acquire), target);
+  // Otherwise so much was inserted that the target is in this leaf, or beyond it. That cannot be looked for here: heads of a leaf whose range
+  // it is not in say nothing. The root leads to it, since parents name a leaf before others link to it.
+  return (behind ? comparison > 0 : comparison >= 0) && Stand(order, 0);
 }
 
 template <class Order, class Arena>
@@ -470,7 +464,7 @@ void MemtableTree<Order, Arena>::Cursor::Locate(const char* target, bool behind)
       continue;
     }
     Node* next = leaf_->next.load(std::memory_order_acquire);
-    if (leaf_->version.load(std::memory_order_acquire) == version_ && EnterFrom(next, target, behind)) {
+    if (leaf_->version.load(std::memory_order_acquire) == version_ && EnterNext(next, target, behind)) {
       return;
     }
   }
@@ -498,7 +492,8 @@ template <class Order, class Arena>
 void MemtableTree<Order, Arena>::Cursor::Next() {
   const char* from = entry_;
   const uint64_t order = leaf_->order.load(std::memory_order_acquire);
-  // With another version the places mean nothing; `Stand` and the check below find that.
+  // With another version the places mean nothing, which `Stand` and the check below find; all slots that a word names are filled, so until then
+  // nothing worse is read than a wrong entry.
   const size_t place = order == order_ ? place_ + 1 : tree_->Find(leaf_, order, from, 0, true);
   if (place < Count(order)) {
     if (Stand(order, place)) {
@@ -506,7 +501,7 @@ void MemtableTree<Order, Arena>::Cursor::Next() {
     }
   } else {
     Node* next = leaf_->next.load(std::memory_order_acquire);
-    if (leaf_->version.load(std::memory_order_acquire) == version_ && EnterFrom(next, from, true)) {
+    if (leaf_->version.load(std::memory_order_acquire) == version_ && EnterNext(next, from, true)) {
       return;
     }
   }
@@ -537,9 +532,7 @@ void MemtableTree<Order, Arena>::Cursor::SeekToFirst() {
 template <class Order, class Arena>
 void MemtableTree<Order, Arena>::Cursor::SeekForPrev(const char* target) {
   Seek(target);
-  if (entry_ == nullptr) {
-    SeekToLast();
-  } else if (tree_->compare_(entry_, target) > 0) {
+  if (entry_ == nullptr || tree_->compare_(entry_, target) > 0) {
     LocateBefore(target);
   }
 }

@@ -13,7 +13,8 @@ use rust_rocksdb::{AsRawPtr, Options};
 
 use crate::{buffer, ffi};
 
-/// Memtables of stores that are opened with `options` are trees from now on.
+/// Memtables of stores that are opened with `options` are trees from now on. The options must be the store's as well as those of the column
+/// family: RocksDB refuses to open a family whose memtables take one writer in a store that inserts by several.
 pub fn use_tree(options: &mut Options) {
     // SAFETY: the options are borrowed for the call.
     let set = buffer::call("use the memtable's tree", |out| unsafe {

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ecotone_rocks_sys::memtable;
-use rust_rocksdb::{DB, Direction, IteratorMode, Options, ReadOptions};
+use rust_rocksdb::{DB, Direction, IteratorMode, Options, ReadOptions, WriteBatch};
 
 use crate::common::{Model, Numbers};
 
@@ -190,6 +191,52 @@ fn read(name: &str, db: &DB, written: &[Vec<u8>], numbers: &mut Numbers) {
             }
         }
     }
+}
+
+/// `tests/memtable_tree` is in C++: RocksDB gives nobody a hand in the midst of an operation.
+#[test]
+fn the_tree_by_itself_answers_as_a_set_does_also_in_the_midst_of_insertions() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/memtable_tree/main.cc");
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("memtable_tree");
+    // The compiler that has built RocksDB.
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let compiled = Command::new(compiler).args(["-std=c++20", "-O2", source, "-o"]).arg(&program).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let run = Command::new(&program).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
+fn reads_that_check_what_they_meet_find_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = tree_store(directory.path());
+    (0..5_000_u32).for_each(|key| db.put(key.to_be_bytes(), b"value").unwrap());
+    // Options that anybody may set while the store is open.
+    for option in ["paranoid_memory_checks", "memtable_verify_per_key_checksum_on_seek"] {
+        db.set_options(&[(option, "true")]).unwrap();
+        assert_eq!(db.get(77_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"value"[..]), "{option}");
+        assert!(db.get(77_777_u32.to_be_bytes()).unwrap().is_none());
+        assert_eq!(all(&db, IteratorMode::Start).len(), 5_000, "{option}");
+        assert_eq!(all(&db, IteratorMode::End).len(), 5_000, "{option}");
+        db.set_options(&[(option, "false")]).unwrap();
+    }
+}
+
+#[test]
+fn deletions_of_ranges_hold_beside_entries_and_many_are_read_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = tree_store(directory.path());
+    (0..2_000_u32).for_each(|key| db.put(key.to_be_bytes(), b"").unwrap());
+    let mut batch = WriteBatch::default();
+    batch.delete_range(500_u32.to_be_bytes(), 1_500_u32.to_be_bytes());
+    db.write(&batch).unwrap();
+    db.put(1_000_u32.to_be_bytes(), b"again").unwrap();
+    let left: Vec<u32> = (0..500).chain([1_000]).chain(1_500..2_000).collect();
+    let keys = all(&db, IteratorMode::Start).into_iter().map(|(key, _)| key);
+    assert!(keys.eq(left.iter().map(|key| key.to_be_bytes().to_vec())));
+    let found = db.multi_get((0..2_000_u32).map(u32::to_be_bytes)).into_iter().map(|found| found.unwrap().is_some());
+    assert!(found.eq((0..2_000).map(|key| left.binary_search(&key).is_ok())));
 }
 
 #[test]

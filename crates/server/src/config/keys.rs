@@ -184,8 +184,8 @@ fn clients() -> Vec<Key> {
             whole_or(&["auto"], 1, 1024),
             "auto",
             "threads",
-            "Threads that serve clients: so many, always; `auto`: as many of as many as there are cores as the load needs and gains by, found out while it \
-             runs (INFO has lanes_in_use).",
+            "Threads that serve clients: so many, always. `auto`: there is one for each core, and as many of them serve as the load gains by \
+             (lanes_in_use of INFO).",
         ),
         key(
             "clients.waiting_threads",
