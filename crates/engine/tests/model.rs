@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::random::Random;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, DedupMode, DedupOptions, Direction, Durability, MemoryLimit, OpenMode, Separation, Store,
-    StoreOptions, WriteOptions, verify,
+    Attributes, Compression, DedupMode, DedupOptions, Direction, Durability, MemoryLimit, MemtableOrder, OpenMode,
+    Separation, Store, StoreOptions, WriteOptions, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -148,6 +148,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
             proptest::option::of(64..100_u32),
             proptest::option::of(prop_oneof![Just(64_u64 << 10), Just(8 << 20)]),
             dedup(),
+            prop_oneof![3 => Just(MemtableOrder::Tree), 1 => Just(MemtableOrder::SkipList)],
         ),
     )
         .prop_map(
@@ -167,6 +168,7 @@ fn options() -> impl Strategy<Value = StoreOptions> {
                     max_open_files: rest.2,
                     row_cache_bytes: rest.3,
                     dedup: rest.4,
+                    memtable_order: rest.5,
                     ..common::small()
                 }
             },

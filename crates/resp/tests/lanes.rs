@@ -220,7 +220,9 @@ fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
     server.use_lanes(1000);
     // Sixteen that ask for nothing are on the first lane; who comes is dealt out all the same.
     let mut late: Vec<_> = (0..8).map(|_| connect()).collect();
-    assert_eq!(of_lane_1(&mut late.iter_mut()), 4);
+    let of_late = of_lane_1(&mut late.iter_mut());
+    // The last of the others may have taken its turn among them.
+    assert!((3..=5).contains(&of_late), "{of_late}");
     server.stop();
 }
 
@@ -260,13 +262,13 @@ fn who_is_on_another_lane_is_killed_and_stopped_like_anybody() {
     assert!(service.clients.is_empty());
 }
 
-/// Keeps one lane busy for as long as `is_over` says so.
+/// Keeps one lane busy for as long as `is_over` says so, by what is dear to carry out and cheap to ask for.
 fn load(server: &Server, is_over: &AtomicBool) {
     let mut wire = Wire::to(server.listening().addresses[0]);
-    let pipeline = request(&words("GETRANGE long 0 100000")).repeat(50);
+    let pipeline = request(&words("SDIFF set set")).repeat(200);
     while !is_over.load(Ordering::Relaxed) {
         wire.send(&pipeline);
-        (0..50).for_each(|_| drop(wire.reply()));
+        (0..200).for_each(|_| assert_eq!(wire.reply(), b"*0\r\n"));
     }
 }
 
@@ -277,8 +279,7 @@ fn more_lanes_are_tried_under_load_where_a_core_is_free_and_given_back_without()
         let lanes = || service.statistics.lanes.load(Ordering::Relaxed);
         assert_eq!(lanes(), 1);
         let mut wire = Wire::to(server.listening().addresses[0]);
-        wire.send(&request(&[b"SET", b"long", &[b'x'; 100_000]]));
-        assert_eq!(wire.reply(), b"+OK\r\n");
+        (0..100).for_each(|member| assert_eq!(wire.ask(&format!("SADD set member:{member}")), ":1\r\n"));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             (0..4).for_each(|_| drop(scope.spawn(|| load(&server, &is_over))));

@@ -162,6 +162,8 @@ fn rocksdb_wrote_down_the_same_options_for_our_store_and_the_bare_one() {
             // Whether a crash has taken a part of the WAL out of its middle is looked at when a store is opened.
             "[DBOptions]/track_and_verify_wals",
             "[DBOptions]/wal_filter",
+            // Memtables that are trees take one writer at a time.
+            "[DBOptions]/allow_concurrent_memtable_write",
             // RocksDB's own family, which is empty in both: ours gives the size of memtables there as well, by which RocksDB
             // allocates WALs ahead.
             "[CFOptions \"default\"]/write_buffer_size",
