@@ -34,7 +34,8 @@ use crate::values::removal::{Removal, newest_wal};
 use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
 use crate::values::tail;
-use crate::values::upkeep::{Settings, Upkeep, Wake};
+use crate::values::upkeep::{Settings, Upkeep};
+use crate::values::wake::Wake;
 use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
@@ -79,6 +80,11 @@ pub(crate) struct TableEvents {
 }
 
 impl TableEvents {
+    /// A flush has begun.
+    pub(crate) fn flush_begins(&self) {
+        self.wake.flush_begins();
+    }
+
     /// A flush or a compaction has ended, or there is less space than before.
     pub(crate) fn tables_changed(&self) {
         self.wake.tables_changed();

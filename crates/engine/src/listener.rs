@@ -211,6 +211,9 @@ impl EventListener for Listener {
     fn on_flush_begin(&self, info: &FlushJobInfo) {
         contained("flush begin", || {
             mark_flushing(true);
+            if let Some(values) = &self.values {
+                values.flush_begins();
+            }
             self.running.begin_flush(info.job_id());
             self.duties.begin_job(Duty::Flush, info.job_id());
         });

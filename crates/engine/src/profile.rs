@@ -61,6 +61,8 @@ impl FromStr for Profile {
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
 const SEPARATED_LEVEL_BASE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
+/// One fills, one waits, one is written out: small ones are full in less time than a busy machine may take to begin a flush.
+const SEPARATED_MEMTABLE_COUNT: u32 = 3;
 
 impl StoreOptions {
     /// The default of a store that keeps values of at least `min_bytes` apart.
@@ -69,12 +71,13 @@ impl StoreOptions {
     }
 
     /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 32
-    /// MiB where they are larger. Of [`small_device`](Self::small_device) only the tables are.
+    /// MiB where they are larger, and there are at least 3 memtables. Of [`small_device`](Self::small_device) only the tables are cut.
     pub fn with_separation(self, min_bytes: u32) -> Self {
         let segment_bytes =
             self.separation.map_or(Separation::from_bytes(min_bytes).segment_bytes, |it| it.segment_bytes);
         Self {
             memtable_bytes: self.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES),
+            memtable_count: self.memtable_count.max(SEPARATED_MEMTABLE_COUNT),
             level_base_bytes: self.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES),
             target_file_bytes: self.target_file_bytes.min(SEPARATED_TABLE_BYTES),
             separation: Some(Separation { min_bytes, segment_bytes }),
@@ -137,6 +140,9 @@ mod tests {
 
     #[test]
     fn values_apart_make_large_sizes_small_and_leave_small_ones() {
+        assert_eq!(StoreOptions::separated(128).memtable_count, 3);
+        let many = StoreOptions { memtable_count: 5, ..StoreOptions::default() };
+        assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
             |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
         assert_eq!(sizes(&StoreOptions::separated(128)), (8, 32, 4));

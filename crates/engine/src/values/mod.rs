@@ -23,6 +23,7 @@ pub(crate) mod stream;
 pub(crate) mod sweep;
 pub(crate) mod tail;
 pub(crate) mod upkeep;
+pub(crate) mod wake;
 pub(crate) mod watermark;
 
 pub(crate) use log::ValueLog;

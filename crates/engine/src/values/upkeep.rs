@@ -9,7 +9,7 @@
 //! is tight, [`crate::limits`] sees to it that it is met.
 //!
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
-//! ([`MEMTABLE_SHARE`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
+//! ([`super::wake`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
 //! ([`super::pacing`]): while something compacts that frees some, or will find out what is garbage; not where relocation cannot help, because
 //! a pass was given up.
 //!
@@ -19,7 +19,6 @@
 //!
 //! Failure: whatever fails is logged and tried again in the next round.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,7 +29,6 @@ use ecotone_policy::relocation::{
 };
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
-use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
@@ -38,6 +36,7 @@ use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
 use super::segment;
 use super::sweep::{Sweep, compact_down};
+use super::wake::Wake;
 use crate::family::DataFamily;
 use crate::{Error, Result};
 
@@ -56,91 +55,11 @@ const STEPS_PER_TABLE: usize = 4;
 /// How long segments are left alone whose pass was given up.
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
-/// A memtable is flushed when what it replaces is about one in so many parts of all values.
-const MEMTABLE_SHARE: u64 = 32;
-
-/// It is not flushed for less.
-const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
-
-/// It is flushed for so many bytes of values, whatever they replace.
-const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
-
 /// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So long after a flush the next compaction of level 0 is waited for, which rewrites what the flush overlaps: once, instead of twice.
 const PATIENCE_FOR_FLUSHES: Duration = Duration::from_secs(30);
-
-/// Wakes the thread; shared with the listener.
-#[derive(Debug, Default)]
-pub(crate) struct Wake {
-    /// Bytes of values that users have written, and at how many of them a flush is due.
-    written: AtomicU64,
-    flush_at: AtomicU64,
-    wanted: Mutex<Wanted>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Wanted {
-    round: bool,
-    stop: bool,
-}
-
-impl Wake {
-    /// A user's value was appended.
-    #[inline]
-    fn wrote(&self, bytes: usize) {
-        let before = self.written.fetch_add(bytes as u64, Ordering::Relaxed);
-        let flush_at = self.flush_at.load(Ordering::Relaxed);
-        if before < flush_at && before + bytes as u64 >= flush_at {
-            self.tables_changed();
-        }
-    }
-
-    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values and a write replaces
-    /// another with this probability. It is due once.
-    fn takes_flush(&self, all_bytes: u64, overwrites: f64) -> bool {
-        let step = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
-        let step = (step as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
-        let written = self.written.load(Ordering::Relaxed);
-        let flush_at = self.flush_at.load(Ordering::Relaxed);
-        let is_due = written >= flush_at;
-        if is_due {
-            self.flush_at.store(written + step, Ordering::Relaxed);
-        }
-        // Nothing was written before the first.
-        is_due && flush_at > 0
-    }
-
-    /// A flush or a compaction has ended.
-    pub(crate) fn tables_changed(&self) {
-        self.wanted.lock().round = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits until there is a reason for a round, or for `most`. False when the thread is to end.
-    fn wait(&self, most: Option<Duration>) -> bool {
-        let mut wanted = self.wanted.lock();
-        match most {
-            _ if wanted.stop || wanted.round => (),
-            Some(most) => drop(self.changed.wait_for(&mut wanted, most)),
-            None => {
-                self.changed.wait_while(&mut wanted, |wanted| !wanted.stop && !wanted.round);
-            }
-        }
-        wanted.round = false;
-        !wanted.stop
-    }
-
-    /// Rests for `time`. False when the thread is to end.
-    fn rest(&self, time: Duration) -> bool {
-        let mut wanted = self.wanted.lock();
-        let until = Instant::now() + time;
-        while !wanted.stop && !self.changed.wait_until(&mut wanted, until).timed_out() {}
-        !wanted.stop
-    }
-}
 
 /// What the thread goes by.
 pub(crate) struct Settings {
@@ -199,8 +118,7 @@ impl Upkeep {
 
     /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
     pub(crate) fn ask_to_stop(&self) {
-        self.wake.wanted.lock().stop = true;
-        self.wake.changed.notify_one();
+        self.wake.ask_to_stop();
     }
 }
 

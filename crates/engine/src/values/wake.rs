@@ -1,0 +1,195 @@
+//! Wakes the thread that keeps the value log in shape, and says when a memtable has waited long enough for its flush.
+//!
+//! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values, however few
+//! keys that are. What counts is what was written since the last flush, whoever wanted that one: to flush a memtable that was just begun
+//! would make a small table and a wait of writers, and free nothing.
+//!
+//! Threads: any may tell; one waits.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// A memtable is flushed when what it replaces is about one in so many parts of all values.
+const MEMTABLE_SHARE: u64 = 32;
+
+/// It is not flushed for less.
+const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
+
+/// It is flushed for so many bytes of values, whatever they replace.
+const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Wakes the thread; shared with the listener.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    /// Bytes of values that users have written, and at how many of them a flush is due; 0 before the first round.
+    written: AtomicU64,
+    flush_at: AtomicU64,
+    memtable: Mutex<Memtable>,
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+/// The memtable that is being filled, in bytes of values that users have written.
+#[derive(Debug, Default)]
+struct Memtable {
+    /// Those that were written before it was begun.
+    begins_at: u64,
+    /// How many are due to be flushed.
+    most_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    round: bool,
+    stop: bool,
+}
+
+impl Wake {
+    /// A user's value was appended.
+    #[inline]
+    pub(super) fn wrote(&self, bytes: usize) {
+        let before = self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        let flush_at = self.flush_at.load(Ordering::Relaxed);
+        if before < flush_at && before + bytes as u64 >= flush_at {
+            self.tables_changed();
+        }
+    }
+
+    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values and a write replaces
+    /// another with this probability. It is due once.
+    pub(super) fn takes_flush(&self, all_bytes: u64, overwrites: f64) -> bool {
+        let most_bytes = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
+        let mut memtable = self.memtable.lock();
+        memtable.most_bytes = (most_bytes as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
+        let written = self.written.load(Ordering::Relaxed);
+        let is_due = written >= memtable.begins_at + memtable.most_bytes;
+        if is_due {
+            memtable.begins_at = written;
+        }
+        self.flush_at.store(memtable.begins_at + memtable.most_bytes, Ordering::Relaxed);
+        is_due
+    }
+
+    /// A flush has begun, whoever wanted it: what is written from now on is in a memtable that is nearly empty.
+    pub(crate) fn flush_begins(&self) {
+        let mut memtable = self.memtable.lock();
+        memtable.begins_at = self.written.load(Ordering::Relaxed);
+        if memtable.most_bytes > 0 {
+            self.flush_at.store(memtable.begins_at + memtable.most_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// A flush or a compaction has ended.
+    pub(crate) fn tables_changed(&self) {
+        self.wanted.lock().round = true;
+        self.changed.notify_one();
+    }
+
+    /// The thread is to end.
+    pub(super) fn ask_to_stop(&self) {
+        self.wanted.lock().stop = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until there is a reason for a round, or for `most`. False when the thread is to end.
+    pub(super) fn wait(&self, most: Option<Duration>) -> bool {
+        let mut wanted = self.wanted.lock();
+        match most {
+            _ if wanted.stop || wanted.round => (),
+            Some(most) => drop(self.changed.wait_for(&mut wanted, most)),
+            None => {
+                self.changed.wait_while(&mut wanted, |wanted| !wanted.stop && !wanted.round);
+            }
+        }
+        wanted.round = false;
+        !wanted.stop
+    }
+
+    /// Rests for `time`. False when the thread is to end.
+    pub(super) fn rest(&self, time: Duration) -> bool {
+        let mut wanted = self.wanted.lock();
+        let until = Instant::now() + time;
+        while !wanted.stop && !self.changed.wait_until(&mut wanted, until).timed_out() {}
+        !wanted.stop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    /// A store of 1 GiB of values, half of whose writes replace others: 64 MiB are due to be flushed.
+    fn due(wake: &Wake) -> bool {
+        wake.takes_flush(1024 * MIB, 0.5)
+    }
+
+    fn write(wake: &Wake, mib: u64) {
+        (0..mib).for_each(|_| wake.wrote(MIB as usize));
+    }
+
+    #[test]
+    fn a_flush_is_due_once_for_what_was_written() {
+        let wake = Wake::default();
+        write(&wake, 63);
+        assert!(!due(&wake));
+        write(&wake, 1);
+        assert!(due(&wake));
+        assert!(!due(&wake));
+        write(&wake, 63);
+        assert!(!due(&wake));
+        write(&wake, 1);
+        assert!(due(&wake));
+    }
+
+    #[test]
+    fn what_a_flush_took_that_others_wanted_is_not_flushed_for() {
+        let wake = Wake::default();
+        assert!(!due(&wake));
+        for _ in 0..10 {
+            write(&wake, 60);
+            wake.flush_begins();
+            assert!(!due(&wake));
+        }
+        write(&wake, 63);
+        assert!(!due(&wake));
+        write(&wake, 1);
+        assert!(due(&wake));
+    }
+
+    #[test]
+    fn bounds_hold_for_small_stores_and_for_those_that_replace_nothing() {
+        let wake = Wake::default();
+        assert!(!wake.takes_flush(0, 1.0));
+        write(&wake, 15);
+        assert!(!wake.takes_flush(0, 1.0));
+        write(&wake, 1);
+        assert!(wake.takes_flush(0, 1.0));
+        write(&wake, 255);
+        assert!(!wake.takes_flush(1024 * MIB, 0.0));
+        write(&wake, 1);
+        assert!(wake.takes_flush(1024 * MIB, 0.0));
+    }
+
+    #[test]
+    fn the_write_with_which_a_flush_is_due_wakes_the_thread() {
+        let wake = Wake::default();
+        assert!(!due(&wake));
+        let wakes = |wake: &Wake| std::mem::take(&mut wake.wanted.lock().round);
+        write(&wake, 63);
+        assert!(!wakes(&wake));
+        write(&wake, 1);
+        assert!(wakes(&wake));
+        // Not again before it was taken, and not for what others have flushed.
+        write(&wake, 1);
+        assert!(!wakes(&wake));
+        wake.flush_begins();
+        write(&wake, 63);
+        assert!(!wakes(&wake));
+        write(&wake, 1);
+        assert!(wakes(&wake));
+    }
+}
