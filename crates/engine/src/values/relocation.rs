@@ -177,7 +177,7 @@ impl CompactionFilterFactory for Relocators {
             tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
             now_ms,
             segments: Vec::new(),
-            sources: Sources { relocation: self.0.clone(), mapped: SegmentMap::default() },
+            sources: Sources { relocation: self.0.clone(), of: SegmentMap::default() },
             record: Vec::new(),
             stored: Vec::new(),
             told: false,
@@ -213,31 +213,66 @@ struct Relocator {
 
 /// The segments that a compaction copies from. They are mapped into memory while there is room: a call for each value costs as much as
 /// all else about a copy.
+///
+/// The kernel is asked to bring what lies around the second value that is read in a piece of [`AHEAD_BYTES`]: values of neighbouring keys
+/// lie anywhere in a segment, and a device reads the whole piece in the time of a few of them.
 struct Sources {
     relocation: Arc<Relocation>,
-    /// `None` for one that is read by calls.
-    mapped: SegmentMap<Option<(MappedReads, u64)>>,
+    of: SegmentMap<Source>,
 }
+
+#[derive(Default)]
+struct Source {
+    /// `None` for one that is read by calls.
+    mapped: Option<(MappedReads, u64)>,
+    /// The values that were read in each piece; counted up to [`READS_BEFORE_AHEAD`].
+    reads: Vec<u8>,
+}
+
+/// What is asked for at a time.
+const AHEAD_BYTES: u64 = 256 * 1024;
+
+/// A compaction of a few keys may read one value in a piece, and none after it.
+const READS_BEFORE_AHEAD: u8 = 2;
 
 impl Sources {
     fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> crate::Result<()> {
         let relocation = &self.relocation;
-        let slot = self.mapped.entry(segment.number()).or_insert_with(|| relocation.map(segment));
-        if let Some((mapped, bytes)) = slot {
+        let source = self.of.entry(segment.number()).or_insert_with(|| Source {
+            mapped: relocation.map(segment),
+            reads: vec![0; segment.bytes().div_ceil(AHEAD_BYTES) as usize],
+        });
+        source.look_ahead(segment, offset);
+        if let Some((mapped, bytes)) = &source.mapped {
             if segment.read_mapped(mapped, offset, into).is_ok() {
                 return Ok(());
             }
             // A page of it cannot be had. Calls find out which values are in the others.
             relocation.mapped_bytes.fetch_sub(*bytes, Ordering::Relaxed);
-            *slot = None;
+            source.mapped = None;
         }
         segment.read(offset, into)
     }
 }
 
+impl Source {
+    #[inline]
+    fn look_ahead(&mut self, segment: &Segment, offset: u64) {
+        let piece = offset / AHEAD_BYTES;
+        // None for a segment that has grown since: only sealed ones are relocated.
+        let Some(reads) = self.reads.get_mut(piece as usize).filter(|reads| **reads < READS_BEFORE_AHEAD) else {
+            return;
+        };
+        *reads += 1;
+        if *reads == READS_BEFORE_AHEAD {
+            segment.will_need(piece * AHEAD_BYTES, AHEAD_BYTES);
+        }
+    }
+}
+
 impl Drop for Sources {
     fn drop(&mut self) {
-        let bytes: u64 = self.mapped.values().flatten().map(|(_, bytes)| bytes).sum();
+        let bytes: u64 = self.of.values().filter_map(|source| source.mapped.as_ref()).map(|(_, bytes)| bytes).sum();
         self.relocation.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -390,7 +425,7 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..2 {
-                        let mut sources = Sources { relocation: relocation.clone(), mapped: SegmentMap::default() };
+                        let mut sources = Sources { relocation: relocation.clone(), of: SegmentMap::default() };
                         let mut record = Vec::new();
                         for (number, pointer) in (0..).zip(&pointers) {
                             let key = u32::to_le_bytes(number);
@@ -412,5 +447,61 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Bytes that this thread had a device read, as the kernel counts them.
+    fn read_by_device() -> u64 {
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok()).unwrap()
+    }
+
+    #[test]
+    fn the_piece_around_the_second_value_is_brought_into_memory_at_once() {
+        // Not below /tmp, which may be in memory.
+        let program = std::env::current_exe().unwrap();
+        let directory = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let log = Arc::new(ValueLog::open(directory.path(), 64 << 20, Tap::SILENT).unwrap());
+        let append = |number: u64| log.append(Place::Written, &number.to_le_bytes(), &[number as u8; 4000]).unwrap().0;
+        let pointers: Vec<_> = (0..5 * AHEAD_BYTES / 4096).map(append).collect();
+        log.seal_active();
+        let segment = &log.segments()[0];
+        segment.sync().unwrap();
+        let file = std::fs::File::open(segment.path()).unwrap();
+        // Records that lie in one piece, without those at its ends.
+        let in_piece = |piece: u64| {
+            let piece_of = |number: u64| u64::from(pointers[number as usize].offset) / AHEAD_BYTES;
+            let inside = (0..pointers.len() as u64).filter(|number| piece_of(*number) == piece).collect::<Vec<_>>();
+            inside[1..inside.len() - 1].to_vec()
+        };
+        for most_mapped_bytes in [u64::MAX, 0] {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let own = OwnCompactions::idle();
+            let relocation = Relocation::new(log.clone(), None, own, false, most_mapped_bytes, ThreadDuties::new(None));
+            let mut sources = Sources { relocation: Arc::new(relocation), of: SegmentMap::default() };
+            // What the device reads for these values.
+            let mut read = |numbers: &[u64]| {
+                let before = read_by_device();
+                for number in numbers {
+                    let mut record = Vec::new();
+                    let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| sources.read(segment, offset, into);
+                    let key = number.to_le_bytes();
+                    let found = log.read_by(&key, pointers[*number as usize], &mut record, read).unwrap();
+                    assert_eq!(record[found], [*number as u8; 4000]);
+                }
+                read_by_device() - before
+            };
+            let (first, third) = (in_piece(1), in_piece(3));
+            match read(&first[..1]) {
+                // A file system that keeps all of it.
+                0 => return,
+                bytes => assert!(bytes <= AHEAD_BYTES / 2, "{bytes} bytes for the only value of a piece"),
+            }
+            let bytes = read(&third[..2]);
+            assert!(
+                (AHEAD_BYTES - 8192..=AHEAD_BYTES + AHEAD_BYTES / 2).contains(&bytes),
+                "{bytes} bytes for two values"
+            );
+            assert_eq!(read(&third[2..]), 0);
+        }
     }
 }
