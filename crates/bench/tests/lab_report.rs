@@ -366,6 +366,28 @@ fn a_stall_that_local_did_not_have_is_said_to_be_new() {
 }
 
 #[test]
+fn space_is_told_of_each_server_and_of_all_together() {
+    let mut report = report(&["local", "eco"], 0);
+    assert!(!results_text(&report).contains("SAR"), "nobody has told");
+    for (place, server) in report.recording.runs[1].servers.iter_mut().enumerate() {
+        let sums = server.sums.as_mut().unwrap();
+        (sums.bytes_directory, sums.bytes_live) = (Some(1500 + 500 * place as u64), Some(1000.0));
+    }
+    report.runs = report.recording.runs.iter().map(|run| PolicyRun::of(run, &report.emulated).unwrap()).collect();
+    let [local, eco] = [0, 1].map(|run| &report.runs[run]);
+    assert_eq!(
+        eco.servers.iter().map(|server| server.sar_at_end).collect::<Vec<_>>(),
+        [Some(1.5), Some(2.0), Some(2.5)]
+    );
+    assert_eq!((eco.total.sar_at_end, local.total.sar_at_end), (Some(2.0), None));
+    let text = results_text(&report);
+    assert!(text.contains("SAR at end") && text.contains("2.50"), "{text}");
+    // What one does not know, all together do not.
+    report.recording.runs[1].servers[0].sums.as_mut().unwrap().bytes_live = None;
+    assert_eq!(PolicyRun::of(&report.recording.runs[1], &report.emulated).unwrap().total.sar_at_end, None);
+}
+
+#[test]
 fn the_papers_have_nothing_on_other_workloads() {
     let mut report = report(&["local", "eco"], 0);
     report.workload = "ycsb-a".to_owned();
@@ -397,6 +419,9 @@ fn the_json_has_the_promised_shape() {
         "epo_uj",
         "offloaded",
         "taken",
+        "bytes_directory",
+        "bytes_live",
+        "sar_at_end",
     ] {
         assert!(run["servers"][2].get(key).is_some(), "servers: {key}");
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::driver::{Driver, Outcome, Running};
-use ecotone_bench::measure::ProcessUsage;
+use ecotone_bench::measure::{ProcessUsage, directory_bytes};
 use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
@@ -140,6 +140,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     supervisor.tell("STATUS=opening the store");
     let daemon = start(options, &config, sink.clone())?;
     signals.opened();
+    let was_empty = daemon.store().properties()?.keys_estimate == 0;
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
         supervisor.tell("STATUS=filling the store");
         load(&daemon, workload, &signals)?;
@@ -153,9 +154,9 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let watcher = supervisor.watch(look_of(&daemon))?;
     let mut ends = arguments.wait_for_start && wait_for(&told, &daemon, "start")? == Heard::End;
     if let Some(workload) = workload.filter(|_| !ends) {
-        let (done, sums, end) = drive(&daemon, workload, &told)?;
+        let (driven, end) = drive(&daemon, workload, was_empty, &told)?;
         ends = end;
-        tell(Record::Final(final_record(name, sums, &done)));
+        tell(Record::Final(final_record(name, driven)));
         if sink.is_none() && !ends {
             println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
         }
@@ -366,9 +367,26 @@ fn load(daemon: &Daemon, workload: &WorkloadOptions, signals: &Signals) -> Resul
     Ok(())
 }
 
+/// What a workload did, and what the server knows of the time until it ended.
+struct Driven {
+    done: Outcome,
+    sums: Sums,
+    bytes_directory: Option<u64>,
+}
+
 /// Runs the workload. Besides what it did: whether the server is to end, too.
-fn drive(daemon: &Daemon, mut workload: WorkloadOptions, told: &Receiver<Told>) -> Result<(Outcome, Sums, bool)> {
-    workload.preload = Preload::Existing;
+fn drive(
+    daemon: &Daemon,
+    mut workload: WorkloadOptions,
+    was_empty: bool,
+    told: &Receiver<Told>,
+) -> Result<(Driven, bool)> {
+    // Whoever opened the store has loaded what the workload reads.
+    workload.preload = match (workload.preloads(), was_empty) {
+        (true, true) => Preload::Filled,
+        (false, true) => Preload::Automatic,
+        (_, false) => Preload::Existing,
+    };
     let target = Arc::new(EngineTarget::of(daemon.store().clone()));
     // The mutex is for sharing only: the monitor looks once a second.
     let running = Arc::new(Mutex::new(Driver::start(target, workload, Some(daemon.duties()))?));
@@ -387,6 +405,7 @@ fn drive(daemon: &Daemon, mut workload: WorkloadOptions, told: &Receiver<Told>) 
         }
     }
     let sums = daemon.sums();
+    let bytes_directory = directory_bytes(daemon.store().directory()).ok();
     let mut running = running;
     // The monitor holds it only for the moment of a sample.
     let running = loop {
@@ -396,7 +415,8 @@ fn drive(daemon: &Daemon, mut workload: WorkloadOptions, told: &Receiver<Told>) 
         }
         std::thread::yield_now();
     };
-    Ok((running.join().context("the workload failed")?, sums, ends))
+    let done = running.join().context("the workload failed")?;
+    Ok((Driven { done, sums, bytes_directory }, ends))
 }
 
 /// Counts what clients ask for from now until `stop`.
@@ -408,6 +428,7 @@ fn watch_clients(daemon: &Daemon, server: String, told: &Receiver<Told>) -> Resu
     let (sums, seconds) = (daemon.sums(), began.elapsed().as_secs_f64());
     let asked = daemon.requests().unwrap_or_default().since(&before);
     let bytes_user = daemon.store().counters().user_bytes().saturating_sub(written_before);
+    let bytes_directory = directory_bytes(daemon.store().directory()).ok();
     let progress = asked.progress();
     let counted = Final {
         ops: progress.ops,
@@ -417,6 +438,7 @@ fn watch_clients(daemon: &Daemon, server: String, told: &Receiver<Told>) -> Resu
         seconds,
         bytes_user,
         bytes_device: usage.bytes_device_until(&ProcessUsage::now(), bytes_user).ok(),
+        bytes_directory,
         ..of_sums(server, sums)
     };
     Ok((counted, heard))
@@ -467,7 +489,8 @@ fn read_lines(told: Sender<Told>) {
     });
 }
 
-fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
+fn final_record(server: String, driven: Driven) -> Final {
+    let Driven { done, sums, bytes_directory } = driven;
     let latency_us = OperationKind::ALL.into_iter().filter_map(|kind| {
         let summary = done.latency_us(kind)?;
         let latency = Latency { p50: summary.p50, p99: summary.p99, p999: summary.p999, max: summary.max };
@@ -482,6 +505,8 @@ fn final_record(server: String, sums: Sums, done: &Outcome) -> Final {
         latency_us: latency_us.collect(),
         bytes_user: done.bytes_user,
         bytes_device: done.usage_at_begin.bytes_device_until(&ProcessUsage::now(), done.bytes_user).ok(),
+        bytes_directory,
+        bytes_live: done.live.map(|live| live.bytes),
         ..of_sums(server, sums)
     }
 }

@@ -61,8 +61,8 @@ impl FromStr for Profile {
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
 const SEPARATED_LEVEL_BASE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
-/// One fills, one waits, one is written out: small ones are full in less time than a busy machine may take to begin a flush.
-const SEPARATED_MEMTABLE_COUNT: u32 = 3;
+/// One fills, one is written out, and two wait: small ones are full in less time than a busy machine may take to begin a flush.
+const SEPARATED_MEMTABLE_COUNT: u32 = 4;
 
 impl StoreOptions {
     /// The default of a store that keeps values of at least `min_bytes` apart.
@@ -71,13 +71,18 @@ impl StoreOptions {
     }
 
     /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 32
-    /// MiB where they are larger, and there are at least 3 memtables. Of [`small_device`](Self::small_device) only the tables are cut.
+    /// MiB where they are larger, and of smaller memtables there are at least 4. Of [`small_device`](Self::small_device) only the tables
+    /// are cut.
     pub fn with_separation(self, min_bytes: u32) -> Self {
         let segment_bytes =
             self.separation.map_or(Separation::from_bytes(min_bytes).segment_bytes, |it| it.segment_bytes);
         Self {
             memtable_bytes: self.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES),
-            memtable_count: self.memtable_count.max(SEPARATED_MEMTABLE_COUNT),
+            memtable_count: if self.memtable_bytes > SEPARATED_MEMTABLE_BYTES {
+                self.memtable_count.max(SEPARATED_MEMTABLE_COUNT)
+            } else {
+                self.memtable_count
+            },
             level_base_bytes: self.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES),
             target_file_bytes: self.target_file_bytes.min(SEPARATED_TABLE_BYTES),
             separation: Some(Separation { min_bytes, segment_bytes }),
@@ -140,7 +145,7 @@ mod tests {
 
     #[test]
     fn values_apart_make_large_sizes_small_and_leave_small_ones() {
-        assert_eq!(StoreOptions::separated(128).memtable_count, 3);
+        assert_eq!(StoreOptions::separated(128).memtable_count, 4);
         let many = StoreOptions { memtable_count: 5, ..StoreOptions::default() };
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
@@ -148,6 +153,7 @@ mod tests {
         assert_eq!(sizes(&StoreOptions::separated(128)), (8, 32, 4));
         let small = StoreOptions::small_device();
         assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
+        assert_eq!(small.clone().with_separation(128).memtable_count, small.memtable_count);
         let short = Separation { min_bytes: 64, segment_bytes: MIB };
         let kept = StoreOptions { separation: Some(short), ..small }.with_separation(128);
         assert_eq!(kept.separation, Some(Separation { min_bytes: 128, segment_bytes: MIB }));

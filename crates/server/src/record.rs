@@ -188,6 +188,12 @@ pub struct Final {
     /// Bytes the process wrote to the device, by the kernel's count; none where the kernel tells none, as of a store in memory.
     #[serde(default)]
     pub bytes_device: Option<u64>,
+    /// Bytes of the store's directory when the last operation had ended, before anything was waited for.
+    #[serde(default)]
+    pub bytes_directory: Option<u64>,
+    /// Bytes of keys and values that live then; none where nobody knows, as of a store that was not empty before.
+    #[serde(default)]
+    pub bytes_live: Option<f64>,
     /// Most tables seen in level 0.
     pub l0_max: u64,
     /// How often a thread could not be put on its emulated core. A run with any is not valid.

@@ -88,10 +88,17 @@ impl Conductor {
     pub(super) fn live_data(&self) -> Option<LiveData> {
         let options = &self.options;
         self.begin.get()?;
-        let begun_with =
-            if options.preloads() { self.loaded.load(Ordering::Relaxed) } else { self.live.get()?.count() };
+        let begun_with = self.loaded_keys().or_else(|| self.live.get().map(LiveKeys::count))?;
         let keys = begun_with + self.counters.iter().map(ThreadCounters::inserted).sum::<u64>();
         Some(LiveData { keys, bytes: keys as f64 * f64::from(options.key_bytes + options.value_bytes) })
+    }
+
+    /// The keys that the store was filled with, where it was filled for this run.
+    fn loaded_keys(&self) -> Option<u64> {
+        match self.options.preload {
+            Preload::Filled => Some(self.options.keys),
+            _ => self.options.preloads().then(|| self.loaded.load(Ordering::Relaxed)),
+        }
     }
 
     fn counts(&self) -> OperationCounts {
@@ -241,11 +248,7 @@ impl Conductor {
             watched
         })?;
         let sum = sum.thread;
-        let live = LiveCount {
-            loaded: options.preloads().then_some(load.puts),
-            marked: live.map(LiveKeys::count),
-            inserted: sum.inserted,
-        };
+        let live = LiveCount { loaded: self.loaded_keys(), marked: live.map(LiveKeys::count), inserted: sum.inserted };
         Ok(Outcome {
             counts: self.counts(),
             // A run that was stopped before its first operation still has a length.
@@ -254,7 +257,7 @@ impl Conductor {
             missed: sum.missed,
             stall_ms: self.stall_ns.load(Ordering::Relaxed) as f64 / 1e6,
             usage_at_begin,
-            live: live.data(options.key_bytes, &[&load, &sum]),
+            live: live.data(options, &[&load, &sum]),
             settled,
             latencies: sum.latencies,
         })
@@ -357,12 +360,12 @@ struct LiveCount {
 }
 
 impl LiveCount {
-    fn data(&self, key_bytes: u32, written: &[&ThreadOutcome]) -> Option<LiveData> {
+    fn data(&self, options: &WorkloadOptions, written: &[&ThreadOutcome]) -> Option<LiveData> {
         let keys = self.loaded.or(self.marked)? + self.inserted;
         let puts: u64 = written.iter().map(|outcome| outcome.puts).sum();
         let value_bytes: u64 = written.iter().map(|outcome| outcome.value_bytes_written).sum();
-        let mean_value_bytes = value_bytes as f64 / puts.max(1) as f64;
-        Some(LiveData { keys, bytes: keys as f64 * (f64::from(key_bytes) + mean_value_bytes) })
+        let mean_value_bytes = if puts > 0 { value_bytes as f64 / puts as f64 } else { f64::from(options.value_bytes) };
+        Some(LiveData { keys, bytes: keys as f64 * (f64::from(options.key_bytes) + mean_value_bytes) })
     }
 }
 

@@ -127,6 +127,20 @@ fn the_live_data_is_what_the_store_holds() {
     let existing = WorkloadOptions { preload: Preload::Existing, ..options(Workload::Overwrite) };
     assert_eq!(finish(&target, existing).unwrap().live, None);
     assert_eq!(target.puts.load(Ordering::Relaxed), 1000);
+    // Of one that was filled for it all is known.
+    for workload in [Workload::Overwrite, Workload::YcsbD, Workload::ReadRandom] {
+        let target = Arc::new(Memory::default());
+        let filled = Driver::fill(target.clone(), options(workload), None, Arc::default()).unwrap();
+        assert!(filled && target.puts.load(Ordering::Relaxed) == 500);
+        let run = finish(&target, WorkloadOptions { preload: Preload::Filled, ..options(workload) }).unwrap();
+        let held = target.pairs.lock().unwrap().len() as u64;
+        assert_eq!(run.live, Some(LiveData { keys: held, bytes: held as f64 * 116.0 }), "{workload}");
+        assert_eq!(
+            target.puts.load(Ordering::Relaxed),
+            500 + run.counts.writes(),
+            "{workload}: nothing is loaded again"
+        );
+    }
 }
 
 #[test]

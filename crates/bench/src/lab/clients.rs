@@ -73,7 +73,9 @@ impl Clients {
 
     /// Begins the workload.
     pub(super) fn start(&mut self) -> Result<()> {
-        let workload = WorkloadOptions { preload: Preload::Existing, ..self.workload.clone() };
+        // The server began with an empty store.
+        let preload = if self.workload.preloads() { Preload::Filled } else { Preload::Automatic };
+        let workload = WorkloadOptions { preload, ..self.workload.clone() };
         self.running = Some(Driver::start(Arc::clone(&self.target), workload, None)?);
         Ok(())
     }
@@ -126,6 +128,7 @@ impl Clients {
             missed: outcome.missed,
             seconds: outcome.seconds,
             bytes_user: outcome.bytes_user,
+            bytes_live: outcome.live.map(|live| live.bytes),
             latency_us: latency_us.collect(),
             ..sums
         };

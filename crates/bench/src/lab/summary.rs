@@ -108,6 +108,15 @@ pub struct ServerRun {
     pub network_bytes: u64,
     /// Most tables seen in level 0.
     pub l0_max: u64,
+    /// Bytes of its store's directory when the last operation had ended.
+    #[serde(default)]
+    pub bytes_directory: Option<u64>,
+    /// Bytes of keys and values that live then.
+    #[serde(default)]
+    pub bytes_live: Option<f64>,
+    /// Space amplification ratio (SAR): the one by the other.
+    #[serde(default)]
+    pub sar_at_end: Option<f64>,
     /// The same figures as quotients to the first run of `local`; none without one, and for that run itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative: Option<Relative>,
@@ -134,6 +143,9 @@ pub struct Total {
     pub fallbacks: u64,
     /// Processor time in seconds of a host core.
     pub cpu_seconds: f64,
+    /// Space amplification ratio (SAR): bytes of all directories by those that live.
+    #[serde(default)]
+    pub sar_at_end: Option<f64>,
     /// The same figures as quotients to the first run of `local`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relative: Option<Relative>,
@@ -158,6 +170,11 @@ pub struct Relative {
 
 fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
     (divisor > 0.0).then(|| dividend / divisor)
+}
+
+/// Space amplification ratio.
+fn sar(bytes_directory: Option<u64>, bytes_live: Option<f64>) -> Option<f64> {
+    quotient(bytes_directory? as f64, bytes_live?)
 }
 
 /// Microjoules for each operation.
@@ -186,6 +203,9 @@ impl ServerRun {
             cpu_seconds: sums.cpu_seconds,
             network_bytes: sums.network_bytes_sent + sums.network_bytes_received,
             l0_max: sums.l0_max,
+            bytes_directory: sums.bytes_directory,
+            bytes_live: sums.bytes_live,
+            sar_at_end: sar(sums.bytes_directory, sums.bytes_live),
             relative: None,
         }
     }
@@ -218,6 +238,10 @@ impl Total {
             offloaded: servers.iter().map(|server| server.offloaded).sum(),
             fallbacks: servers.iter().flat_map(|server| server.fallbacks.values()).sum(),
             cpu_seconds: sum(|server| server.cpu_seconds),
+            sar_at_end: sar(
+                servers.iter().map(|server| server.bytes_directory).sum(),
+                servers.iter().map(|server| server.bytes_live).sum(),
+            ),
             relative: None,
         }
     }

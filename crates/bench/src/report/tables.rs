@@ -32,6 +32,10 @@ pub(super) fn results(report: &LabReport) -> Table {
     if compared {
         table = table.numbers(&against);
     }
+    let tells_space = report.runs.iter().flat_map(|run| &run.servers).any(|server| server.sar_at_end.is_some());
+    if tells_space {
+        table = table.numbers("SAR at end");
+    }
     table = table.numbers("offloaded").numbers("taken");
 
     for run in &report.runs {
@@ -53,6 +57,9 @@ pub(super) fn results(report: &LabReport) -> Table {
             }
             put(seconds(numbers.stall_ms), stall_change(numbers.stall_ms, relative.stall_ms));
             put(microjoules(numbers.epo_uj), change(relative.epo_uj));
+            if tells_space {
+                cells.push(numbers.sar_at_end.map_or_else(|| "-".to_owned(), |sar| format!("{sar:.2}")));
+            }
             cells.push(numbers.offloaded.to_string());
             cells.push(taken.to_string());
             if sum { table.sum(cells) } else { table.row(cells) }
@@ -64,6 +71,7 @@ pub(super) fn results(report: &LabReport) -> Table {
                 writes_per_s: server.writes_per_s,
                 stall_ms: server.stall_ms,
                 epo_uj: server.epo_uj,
+                sar_at_end: server.sar_at_end,
                 offloaded: server.offloaded,
                 relative: server.relative,
             };
@@ -76,6 +84,7 @@ pub(super) fn results(report: &LabReport) -> Table {
             writes_per_s: total.writes_per_s,
             stall_ms: total.stall_ms,
             epo_uj: total.epo_uj,
+            sar_at_end: total.sar_at_end,
             offloaded: total.offloaded,
             relative: total.relative,
         };
@@ -91,6 +100,7 @@ struct Numbers {
     writes_per_s: f64,
     stall_ms: f64,
     epo_uj: Option<f64>,
+    sar_at_end: Option<f64>,
     offloaded: u64,
     relative: Option<Relative>,
 }

@@ -14,6 +14,8 @@ pub enum Preload {
     Automatic,
     /// The store holds data already and is used as it is; nothing is loaded.
     Existing,
+    /// The store was filled with all keys for this workload, and holds nothing else; nothing is loaded.
+    Filled,
 }
 
 /// What to run. All counts are totals over the threads.
@@ -131,7 +133,7 @@ impl WorkloadOptions {
                     self.workload
                 )));
             }
-            if self.preload == Preload::Existing {
+            if self.preload != Preload::Automatic {
                 return Err(Error::options("updates-before updates what was loaded, and with use-existing nothing is"));
             }
             in_range("updates-before", percent, 0.0, Self::MAX_UPDATES_BEFORE_PERCENT)?;
@@ -167,7 +169,7 @@ impl WorkloadOptions {
     pub fn preloads(&self) -> bool {
         match self.preload {
             Preload::Automatic => !self.workload.fills(),
-            Preload::Existing => false,
+            Preload::Existing | Preload::Filled => false,
         }
     }
 
