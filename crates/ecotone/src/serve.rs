@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     supervisor.tell("STATUS=opening the store");
     let daemon = start(options, &config, sink.clone())?;
     signals.opened();
-    let was_empty = daemon.store().properties()?.keys_estimate == 0;
+    let was_empty = daemon.store().properties()?.last_sequence == 0;
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
         supervisor.tell("STATUS=filling the store");
         load(&daemon, workload, &signals)?;

@@ -91,6 +91,9 @@ fn two_servers_run(workload: &str) -> [Final; 2] {
         assert_eq!(sums.missed, 0, "{name} read keys that were never loaded");
         assert_eq!(sums.ops, sums.reads + sums.writes);
         assert!(sums.bytes_device != Some(0) && !sums.energy_source.is_empty(), "{sums:?}");
+        // 2000 keys, all of which are written sooner or later.
+        let (directory, live) = (sums.bytes_directory.unwrap() as f64, sums.bytes_live.unwrap());
+        assert!((1_000_000.0..=2_032_000.0).contains(&live) && directory > live / 2.0, "{directory} bytes for {live}");
         sums
     });
     second.terminate();
@@ -109,6 +112,18 @@ fn a_federation_fills_its_stores() {
 fn a_federation_reads_what_it_loaded() {
     for sums in two_servers_run("ycsb-a") {
         assert!(sums.reads > 0 && sums.writes > 0, "{sums:?}");
+    }
+}
+
+#[test]
+fn what_lives_is_not_told_of_a_store_that_held_data_before() {
+    let directory = tempfile::tempdir().unwrap();
+    for is_new in [true, false] {
+        let mut server = Server::start(directory.path(), "only", "overwrite", None);
+        server.address();
+        let (sums, _) = server.sums();
+        assert!(sums.bytes_directory.is_some() && sums.bytes_live.is_some() == is_new, "{sums:?}");
+        server.terminate();
     }
 }
 

@@ -80,9 +80,9 @@ pub(crate) struct TableEvents {
 }
 
 impl TableEvents {
-    /// A flush has begun.
-    pub(crate) fn flush_begins(&self) {
-        self.wake.flush_begins();
+    /// A memtable is full, or is to be flushed for another reason; the next one is empty.
+    pub(crate) fn memtable_begins(&self) {
+        self.wake.memtable_begins();
     }
 
     /// A flush or a compaction has ended, or there is less space than before.

@@ -14,7 +14,7 @@ use ecotone_policy::duty::Duty;
 use parking_lot::Mutex;
 use rust_rocksdb::event_listener::{
     BackgroundErrorRecoveryInfo, CompactionJobInfo, DBBackgroundErrorReason, DBCompactionReason, DBWriteStallCondition,
-    EventListener, FlushJobInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
+    EventListener, FlushJobInfo, MemTableInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
 };
 
 use crate::data_layer::TableEvents;
@@ -208,12 +208,17 @@ impl CompactionFinished {
 }
 
 impl EventListener for Listener {
+    fn on_memtable_sealed(&self, _: &MemTableInfo) {
+        contained("the end of a memtable", || {
+            if let Some(values) = &self.values {
+                values.memtable_begins();
+            }
+        });
+    }
+
     fn on_flush_begin(&self, info: &FlushJobInfo) {
         contained("flush begin", || {
             mark_flushing(true);
-            if let Some(values) = &self.values {
-                values.flush_begins();
-            }
             self.running.begin_flush(info.job_id());
             self.duties.begin_job(Duty::Flush, info.job_id());
         });

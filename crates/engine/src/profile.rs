@@ -61,8 +61,9 @@ impl FromStr for Profile {
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
 const SEPARATED_LEVEL_BASE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
-/// One fills, one is written out, and two wait: small ones are full in less time than a busy machine may take to begin a flush.
-const SEPARATED_MEMTABLE_COUNT: u32 = 4;
+/// One fills, one is written out, one waits: small ones are full in less time than a busy machine may take to begin a flush. With four
+/// RocksDB would slow writers where it stops them with three.
+const SEPARATED_MEMTABLE_COUNT: u32 = 3;
 
 impl StoreOptions {
     /// The default of a store that keeps values of at least `min_bytes` apart.
@@ -71,7 +72,7 @@ impl StoreOptions {
     }
 
     /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 32
-    /// MiB where they are larger, and of smaller memtables there are at least 4. Of [`small_device`](Self::small_device) only the tables
+    /// MiB where they are larger, and of smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables
     /// are cut.
     pub fn with_separation(self, min_bytes: u32) -> Self {
         let segment_bytes =
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn values_apart_make_large_sizes_small_and_leave_small_ones() {
-        assert_eq!(StoreOptions::separated(128).memtable_count, 4);
+        assert_eq!(StoreOptions::separated(128).memtable_count, 3);
         let many = StoreOptions { memtable_count: 5, ..StoreOptions::default() };
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =

@@ -107,6 +107,25 @@ fn observe(offload: Option<Arc<dyn CompactionOffload>>, subcompactions: u32) -> 
     (duties, events)
 }
 
+#[test]
+fn memtables_are_flushed_full_where_their_values_are_few_bytes() {
+    let events = Arc::<Events>::default();
+    // One holds hundreds of keys: their values of 4 KiB are far fewer bytes than are flushed for alone.
+    let options = StoreOptions { memtable_bytes: 64 << 10, events: Some(events.clone()), ..common::small() };
+    let (_directory, store) = common::store(options.with_separation(128));
+    // They are overwritten again and again, for which memtables may be flushed early.
+    for key in (0..2_000u32).cycle().take(30_000) {
+        store.put(format!("key{key:013}").as_bytes(), &[7; 4096]).unwrap();
+    }
+    store.close().unwrap();
+    let flushes = events.flushes.lock().unwrap();
+    let entries: Vec<u64> = flushes.iter().map(|flush| flush.entries).collect();
+    // The last was closed for. Those that waited together became one table.
+    let least = entries[..entries.len() - 1].iter().min().unwrap();
+    let full = entries[0];
+    assert!(entries.len() > 8 && *least * 4 > full * 3, "{entries:?}");
+}
+
 /// A flush whose table another thread's flush committed has its end when its thread next begins a job; so one may be open
 /// on an idle thread of the pool. Everything else has ended.
 fn assert_balanced(duties: &Duties) {

