@@ -135,9 +135,7 @@ impl WorkloadOptions {
                 )));
             }
             if self.preload != Preload::Automatic {
-                return Err(Error::options(
-                    "updates-before updates what was loaded, and nothing is into a store that holds data (use-existing)",
-                ));
+                return Err(Error::options("updates-before updates what was loaded, and use-existing loads nothing"));
             }
             in_range("updates-before", percent, 0.0, Self::MAX_UPDATES_BEFORE_PERCENT)?;
         }

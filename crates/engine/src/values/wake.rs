@@ -1,7 +1,7 @@
 //! Wakes the thread that keeps the value log in shape, and says when a memtable has waited long enough for its flush.
 //!
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values, however few
-//! keys that are. What counts is what was written since the last flush, whoever wanted that one: to flush a memtable that was just begun
+//! keys that are. What counts is what was written since it was begun, whoever had the one before flushed: to flush one that was just begun
 //! would make a small table and a wait of writers, and free nothing.
 //!
 //! Threads: any may tell; one waits.
@@ -23,8 +23,9 @@ const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 /// Wakes the thread; shared with the listener.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
-    /// Bytes of values that users have written, and at how many of them a flush is due; 0 before the first round.
+    /// Bytes of values that users have written.
     written: AtomicU64,
+    /// At how many of them a flush is due; 0 before the first round and the first full memtable.
     flush_at: AtomicU64,
     memtable: Mutex<Memtable>,
     wanted: Mutex<Wanted>,
@@ -32,12 +33,18 @@ pub(crate) struct Wake {
 }
 
 /// The memtable that is being filled, in bytes of values that users have written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Memtable {
     /// Those that were written before it was begun.
     begins_at: u64,
     /// How many are due to be flushed.
     most_bytes: u64,
+}
+
+impl Default for Memtable {
+    fn default() -> Self {
+        Self { begins_at: 0, most_bytes: MOST_FLUSHED_BYTES }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +64,7 @@ impl Wake {
         }
     }
 
-    /// Whether a flush is due for what was written since the last one, when there are so many bytes of values and a write replaces
+    /// Whether a flush is due for what was written since the memtable was begun, when there are so many bytes of values and a write replaces
     /// another with this probability. It is due once.
     pub(super) fn takes_flush(&self, all_bytes: u64, overwrites: f64) -> bool {
         let most_bytes = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
@@ -76,9 +83,7 @@ impl Wake {
     pub(crate) fn memtable_begins(&self) {
         let mut memtable = self.memtable.lock();
         memtable.begins_at = self.written.load(Ordering::SeqCst);
-        if memtable.most_bytes > 0 {
-            self.await_writes(&memtable);
-        }
+        self.await_writes(&memtable);
     }
 
     /// From now on the write that makes a flush due wakes the thread.
@@ -141,18 +146,19 @@ mod tests {
         (0..mib).for_each(|_| wake.wrote(MIB as usize));
     }
 
+    fn assert_due_after_64_mib(wake: &Wake) {
+        write(wake, 63);
+        assert!(!due(wake));
+        write(wake, 1);
+        assert!(due(wake));
+    }
+
     #[test]
     fn a_flush_is_due_once_for_what_was_written() {
         let wake = Wake::default();
-        write(&wake, 63);
+        assert_due_after_64_mib(&wake);
         assert!(!due(&wake));
-        write(&wake, 1);
-        assert!(due(&wake));
-        assert!(!due(&wake));
-        write(&wake, 63);
-        assert!(!due(&wake));
-        write(&wake, 1);
-        assert!(due(&wake));
+        assert_due_after_64_mib(&wake);
     }
 
     #[test]
@@ -164,10 +170,7 @@ mod tests {
             wake.memtable_begins();
             assert!(!due(&wake));
         }
-        write(&wake, 63);
-        assert!(!due(&wake));
-        write(&wake, 1);
-        assert!(due(&wake));
+        assert_due_after_64_mib(&wake);
     }
 
     #[test]
