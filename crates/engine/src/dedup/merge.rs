@@ -35,8 +35,6 @@ pub(crate) fn run(
     let mut options = CompactionOptions::default();
     // Otherwise all of it would become one table.
     options.set_output_file_size_limit(target_file_bytes);
-    // One core is enough, and one part is what its duty and its counts are told of.
-    options.set_max_subcompactions(1);
     let names: Vec<_> = merge.seeds.iter().map(|number| format!("{number:06}.sst")).collect();
     // Levels are few.
     let level = merge.output_level as i32;
