@@ -24,6 +24,7 @@ use super::keys::Keys;
 use super::known::Known;
 use super::layout::{self, CollectionId};
 use super::slot::{SLOTS, Slot};
+use super::unsynced::Unsynced;
 use crate::memory::SMALL_BYTES;
 
 /// A group that has grown to this is committed before more is written into it: far from what a batch may hold, so that no client's write
@@ -155,10 +156,10 @@ pub struct Mark {
 }
 
 /// What a commit leaves to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Committed {
-    /// Whether the writes are to be synced before a client is told.
-    pub needs_sync: bool,
+    /// The writes are to be synced before a client is told. Keep it until they are.
+    pub unsynced: Option<Unsynced>,
 }
 
 impl Group {
@@ -313,8 +314,8 @@ impl Group {
     /// Those of [`ecotone_engine::Store::write`]. After [`StoreError::WouldWait`] everything is as it was: commit it where waiting is allowed. After any
     /// other the group is empty.
     pub fn commit(&mut self, waiting: Waiting) -> Result<Committed, StoreError> {
-        let written = if self.is_empty() { Ok(Committed { needs_sync: false }) } else { self.write(waiting) };
-        if written == Err(StoreError::WouldWait) {
+        let written = if self.is_empty() { Ok(Committed::default()) } else { self.write(waiting) };
+        if matches!(written, Err(StoreError::WouldWait)) {
             return written;
         }
         self.release_from(0);
@@ -347,12 +348,13 @@ impl Group {
                 None => batch.delete(key)?,
             }
         }
-        let needs_sync = waiting == Waiting::Never && self.keyspace.syncs_each_write;
-        let durability = needs_sync.then_some(Durability::None);
         let no_wait = waiting == Waiting::Never;
+        let unsynced = self.keyspace.syncs_each_write.then(|| self.keyspace.unsynced.begin());
+        let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
         store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
         self.keyspace.is_to_note.store(true, Ordering::Relaxed);
-        Ok(Committed { needs_sync })
+        // Who may wait has waited for the sync as well.
+        Ok(Committed { unsynced: unsynced.filter(|_| no_wait) })
     }
 }
 

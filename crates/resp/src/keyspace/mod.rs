@@ -12,6 +12,7 @@ pub mod layout;
 mod numbers;
 mod orphans;
 pub mod slot;
+mod unsynced;
 mod upkeep;
 mod watch;
 mod whole;
@@ -30,10 +31,12 @@ pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
+pub use unsynced::Unsynced;
 pub use upkeep::{UPKEEP_HZ, Upkeep};
 pub use watch::{Touched, Watches};
 
 use numbers::Numbers;
+use unsynced::UnsyncedWrites;
 
 use crate::memory::Memory;
 
@@ -51,6 +54,7 @@ pub struct Keyspace {
     orphans: Orphans,
     memory: Arc<Memory>,
     syncs_each_write: bool,
+    unsynced: UnsyncedWrites,
     /// Whether the time is to be noted: a group was committed since it was, or a key was found gone whose time was over later.
     is_to_note: AtomicBool,
     /// The time that was noted last.
@@ -73,6 +77,7 @@ impl Keyspace {
             orphans: Orphans::default(),
             memory: Arc::default(),
             syncs_each_write: durability == Durability::Always,
+            unsynced: UnsyncedWrites::default(),
             is_to_note: AtomicBool::new(false),
             noted_ms: AtomicU64::new(noted_ms),
             clock: Clock::from(noted_ms),
@@ -93,6 +98,12 @@ impl Keyspace {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Whether what was read before this call may be lost with the power, though each write is to be synced before anybody is told of it: then
+    /// a client is told after a [`Store::sync`] that begins now.
+    pub fn has_unsynced(&self) -> bool {
+        self.unsynced.any()
     }
 
     /// The time by which keys expire.

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use super::connection::{Connection, Ended};
 use super::deal::Dealer;
 use super::device::{Device, Reading};
-use crate::keyspace::{Group, Waiting};
+use crate::keyspace::{Committed, Group, Unsynced, Waiting};
 use crate::service::Service;
 
 /// A group that has grown to this is committed before it grows further.
@@ -52,8 +52,8 @@ pub(super) struct Lane {
     is_handed_on: Cell<bool>,
     /// The group could not be committed without waiting: it is to be handed on, and not tried again.
     is_stalled: Cell<bool>,
-    /// Written, and to be synced before anybody is told.
-    unsynced: RefCell<Vec<Rc<Ticket>>>,
+    /// Written or read, and to be synced before anybody is told.
+    unsynced: RefCell<Vec<(Rc<Ticket>, Option<Unsynced>)>>,
     wants_sync: Notify,
     device: Rc<Device>,
     /// Who says whether a client is to go to another lane.
@@ -174,9 +174,18 @@ impl Lane {
             let outcome = ticket.outcome().await;
             connection.committed(&outcome);
             self.rest(connection, began).await;
-        } else if self.group.borrow().holds_any() {
-            // Latches of commands that only read, or wrote nothing.
-            self.wants_commit.notify_one();
+        } else {
+            if self.group.borrow().holds_any() {
+                // Latches of commands that only read, or wrote nothing.
+                self.wants_commit.notify_one();
+            }
+            if self.service.keyspace.has_unsynced() {
+                let read = Rc::<Ticket>::default();
+                self.unsynced.borrow_mut().push((read.clone(), None));
+                self.wants_sync.notify_one();
+                // Where it fails, writers are told, and nothing more is written.
+                let _ = read.outcome().await;
+            }
         }
         (ended, reading)
     }
@@ -222,6 +231,10 @@ impl Lane {
             }
             let outcome = group.commit(Waiting::Allowed).map(drop);
             connection.committed(&outcome);
+            if service.keyspace.has_unsynced() {
+                // As in a lane.
+                let _ = service.keyspace.store().sync();
+            }
             (connection, ended)
         })
         .await;
@@ -250,8 +263,8 @@ impl Lane {
                 drop(group);
                 let ticket = self.ticket.take();
                 match outcome {
-                    Ok(committed) if committed.needs_sync => {
-                        self.unsynced.borrow_mut().push(ticket);
+                    Ok(Committed { unsynced: Some(unsynced) }) => {
+                        self.unsynced.borrow_mut().push((ticket, Some(unsynced)));
                         self.wants_sync.notify_one();
                     }
                     outcome => ticket.finish(outcome.map(drop)),
@@ -298,7 +311,10 @@ impl Lane {
             }
             let store = self.service.keyspace.store().clone();
             let outcome = on_own_thread("ecotone-sync", move || store.sync()).await;
-            tickets.iter().for_each(|ticket| ticket.finish(outcome.clone()));
+            for (ticket, unsynced) in tickets {
+                drop(unsynced);
+                ticket.finish(outcome.clone());
+            }
             self.wants_sync.notify_one();
         }
     }
