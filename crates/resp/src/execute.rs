@@ -11,7 +11,7 @@ use ecotone_engine::Error as StoreError;
 use crate::client::Client;
 use crate::command::{Call, Command, flag, table, transactions};
 use crate::error::{Failure, repeated, texts};
-use crate::keyspace::{Group, Known, Slot, Waiting};
+use crate::keyspace::{Group, Known, Seen, Slot, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
@@ -90,9 +90,14 @@ pub fn execute<'s>(
         return queue(service, client, command, arguments, reply);
     }
     if command.name == "exec" && client.transaction.is_some() {
-        match transactions::exec(service, client, group, reply, given.waiting) {
-            Ok(step) => step,
-            Err(failure) => refuse(service, client, reply, &failure),
+        let began = Instant::now();
+        let (step, has_failed) = match transactions::exec(service, client, group, reply, given.waiting) {
+            Ok(step) => (step, false),
+            Err(failure) => (refuse(service, client, reply, &failure), true),
+        };
+        if matches!(step, Step::Done { .. }) {
+            service.statistics.commands.fetch_add(1, Ordering::Relaxed);
+            service.statistics.usage.carried_out(command, began.elapsed(), has_failed);
         }
     } else {
         execute_command(service, client, group, command, arguments, reply, given)
@@ -103,6 +108,7 @@ fn may_be_tried(client: &Client, command: &Command, arguments: &[&[u8]]) -> Resu
     check_number(command, arguments)?;
     if !client.is_authenticated && !command.has(flag::NO_AUTH) {
         return Err(Failure::text("NOAUTH Authentication required."));
+        step
     }
     Ok(())
 }
@@ -175,10 +181,14 @@ fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
     {
         tracing::warn!(%error, "a command failed");
     }
-    reply.error(&text);
 }
 
 fn queue(
+    reply.error(failure.reply());
+    count_error(service, failure);
+}
+
+fn count_error(service: &Service, failure: &Failure) {
     service: &Service,
     client: &mut Client,
     command: &'static Command,
@@ -239,11 +249,18 @@ pub fn execute_command<'s>(
         }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
         let turn = Turn { waiting, now_ms: service.keyspace.clock().now_ms(), known: known.take() };
-        let step = run_latched(service, client, group, command, arguments, reply, turn);
-        if step == Step::MustLatch && !has_latches {
-            has_latches = true;
-            continue;
-        }
+        let step = match run_latched(service, client, group, command, arguments, reply, turn) {
+            Ok(ran) => {
+                ran.count(service, client, arguments);
+                Step::Done { depends: ran.depends }
+            }
+            Err(SentBack::MustLatch) if !has_latches => {
+                has_latches = true;
+                continue;
+            }
+            Err(SentBack::MustLatch) => Step::MustLatch,
+            Err(SentBack::MustWait) => Step::MustWait,
+        };
         group.keep();
         return step;
     }
@@ -259,7 +276,45 @@ pub(crate) struct Turn<'s> {
     pub(crate) known: Option<Known<'s>>,
 }
 
-/// Carries out a command whose latches are held.
+/// Why a command was not carried out, and nothing of it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SentBack {
+    /// As [`Step::MustLatch`].
+    MustLatch,
+    /// As [`Step::MustWait`].
+    MustWait,
+}
+
+/// A command that was carried out, and replied.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Whether the reply may be sent only once the group is committed.
+    pub(crate) depends: bool,
+    command: &'static Command,
+    took: Duration,
+    seen: Seen,
+    error: Option<Failure>,
+}
+
+impl Ran {
+    /// Counts it. Not before it is certain that it is not undone and carried out again.
+    pub(crate) fn count(&self, service: &Service, client: &Client, arguments: &[&[u8]]) {
+        let Self { command, took, seen, ref error, .. } = *self;
+        if let Some(error) = error {
+            count_error(service, error);
+        }
+        let statistics = &service.statistics;
+        statistics.commands.fetch_add(1, Ordering::Relaxed);
+        if command.has(flag::READONLY) {
+            statistics.hits.fetch_add(seen.hits.into(), Ordering::Relaxed);
+            statistics.misses.fetch_add(seen.misses.into(), Ordering::Relaxed);
+        }
+        statistics.usage.carried_out(command, took, error.is_some());
+        note_if_slow(service, client, command, arguments, took);
+    }
+}
+
+/// Carries out a command whose latches are held. Who calls sees to it that it is [counted](Ran::count).
 pub(crate) fn run_latched(
     service: &Service,
     client: &mut Client,
@@ -268,7 +323,7 @@ pub(crate) fn run_latched(
     arguments: &[&[u8]],
     reply: &mut Reply,
     turn: Turn<'_>,
-) -> Step {
+) -> Result<Ran, SentBack> {
     let (mark, replied) = (group.mark(), reply.len());
     let began = Instant::now();
     let takes_room = command.has(flag::DENYOOM);
@@ -287,7 +342,7 @@ pub(crate) fn run_latched(
     };
     let seen = call.keys.seen();
     drop(call);
-    let has_failed = outcome.is_err();
+    let mut error = None;
     match outcome {
         // To write all of a long value again for a new time takes room as well.
         Ok(()) => group.begins(group.written_since(mark) > MOST_FREELY_WRITTEN_BYTES),
@@ -295,22 +350,17 @@ pub(crate) fn run_latched(
             reply.truncate(replied);
             group.undo_to(mark);
             match failure {
-                Failure::MustWait => return Step::MustWait,
-                Failure::MustLatch => return Step::MustLatch,
-                failure => reply_error(service, reply, &failure),
+                Failure::MustWait => return Err(SentBack::MustWait),
+                Failure::MustLatch => return Err(SentBack::MustLatch),
+                failure => {
+                    reply.error(failure.reply());
+                    error = Some(failure);
+                }
             }
         }
     }
-    let statistics = &service.statistics;
-    statistics.commands.fetch_add(1, Ordering::Relaxed);
-    if command.has(flag::READONLY) {
-        statistics.hits.fetch_add(seen.hits.into(), Ordering::Relaxed);
-        statistics.misses.fetch_add(seen.misses.into(), Ordering::Relaxed);
-    }
-    let took = began.elapsed();
-    statistics.usage.carried_out(command, took, has_failed);
-    note_if_slow(service, client, command, arguments, took);
-    Step::Done { depends: command.has(flag::WRITE) || seen.is_uncommitted }
+    let depends = command.has(flag::WRITE) || seen.is_uncommitted;
+    Ok(Ran { depends, command, took: began.elapsed(), seen, error })
 }
 
 /// What a client is told instead of a reply that is longer than it may be.

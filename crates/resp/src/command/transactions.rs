@@ -12,7 +12,7 @@ use super::entry::plain;
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Transaction, Watched};
 use crate::error::{Failure, Outcome, texts};
-use crate::execute::{self, Step, Turn};
+use crate::execute::{self, Ran, SentBack, Step, Turn};
 use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
@@ -182,8 +182,7 @@ fn exec_queued(
         // It was resolved when it was queued.
         let Ok(command) = execute::resolve(arguments) else { continue };
         // What is not undone with the group must not be done twice, so it is begun where nothing sends it back.
-        let is_undone = command.flags & (flag::WRITE | flag::READONLY) != 0;
-        if (command.has(flag::WAITS) || !is_undone) && waiting != Waiting::Allowed {
+        if (command.has(flag::WAITS) || !is_undone(command)) && waiting != Waiting::Allowed {
             return Ok(Step::MustWait);
         }
         // KEYS, SCAN and their like name no key and see all: nobody else may write any before the end.
@@ -224,21 +223,24 @@ fn exec_queued(
     }
     let replied = reply.len();
     let most_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
+    let (mut uncounted, mut depends) = (Vec::with_capacity(commands.len()), false);
     reply.array(commands.len());
     for (command, arguments) in commands {
-        let step = execute::run_latched(
-            service,
-            client,
-            group,
-            command,
-            arguments,
-            reply,
-            Turn { waiting, now_ms, known: None },
-        );
-        if step == Step::MustWait {
-            group.undo_to(mark);
-            watch_anew(client, service);
-            return Ok(step);
+        if !is_undone(command) {
+            // It may show what was counted, and nothing is sent back from here on.
+            count(service, client, &mut uncounted);
+        }
+        let turn = Turn { waiting, now_ms, known: None };
+        match execute::run_latched(service, client, group, command, arguments, reply, turn) {
+            Ok(ran) => {
+                depends |= ran.depends;
+                uncounted.push((ran, arguments));
+            }
+            Err(SentBack::MustLatch | SentBack::MustWait) => {
+                group.undo_to(mark);
+                watch_anew(client, service);
+                return Ok(Step::MustWait);
+            }
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
         if group.written_since(mark) > most_bytes || group.is_refused_memory() {
@@ -251,8 +253,20 @@ fn exec_queued(
             return Ok(Step::Done { depends: false });
         }
     }
+    count(service, client, &mut uncounted);
     group.keep();
-    Ok(Step::Done { depends: true })
+    Ok(Step::Done { depends })
+}
+
+/// Whether what the command does is in the group, and nowhere else.
+fn is_undone(command: &Command) -> bool {
+    command.flags & (flag::WRITE | flag::READONLY) != 0
+}
+
+fn count(service: &Service, client: &Client, uncounted: &mut Vec<(Ran, &Vec<&[u8]>)>) {
+    for (ran, arguments) in uncounted.drain(..) {
+        ran.count(service, client, arguments);
+    }
 }
 
 /// What the transaction wrote before it was undone has touched its own watches. From here on only others' writes count: they cannot have come

@@ -251,9 +251,7 @@ impl Lane {
             return false;
         }
         let mut group = self.group.borrow_mut();
-        if !group.holds_any() && group.is_empty() {
-            return true;
-        }
+        // Also where there is nothing to commit: who waits for the ticket must not wait for the writes of others.
         match group.commit(Waiting::Never) {
             Err(StoreError::WouldWait) => {
                 self.is_stalled.set(true);
