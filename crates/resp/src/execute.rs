@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ecotone_engine::Error as StoreError;
 
-use crate::client::Client;
+use crate::client::{Client, Then};
 use crate::command::{Call, Command, flag, table, transactions};
 use crate::error::{Failure, repeated, texts};
 use crate::keyspace::{Group, Known, Seen, Slot, Waiting};
@@ -73,6 +73,15 @@ pub fn execute<'s>(
     let given = given.into();
     let command = match find(arguments) {
         Ok(command) => command,
+        Err(_) if is_of_http(arguments[0]) => {
+            tracing::warn!(
+                client = %client.info.address,
+                "a client speaks HTTP at an address for Redis' protocol, as a browser does that a web page uses to reach this server; it is \
+                 disconnected"
+            );
+            client.then = Then::Close;
+            return Step::Done { depends: false };
+        }
         Err(failure) => return refuse(service, client, reply, &failure),
     };
     *client.info.last_command.lock() = command.name;
@@ -99,16 +108,21 @@ pub fn execute<'s>(
             service.statistics.commands.fetch_add(1, Ordering::Relaxed);
             service.statistics.usage.carried_out(command, began.elapsed(), has_failed);
         }
+        step
     } else {
         execute_command(service, client, group, command, arguments, reply, given)
     }
+}
+
+/// Whether a request begins as lines of HTTP do, whose body would be carried out as well: any web page could send that. The words are Redis'.
+fn is_of_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
 fn may_be_tried(client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
     check_number(command, arguments)?;
     if !client.is_authenticated && !command.has(flag::NO_AUTH) {
         return Err(Failure::text("NOAUTH Authentication required."));
-        step
     }
     Ok(())
 }
@@ -170,6 +184,11 @@ fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &F
 }
 
 fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
+    reply.error(failure.reply());
+    count_error(service, failure);
+}
+
+fn count_error(service: &Service, failure: &Failure) {
     let text = failure.reply();
     service.statistics.errors.fetch_add(1, Ordering::Relaxed);
     let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -184,11 +203,6 @@ fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
 }
 
 fn queue(
-    reply.error(failure.reply());
-    count_error(service, failure);
-}
-
-fn count_error(service: &Service, failure: &Failure) {
     service: &Service,
     client: &mut Client,
     command: &'static Command,
