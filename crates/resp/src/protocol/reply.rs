@@ -164,6 +164,14 @@ impl Reply {
         std::mem::take(&mut self.out)
     }
 
+    /// Takes over memory that was [taken](Self::take), without what it holds, where there is none.
+    pub fn reuse(&mut self, mut memory: Vec<u8>) {
+        if self.out.capacity() == 0 {
+            memory.clear();
+            self.out = memory;
+        }
+    }
+
     /// A status such as `OK`. CR and LF in `text` become spaces.
     pub fn simple(&mut self, text: &str) {
         self.out.push(b'+');

@@ -3,15 +3,16 @@
 //! Requests are carried out in rounds: all that have come whole, one behind the other. What a round replied is sent when what it wrote is
 //! committed.
 //!
-//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests or [`ROUND_REPLY_BYTES`] of replies, so that
-//! no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than the limits say,
-//! before its bytes are kept.
+//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests, [`ROUND_REPLY_BYTES`] of replies or
+//! [`ROUND_TIME`], so that no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than
+//! the limits say, before its bytes are kept. What comes while a client takes no replies waits, up to
+//! [`Limits::output_bytes`](crate::service::Limits): many send all they want before they read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_engine::Error as StoreError;
 
@@ -24,11 +25,15 @@ use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, range_bytes};
 use crate::service::{Limits, Service};
 
+use super::lane::READ_BYTES;
 use super::look_ahead::read_keys;
 use super::memory::Charge;
 
 /// Bytes of replies after which a round ends.
 const ROUND_REPLY_BYTES: usize = 256 * 1024;
+
+/// A round of several requests ends after this: some read a long value for a short reply.
+const ROUND_TIME: Duration = Duration::from_millis(1);
 
 /// A buffer that has grown beyond this is given back when it is empty.
 const KEPT_BYTES: usize = 16 * 1024;
@@ -53,6 +58,8 @@ pub(super) struct Connection {
     /// How long it should have rested because it writes, and has not.
     pub(super) owed_rest: Duration,
     charge: Charge,
+    /// What the replies take that are being sent.
+    sending_bytes: usize,
     limits: Arc<Limits>,
 }
 
@@ -86,6 +93,7 @@ impl Connection {
             rests_from: 0,
             owed_rest: Duration::ZERO,
             charge: Charge::default(),
+            sending_bytes: 0,
             limits,
         }
     }
@@ -110,12 +118,13 @@ impl Connection {
 
     /// More bytes came.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
-        if self.done > 0 {
+        // Where much waits it is not moved for every little that is done.
+        if self.done > self.waiting_bytes() {
             self.buffer.drain(..self.done);
             self.done = 0;
         }
         if let Some(needs) = self.parser.needs() {
-            self.buffer.reserve(needs.saturating_sub(self.buffer.len()).max(bytes.len()));
+            self.buffer.reserve(needs.saturating_sub(self.waiting_bytes()).max(bytes.len()));
         }
         self.buffer.extend_from_slice(bytes);
     }
@@ -125,10 +134,23 @@ impl Connection {
         self.buffer.len() - self.done
     }
 
+    /// Whether more may come before the replies that are being sent are taken.
+    pub(super) fn may_receive_more(&self, service: &Service) -> bool {
+        let bytes = self.memory_bytes() + READ_BYTES;
+        self.client.is_authenticated && bytes <= self.limits.output_bytes.min(self.charge.left(service, true))
+    }
+
+    /// More bytes came, before the replies that are being sent were taken.
+    pub(super) fn receive_more(&mut self, service: &Service, bytes: &[u8]) {
+        self.receive(bytes);
+        self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
+        self.charge.set(service, self.memory_bytes());
+    }
+
     /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
     pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         self.take_limits(service);
-        self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service)));
+        self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.client.is_authenticated)));
         self.reply.take_from(service.keyspace.memory());
         let ended = self.carry_out(service, group, waiting);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
@@ -149,17 +171,19 @@ impl Connection {
     /// Bytes that it keeps.
     fn memory_bytes(&self) -> usize {
         let received = self.buffer.capacity() + self.parser.memory_bytes() + range_bytes(&self.ranges);
-        received + self.reply.capacity() + self.client.memory_bytes()
+        received + self.reply.capacity() + self.sending_bytes + self.client.memory_bytes()
     }
 
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         // None in advance once that was of no use: each row is looked up once.
         let (mut known, mut looks_ahead) = (VecDeque::new(), true);
-        for _ in 0..self.limits.pipeline_requests {
+        let began = Instant::now();
+        for number in 0..self.limits.pipeline_requests {
             if self.done == self.buffer.len() {
                 return Ended::Empty;
             }
-            if self.reply.len() >= ROUND_REPLY_BYTES || self.reply.is_half_full() {
+            let is_long = number > 0 && began.elapsed() >= ROUND_TIME;
+            if is_long || self.reply.len() >= ROUND_REPLY_BYTES || self.reply.is_half_full() {
                 return Ended::Full;
             }
             let limits = self.request_limits();
@@ -173,7 +197,7 @@ impl Connection {
                     ));
                     return Ended::Closes;
                 }
-                Ok(None) if self.charge.is_refused(service, bytes.len() + self.parser.memory_bytes()) => {
+                Ok(None) if self.is_refused_memory(service, bytes.len()) => {
                     self.reply.error(texts::SHORT_OF_MEMORY.reply());
                     return Ended::Closes;
                 }
@@ -231,6 +255,11 @@ impl Connection {
         Ended::Full
     }
 
+    /// Whether the beginning of a request, so many bytes, may not be kept.
+    fn is_refused_memory(&self, service: &Service, bytes: usize) -> bool {
+        self.charge.is_refused(service, bytes + self.parser.memory_bytes(), self.client.is_authenticated)
+    }
+
     fn request_limits(&self) -> request::Limits {
         if self.client.is_authenticated {
             request::Limits { bulk_bytes: self.limits.argument_bytes, ..request::Limits::DEFAULT }
@@ -244,25 +273,25 @@ impl Connection {
         self.dependents.push(replied);
     }
 
-    /// What is replied before the command after which the client rests, if it does: its own reply comes after the rest.
-    pub(super) fn before_rest(&self) -> &[u8] {
-        &self.reply.bytes()[..self.rests_from]
+    /// What is replied before the command after which the client rests, if it does: its own reply stays, for after the rest.
+    pub(super) fn take_before_rest(&mut self) -> Vec<u8> {
+        let mut before = self.take_replies();
+        self.reply.raw(&before.split_off(std::mem::take(&mut self.rests_from)));
+        before
     }
 
-    /// The rest is over: that part of the replies was sent.
-    pub(super) fn has_rested(&mut self) {
-        let rest = self.reply.bytes()[self.rests_from..].to_vec();
-        self.reply.clear();
-        self.reply.raw(&rest);
-        self.rests_from = 0;
+    /// What is replied, to be sent. Tell when it [is](Self::sent).
+    pub(super) fn take_replies(&mut self) -> Vec<u8> {
+        let replies = self.reply.take();
+        self.sending_bytes = replies.capacity();
+        replies
     }
 
-    /// The replies are sent.
-    pub(super) fn sent(&mut self) {
-        if self.reply.len() > KEPT_BYTES {
-            drop(self.reply.take());
-        } else {
-            self.reply.clear();
+    /// These replies are sent.
+    pub(super) fn sent(&mut self, replies: Vec<u8>) {
+        self.sending_bytes = 0;
+        if replies.capacity() <= KEPT_BYTES {
+            self.reply.reuse(replies);
         }
         self.charge.set_known(self.memory_bytes());
     }

@@ -184,11 +184,12 @@ async fn serve<S: ClientStream>(
                 began = now;
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
+            // Of what came before, all is carried out that has come whole, unless the round is full.
+            let waited_bytes = connection.waiting_bytes();
             if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
                 // A rest may be long.
-                is_lost =
-                    send(lane, &mut stream, connection.before_rest(), info, connection.limits().send).await.is_err();
-                connection.has_rested();
+                let before = connection.take_before_rest();
+                is_lost = send(lane, &mut stream, before, &mut connection).await.is_err();
                 if !is_lost {
                     tokio::select! {
                         () = sleep(rest) => {}
@@ -198,17 +199,16 @@ async fn serve<S: ClientStream>(
                 }
             }
             if !is_lost && !connection.reply.is_empty() {
-                let bytes = connection.reply.bytes();
-                info.output_bytes.store(bytes.len(), Ordering::Relaxed);
-                is_lost = send(lane, &mut stream, bytes, info, connection.limits().send).await.is_err();
-                statistics.bytes_out.fetch_add(connection.reply.len() as u64, Ordering::Relaxed);
-                info.output_bytes.store(0, Ordering::Relaxed);
-                connection.sent();
+                let replies = connection.take_replies();
+                is_lost = send(lane, &mut stream, replies, &mut connection).await.is_err();
             }
             closes |= is_lost;
-            if closes || ended != Ended::Full {
+            let goes_on = ended == Ended::Full || connection.waiting_bytes() > waited_bytes;
+            if closes || !goes_on || signal.has_stopped() {
                 break;
             }
+            // Behind all others who have sent something.
+            tokio::task::yield_now().await;
         }
         if closes {
             break;
@@ -275,27 +275,51 @@ async fn receive<S: ClientStream>(
 /// A client was killed, has gone, or took nothing for too long.
 struct Lost;
 
-/// Sends all of `bytes`. The time that a client may take, `limit` now, counts anew whenever it has taken something.
+/// Sends all of `replies`. The time that a client may take counts anew whenever it has taken something. What it sends meanwhile is received, as far as
+/// it may: who sends all that it wants before it reads is not to wait for ever.
 async fn send<S: ClientStream>(
+    lane: &Lane,
+    stream: &mut S,
+    replies: Vec<u8>,
+    connection: &mut Connection,
+) -> Result<(), Lost> {
+    let info = connection.client.info.clone();
+    info.output_bytes.store(replies.len(), Ordering::Relaxed);
+    send_bytes(lane, stream, &replies, &info, connection).await?;
+    lane.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
+    info.output_bytes.store(0, Ordering::Relaxed);
+    connection.sent(replies);
+    Ok(())
+}
+
+async fn send_bytes<S: ClientStream>(
     lane: &Lane,
     stream: &mut S,
     bytes: &[u8],
     info: &ClientInfo,
-    mut limit: Duration,
+    connection: &mut Connection,
 ) -> Result<(), Lost> {
+    let mut limit = connection.limits().send;
     let mut written = 0;
     // Most clients take everything at once: nothing else is made ready before that was tried.
     let at_once = std::future::poll_fn(|context| Poll::Ready(poll_send(stream, bytes, &mut written, context))).await;
     if let Poll::Ready(sent) = at_once {
         return sent;
     }
+    let mut receives = true;
     let mut took_nothing_for = Duration::ZERO;
     loop {
         let look_after = (limit / LOOKS_WHILE_SENDING).min(LOOKS_EVERY);
         let taken_before = stream.progress().taken_bytes;
         tokio::select! {
             biased;
-            sent = std::future::poll_fn(|context| poll_send(stream, bytes, &mut written, context)) => return sent,
+            sent = std::future::poll_fn(|context| {
+                let sent = poll_send(stream, bytes, &mut written, context);
+                if sent.is_pending() && receives && connection.may_receive_more(&lane.service) {
+                    receives = poll_receive_more(lane, stream, connection, context);
+                }
+                sent
+            }) => return sent,
             () = info.until_killed() => return Err(Lost),
             () = sleep(look_after) => {}
         }
@@ -313,6 +337,29 @@ async fn send<S: ClientStream>(
             return Err(Lost);
         }
         stream.progress().look_closely();
+    }
+}
+
+/// Receives once more, and wakes the task if something came: more may. False at the end, which is met again by who receives next.
+fn poll_receive_more<S: ClientStream>(
+    lane: &Lane,
+    stream: &mut S,
+    connection: &mut Connection,
+    context: &mut Context<'_>,
+) -> bool {
+    let mut scratch = lane.scratch.borrow_mut();
+    let mut into = ReadBuf::new(&mut scratch);
+    match Pin::new(stream).poll_read(context, &mut into) {
+        Poll::Pending => true,
+        Poll::Ready(Ok(())) if !into.filled().is_empty() => {
+            let bytes = into.filled();
+            connection.receive_more(&lane.service, bytes);
+            connection.client.info.is_active(Instant::now());
+            lane.service.statistics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            context.waker().wake_by_ref();
+            true
+        }
+        Poll::Ready(_) => false,
     }
 }
 

@@ -69,6 +69,11 @@ impl Signal {
         self.0.has_changed().unwrap_or(true)
     }
 
+    /// Whether the server stops. Nothing counts as seen by that.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.0.borrow().stops || self.0.has_changed().is_err()
+    }
+
     /// Sees what was told: whether the server stops.
     pub(super) fn see(&mut self) -> bool {
         // That nobody can tell any more means the same.
