@@ -4,9 +4,14 @@
 
 mod common;
 
-use common::served::Served;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::served::{Served, until};
 use common::wire::{Wire, request};
 use ecotone_engine::{Counters, Durability, StoreOptions};
+use ecotone_resp::keyspace::{Group, Slot, Tag, Waiting};
 use ecotone_resp::service::Limits;
 
 /// Requests of a pipeline.
@@ -118,5 +123,100 @@ fn a_request_that_reads_many_keys_looks_them_up_at_once() {
     assert!(wire.reply().starts_with(format!("*{DEEP}\r\n").as_bytes()));
     let after = served.service.keyspace.store().counters();
     assert_eq!((after.multi_gets - before.multi_gets, after.keys_read - before.keys_read), (1, DEEP as u64));
+    served.server.stop();
+}
+
+/// Sends all of `bytes` before it reads anything.
+fn sends_all_then_reads(served: &Served, bytes: &[u8], replies: usize) -> Vec<Vec<u8>> {
+    let mut wire = Wire::to(served.address());
+    wire.stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+    wire.send(bytes);
+    (0..replies).map(|_| wire.reply()).collect()
+}
+
+#[test]
+fn who_sends_all_before_it_reads_anything_gets_all_replies() {
+    let served = served(Durability::EverySecond);
+    // More than kernels keep for two sockets, either way.
+    let (requests, long) = (10_000, vec![b'x'; 4000]);
+    let echoes = request(&[b"ECHO", &long]).repeat(requests);
+    for reply in sends_all_then_reads(&served, &echoes, requests) {
+        assert!(reply.starts_with(b"$4000\r\nxxx") && reply.len() == 4009);
+    }
+    let increments = request(&[b"INCRBY", b"counter", b"1"]).repeat(300_000);
+    let replies = sends_all_then_reads(&served, &increments, 300_000);
+    assert!(replies.iter().zip(1..).all(|(reply, count)| *reply == format!(":{count}\r\n").into_bytes()));
+    until("what waited is given back", || served.service.client_memory.load(Ordering::Relaxed) < 100_000);
+    served.server.stop();
+}
+
+#[test]
+fn who_never_reads_may_send_no_more_than_it_may_be_owed() {
+    let limits = Limits { output_bytes: 2 << 20, ..Limits::default() };
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    let mut asking = std::net::TcpStream::connect(served.address()).unwrap();
+    asking.set_nonblocking(true).unwrap();
+    let echoes = request(&[b"ECHO", &[b'x'; 60_000]]).repeat(100);
+    let mut other = Wire::to(served.address());
+    let (mut sent, mut refused_in_a_row) = (0, 0);
+    // Until neither the kernel nor the server takes more, however often others are served meanwhile.
+    while refused_in_a_row < 1000 {
+        match asking.write(&echoes) {
+            Ok(bytes) => (sent, refused_in_a_row) = (sent + bytes, 0),
+            Err(_) => refused_in_a_row += 1,
+        }
+        assert_eq!(other.ask("GET none"), "$-1\r\n");
+        let kept = served.service.client_memory.load(Ordering::Relaxed);
+        assert!(kept <= 5 << 20, "{kept} bytes are kept");
+        assert!(sent < 1 << 30, "there is no end");
+    }
+    served.server.stop();
+}
+
+#[test]
+fn one_that_reads_long_values_for_short_replies_holds_up_nobody() {
+    let served = served(Durability::EverySecond);
+    let mut other = Wire::to(served.address());
+    other.send(&request(&[b"SET", b"long", &vec![b'x'; 2_000_000]]));
+    assert_eq!(other.reply(), b"+OK\r\n");
+    let mut asking: Vec<Wire> = (0..5).map(|_| Wire::to(served.address())).collect();
+    let began = Instant::now();
+    for wire in &mut asking {
+        wire.send(&request(&[b"GETRANGE", b"long", b"5", b"5"]).repeat(1000));
+    }
+    let mut longest = Duration::ZERO;
+    let mut answers = 0;
+    let carried_out = || served.service.statistics.commands.load(Ordering::Relaxed);
+    while carried_out() < 5001 + answers {
+        let asked = Instant::now();
+        assert_eq!(other.ask("PING"), "+PONG\r\n");
+        longest = longest.max(asked.elapsed());
+        answers += 1;
+    }
+    let all = began.elapsed();
+    // Each of the five in turn has had one round before: it takes a five hundredth of all, and ten times as much is allowed.
+    assert!(longest < all / 10, "{longest:?} of {all:?} with {answers} answers");
+    for wire in &mut asking {
+        (0..1000).for_each(|_| assert_eq!(wire.reply(), b"$1\r\nx\r\n"));
+    }
+    served.server.stop();
+}
+
+#[test]
+fn what_is_read_before_it_is_synced_is_not_told() {
+    let served = served(Durability::Always);
+    let keyspace = &served.service.keyspace;
+    let mut group = Group::new(keyspace.clone());
+    assert!(group.hold(&[Slot::of(b"k")], Waiting::Never));
+    group.keys(Waiting::Never).set(b"k", Tag::STRING, None, b"v").unwrap();
+    let written = group.commit(Waiting::Never).unwrap();
+    let mut wire = Wire::to(served.address());
+    let syncs = || keyspace.store().counters().wal_syncs;
+    let before = syncs();
+    assert_eq!(wire.ask("GET k"), "$1\r\nv\r\n");
+    assert_eq!(syncs(), before + 1, "the reader has waited for a sync");
+    drop(written);
+    assert_eq!(wire.ask("GET k"), "$1\r\nv\r\n");
+    assert_eq!(syncs(), before + 1, "and need not any more");
     served.server.stop();
 }

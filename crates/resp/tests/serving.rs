@@ -140,6 +140,42 @@ fn a_password_is_asked_for_and_what_comes_before_it_is_kept_short() {
 }
 
 #[test]
+fn clients_without_the_password_keep_little_however_many_they_are() {
+    let limits = Limits { password: Some("secret".into()), memory_bytes: 1 << 20, ..Limits::default() };
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    // Each sends most of what a request may have before the password, and waits.
+    let begun = [&b"*10\r\n"[..], &[&b"$16000\r\n"[..], &[b'x'; 16_000], b"\r\n"].concat().repeat(6)].concat();
+    let mut all: Vec<Wire> = (0..100).map(|_| Wire::to(served.address())).collect();
+    for wire in &mut all {
+        // Who is refused may be gone before it has sent all.
+        let _ = wire.stream.write_all(&begun);
+    }
+    until("nearly all are refused", || served.service.clients.len() < 15);
+    let kept = served.service.client_memory.load(Ordering::Relaxed);
+    assert!(kept < 2 << 20, "{kept}");
+    // Who knows it goes on.
+    let mut known = Wire::to(served.address());
+    assert_eq!(known.ask("AUTH secret"), "+OK\r\n");
+    assert_eq!(known.ask("SET k v"), "+OK\r\n");
+    served.server.stop();
+}
+
+#[test]
+fn what_a_web_page_sends_is_not_carried_out() {
+    let served = plain();
+    let mut wire = Wire::to(served.address());
+    for begin in ["POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: store\r\n", "host: x\r\n"] {
+        let mut page = Wire::to(served.address());
+        page.send(format!("{begin}Content-Length: 16\r\n\r\nSET pwned yes\r\n\r\n").as_bytes());
+        let mut replies = Vec::new();
+        page.stream.read_to_end(&mut replies).unwrap();
+        assert!(!replies.windows(3).any(|it| it == b"+OK"), "{}", replies.escape_ascii());
+        assert_eq!(wire.ask("GET pwned"), "$-1\r\n");
+    }
+    served.server.stop();
+}
+
+#[test]
 fn writes_that_cannot_be_committed_are_errors_and_reads_go_on() {
     let space = SpaceLimits { max_bytes: Some(48 << 20), reserve_bytes: Some(8 << 20) };
     let options = StoreOptions { space, memtable_bytes: 2 << 20, ..StoreOptions::default() };
@@ -311,6 +347,51 @@ fn latches_are_given_back_by_commands_that_write_nothing_or_have_to_wait() {
     one.ask("SET k 1");
     one.ask("COPY h copied");
     assert_eq!(one.ask("EXEC"), "*2\r\n+OK\r\n:1\r\n");
+    served.server.stop();
+}
+
+#[test]
+fn a_transaction_that_concerns_no_key_is_answered_though_nobody_writes() {
+    let served = plain();
+    let mut wire = Wire::to(served.address());
+    for _ in 0..3 {
+        wire.ask("MULTI");
+        assert_eq!(wire.ask("EXEC"), "*0\r\n");
+    }
+    wire.ask("MULTI");
+    wire.ask("SINTERCARD 0 a");
+    assert_eq!(wire.ask("EXEC"), "*1\r\n-ERR numkeys should be greater than 0\r\n");
+    wire.ask("MULTI");
+    wire.ask("PING");
+    wire.ask("TIME");
+    assert!(wire.ask("EXEC").starts_with("*2\r\n+PONG\r\n"));
+    served.server.stop();
+}
+
+#[test]
+fn a_transaction_that_is_begun_anew_counts_once() {
+    let served = plain();
+    let mut wire = Wire::to(served.address());
+    let fields: Vec<String> = (0..300).map(|number| format!("f{number} v")).collect();
+    wire.ask(&format!("HSET h {}", fields.join(" ")));
+    wire.ask("CONFIG RESETSTAT");
+    wire.ask("MULTI");
+    // The last command has to wait, when the others have been carried out.
+    for command in ["SET a 1", "INCR h", "GET a", "GET none", "COPY h copy"] {
+        assert_eq!(wire.ask(command), "+QUEUED\r\n");
+    }
+    let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    assert_eq!(wire.ask("EXEC"), format!("*5\r\n+OK\r\n{wrong_type}$1\r\n1\r\n$-1\r\n:1\r\n"));
+    assert!(served.service.statistics.handed_on.load(Ordering::Relaxed) > 0, "it was not begun anew");
+    let info = wire.ask("INFO everything");
+    for (command, calls, failed) in [("set", 1, 0), ("incr", 1, 1), ("get", 2, 0), ("copy", 1, 0), ("exec", 1, 0)] {
+        let line = info.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:"))).unwrap();
+        let expected = (format!(":calls={calls},"), format!(",failed_calls={failed}"));
+        assert!(line.contains(&expected.0) && line.ends_with(&expected.1), "{line}");
+    }
+    for line in ["errorstat_WRONGTYPE:count=1", "total_error_replies:1", "keyspace_hits:1", "keyspace_misses:1"] {
+        assert!(info.lines().any(|it| it == line), "{line} in\n{info}");
+    }
     served.server.stop();
 }
 
