@@ -43,10 +43,6 @@ use crate::sample_base::{SampleBase, counting_from};
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The forecast counts tables in level 0. Two more are on their way when it is made, the memtable that fills and the one
-/// that is being flushed, and arrive early in the compaction.
-const STALL_MARGIN: Tables = Tables(2.0);
-
 /// A running server.
 pub struct Daemon {
     served: Option<Served>,
@@ -135,7 +131,10 @@ impl Daemon {
         // makes it shortest; at home it would last longest, and the next job would begin in it.
         policy.when_none_in_time = WhenNoneInTime::FastestIfFaster;
         policy.stall_threshold_tables = Tables(f64::from(options.store.l0_slowdown_trigger));
-        policy.stall_margin_tables = STALL_MARGIN.min(policy.stall_threshold_tables * 0.5);
+        // The forecast counts tables in level 0. The memtable that fills and those that wait or are being flushed are on their way when it is
+        // made, and arrive early in the compaction.
+        let on_their_way = Tables(f64::from(options.store.memtable_count));
+        policy.stall_margin_tables = on_their_way.min(policy.stall_threshold_tables * 0.5);
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
         let federation = Arc::new(Federation::start(
