@@ -15,7 +15,7 @@ mod supervisor;
 mod top;
 mod verify;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
@@ -61,7 +61,7 @@ fn main() -> std::process::ExitCode {
         log("warn", "text");
     }
     let outcome = match arguments.command {
-        Command::Serve(arguments) if arguments.prints() => Ok(()),
+        Command::Serve(arguments) if arguments.print_config => serve::print_config(),
         Command::Serve(arguments) => arguments.config().and_then(|config| {
             logs_json = config.text("server.log_format") == "json";
             log(config.text("server.log_level"), config.text("server.log_format"));
@@ -81,17 +81,21 @@ fn main() -> std::process::ExitCode {
             std::process::ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("ecotone: {error:#}");
+            // The exit status says so, too, where nobody can be told.
+            let _ = writeln!(std::io::stderr(), "ecotone: {error:#}");
             std::process::ExitCode::FAILURE
         }
     }
 }
 
-/// Logs on standard error from now on, what RUST_LOG says or else `level`; as `text` or `json`.
+/// Logs on standard error from now on, what RUST_LOG says or else `level`; as `text` or `json`. A line that cannot be written is lost: the
+/// device may be full, or who read it gone, and whoever logs goes on all the same.
 fn log(level: &str, format: &str) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level)))
         .with_ansi(std::io::stderr().is_terminal())
+        // It would be told of on standard error by what panics where that cannot be written.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match format {
         "json" => {

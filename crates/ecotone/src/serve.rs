@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     config: Option<PathBuf>,
     /// Print a configuration file with every key, its default and what it is for, and end
     #[arg(long)]
-    print_config: bool,
+    pub(crate) print_config: bool,
     #[arg(long, help = help_of("server.dir"))]
     dir: Option<String>,
     #[arg(long, value_name = "ADDRESS,...", help = help_of("clients.listen"))]
@@ -158,18 +158,24 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
         ends = end;
         tell(Record::Final(final_record(name, driven)));
         if sink.is_none() && !ends {
-            println!("the workload is done; the server goes on until it gets SIGTERM or SIGINT");
+            let told = "the workload is done; the server goes on until it gets SIGTERM or SIGINT";
+            // Nobody may read it any more.
+            let _ = writeln!(std::io::stdout(), "{told}");
         }
     } else if arguments.wait_for_start && !ends {
         let (counted, heard) = watch_clients(&daemon, name, &told)?;
         tell(Record::Final(counted));
         ends = heard == Heard::End;
     }
-    if !ends {
-        wait_for(&told, &daemon, "stop")?;
-    }
+    let waited = if ends { Ok(Heard::End) } else { wait_for(&told, &daemon, "stop") };
     drop(watcher);
-    end(daemon, &supervisor)
+    let ended = end(daemon, &supervisor);
+    waited.and(ended)
+}
+
+/// Prints the configuration file instead of serving.
+pub(crate) fn print_config() -> Result<()> {
+    std::io::stdout().write_all(commented_file().as_bytes()).context("cannot print the configuration")
 }
 
 fn end(daemon: Daemon, supervisor: &Supervisor) -> Result<()> {
@@ -186,6 +192,8 @@ enum Told {
     InputEnded,
     /// A signal, or a client, ends the server.
     Stop,
+    /// A thread that serves clients is gone.
+    Panicked,
 }
 
 /// What came first.
@@ -301,19 +309,13 @@ impl Arguments {
                 "a workload writes keys of its own beside which clients cannot be served: leave --workload out, or give --clients off"
             );
         }
+        let told_of_panic = told.clone();
+        let panicked = Arc::new(move || drop(told_of_panic.send(Told::Panicked)));
         let shut_down = Arc::new(move |_is_abrupt| {
             // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
             let _ = told.send(Told::Stop);
         });
-        Ok(Some(ClientOptions { listen, config: config.clone(), shut_down }))
-    }
-
-    /// Prints what was asked for instead of serving; whether anything was.
-    pub(crate) fn prints(&self) -> bool {
-        if self.print_config {
-            print!("{}", commented_file());
-        }
-        self.print_config
+        Ok(Some(ClientOptions { listen, config: config.clone(), shut_down, panicked }))
     }
 
     /// What was said of the settings: by the file, the environment and the command line, of which the last wins.
@@ -396,7 +398,7 @@ fn drive(
     while !lock(&running).is_finished() {
         match told.recv_timeout(LOOK) {
             Ok(Told::Line(line)) => obey(daemon, &line, &lock(&running))?,
-            Ok(Told::InputEnded | Told::Stop) => {
+            Ok(Told::InputEnded | Told::Stop | Told::Panicked) => {
                 ends = true;
                 lock(&running).stop();
             }
@@ -463,9 +465,17 @@ fn obey(daemon: &Daemon, line: &str, running: &Running) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the line `word`, obeying `colocated N` meanwhile. The server is to end at a signal, at the end of input, and at `stop`.
+/// Waits for the line `word`, obeying `colocated N` meanwhile. The server is to end at a signal, at the end of input, and at `stop`; with an
+/// error where a thread that serves clients is gone.
 fn wait_for(told: &Receiver<Told>, daemon: &Daemon, word: &str) -> Result<Heard> {
-    while let Ok(Told::Line(line)) = told.recv() {
+    loop {
+        let line = match told.recv() {
+            Ok(Told::Line(line)) => line,
+            Ok(Told::Panicked) => {
+                bail!("a thread that serves clients panicked; to serve all of them again, start anew")
+            }
+            Ok(Told::InputEnded | Told::Stop) | Err(_) => return Ok(Heard::End),
+        };
         match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             [said] if said == word => return Ok(Heard::Word),
             ["stop"] => return Ok(Heard::End),
@@ -475,7 +485,6 @@ fn wait_for(told: &Receiver<Told>, daemon: &Daemon, word: &str) -> Result<Heard>
             _ => {}
         }
     }
-    Ok(Heard::End)
 }
 
 fn read_lines(told: Sender<Told>) {

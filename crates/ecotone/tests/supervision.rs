@@ -1,10 +1,11 @@
-//! The real program under a supervisor: what it tells, and that a signal ends it whatever it waits for.
+//! The real program under a supervisor: what it tells, that it goes on where nobody takes its log, and that a signal ends it whatever it
+//! waits for.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -108,6 +109,62 @@ fn a_process_that_is_not_the_supervised_one_gives_no_signs_of_life() {
     assert!(running.0.wait().unwrap().success());
 }
 
+/// A server whose log goes to `log` and cannot be written once it serves, which is when `ready` is called.
+fn serves_without_a_log(format: &str, log: Stdio, ready: impl FnOnce()) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = serve(&["--config", file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &path).env("ECOTONE_SERVER_LOG_FORMAT", format).stderr(log);
+    let mut running = Running(command.spawn().unwrap());
+    // The pipe of the log is open for as long as this is.
+    drop(command);
+    assert_eq!(heard(&socket), ["STATUS=opening the store"]);
+    let status = heard(&socket)[1].clone();
+    let clients = status.strip_prefix("STATUS=clients at ").unwrap().split(';').next().unwrap();
+    ready();
+    let connect = || {
+        let stream = TcpStream::connect(clients).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Connection(stream)
+    };
+    let mut stays = connect();
+    stays.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+    for _ in 0..4 {
+        // Of each there is a line in the log.
+        let mut takes_it_for_tls = connect().0;
+        takes_it_for_tls.write_all(b"\x16\x03\x01\x00\x05hello\r\n").unwrap();
+        // What it is told, and that it is reset, is nothing to look at here.
+        let _ = takes_it_for_tls.read_to_end(&mut Vec::new());
+        stays.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+        connect().says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+    }
+    running.signal("-TERM");
+    assert!(running.ends_soon().success(), "{format}");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_lost_and_nothing_else() {
+    for format in ["json", "text"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        serves_without_a_log(format, full.into(), || {});
+        let (reader, writer) = std::io::pipe().unwrap();
+        serves_without_a_log(format, writer.into(), || drop(reader));
+    }
+}
+
+#[test]
+fn a_refusal_that_nobody_reads_is_in_the_exit_status() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = serve(&["--config", "/there/is/none"]).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let printed = serve(&["--print-config"]).stdout(full).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(printed.code(), Some(1));
+}
+
 /// A server with a workload that waits for `start` on a standard input that stays open.
 fn waiting(folder: &std::path::Path) -> (Running, BufReader<std::process::ChildStdout>) {
     let mut command = serve(&["--workload", "fillrandom", "--keys", "1000", "--seconds", "600", "--wait-for-start"]);
@@ -171,7 +228,6 @@ fn a_signal_ends_a_server_that_waits_for_its_start() {
 
 #[test]
 fn a_signal_ends_a_server_under_its_workload_and_its_sums_are_told() {
-    use std::io::Write;
     let folder = tempfile::tempdir().unwrap();
     let (mut running, records) = waiting(folder.path());
     running.0.stdin.as_mut().unwrap().write_all(b"start\n").unwrap();

@@ -51,7 +51,11 @@ impl Served {
         let host = Arc::new(ServerHost::new(options.config, around, options.shut_down));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let mut host_load = HostLoad::new();
-        let machine = Machine { duties: Some(duties), idle_cores: Some(Box::new(move || host_load.idle_cores())) };
+        let machine = Machine {
+            duties: Some(duties),
+            idle_cores: Some(Box::new(move || host_load.idle_cores())),
+            panicked: Some(options.panicked),
+        };
         let server = Server::start(service.clone(), &options.listen, machine).map_err(|error| match error {
             ServeError::Listen { .. } => Error::Configuration(format!(
                 "clients: {error}; choose another address (--clients, clients.listen or clients.tls_listen), or end the process that has it"

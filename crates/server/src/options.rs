@@ -29,6 +29,8 @@ pub struct ClientOptions {
     pub config: Config,
     /// Makes the process end, as a signal does; abruptly if it is told so. It returns at once.
     pub shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+    /// Is told that a thread that serves has panicked, and should make the process end. It returns at once.
+    pub panicked: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// Where metrics and health checks are listened for.

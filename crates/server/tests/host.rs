@@ -37,6 +37,7 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
         listen: config.listen().unwrap().unwrap(),
         config: config.clone(),
         shut_down: Arc::new(move |_| seen.store(true, Ordering::SeqCst)),
+        panicked: Arc::new(|| panic!("a thread panicked")),
     };
     let (mut options, _) = config.serve_options().unwrap();
     options.clients = Some(clients);

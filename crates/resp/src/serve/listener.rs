@@ -61,7 +61,12 @@ pub struct Machine {
     pub duties: Option<Arc<dyn DutyObserver>>,
     /// For [`Lanes::UpTo`].
     pub idle_cores: Option<IdleCores>,
+    /// Is told, on the thread itself, that one which serves has panicked: its clients, and those who come, may be served by nobody.
+    pub panicked: Option<Panicked>,
 }
+
+/// Who is told of a panic. It returns at once.
+pub type Panicked = Arc<dyn Fn() + Send + Sync>;
 
 impl Default for Listen {
     fn default() -> Self {
@@ -139,7 +144,7 @@ impl Server {
     ///
     /// An address that cannot be had, or a file of TLS that cannot be used; nothing is served then.
     pub fn start(service: Arc<Service>, listen: &Listen, machine: Machine) -> Result<Self, ServeError> {
-        let Machine { duties, idle_cores } = machine;
+        let Machine { duties, idle_cores, panicked } = machine;
         let identity = match &listen.tls {
             Some(tls) => Some((Identity::of(tls.files.clone())?, tls.handshake_within)),
             None => None,
@@ -185,26 +190,28 @@ impl Server {
             let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
             let uses_io_uring = listen.uses_io_uring;
             let (first, width, pulses) = (first.take(), width.take(), pulses.clone());
-            let thread = spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), async move || {
-                if let Some((tcp, unix, teller)) = first {
-                    accept_plain(&dealer, tcp, unix, &signal);
-                    tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
-                }
-                width.map(tokio::task::spawn_local);
-                tokio::task::spawn_local(async move {
-                    loop {
-                        pulses[number].beat(Instant::now());
-                        tokio::time::sleep(BEAT).await;
+            let thread =
+                spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), panicked.clone(), async move || {
+                    if let Some((tcp, unix, teller)) = first {
+                        accept_plain(&dealer, tcp, unix, &signal);
+                        tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
                     }
+                    width.map(tokio::task::spawn_local);
+                    tokio::task::spawn_local(async move {
+                        loop {
+                            pulses[number].beat(Instant::now());
+                            tokio::time::sleep(BEAT).await;
+                        }
+                    });
+                    serve_lane(Lane::new(service, dealer, clients, uses_io_uring), inbox, signal).await;
                 });
-                serve_lane(Lane::new(service, dealer, clients, uses_io_uring), inbox, signal).await;
-            });
             server.threads.push(thread?);
         }
         if let Some((identity, handshake_within)) = identity {
             let gate = Gate { listeners: tls, identity, handshake_within };
             let runtime = of_duty(Builder::new_current_thread(), duties.as_ref())?;
-            let thread = spawn("ecotone-tls".into(), runtime, duties, async move || gate.open(dealer, signal).await);
+            let thread =
+                spawn("ecotone-tls".into(), runtime, duties, panicked, async move || gate.open(dealer, signal).await);
             server.threads.push(thread?);
         }
         Ok(server)
@@ -279,14 +286,28 @@ fn of_duty(mut runtime: Builder, duties: Option<&Arc<dyn DutyObserver>>) -> Resu
     runtime.enable_all().build().map_err(ServeError::Thread)
 }
 
+/// Tells of a thread that ends by a panic.
+struct Ending(Option<Panicked>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(panicked) = self.0.as_ref().filter(|_| std::thread::panicking()) {
+            panicked();
+        }
+    }
+}
+
 /// Starts a thread that serves, by `runtime`.
 fn spawn<W: Future<Output = ()>>(
     name: String,
     runtime: Runtime,
     duties: Option<Arc<dyn DutyObserver>>,
+    panicked: Option<Panicked>,
     work: impl FnOnce() -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
     let run = move || {
+        // First, so that it goes last: what the thread held is free when it is told of.
+        let _ending = Ending(panicked);
         if let Some(duties) = &duties {
             duties.begin(Duty::Foreground);
         }
@@ -298,4 +319,25 @@ fn spawn<W: Future<Output = ()>>(
         }
     };
     std::thread::Builder::new().name(name).spawn(run).map_err(ServeError::Thread)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_told_of_and_one_that_ends_is_not() {
+        let (sender, told) = std::sync::mpsc::channel();
+        let panicked: Panicked = Arc::new(move || sender.send(()).unwrap());
+        let runtime = || of_duty(Builder::new_current_thread(), None).unwrap();
+        let ends = spawn("ends".into(), runtime(), None, Some(panicked.clone()), async || {}).unwrap();
+        ends.join().unwrap();
+        assert!(told.try_recv().is_err());
+        let panics =
+            spawn("panics".into(), runtime(), None, Some(panicked), async || panic!("as a test asks")).unwrap();
+        panics.join().unwrap_err();
+        told.try_recv().unwrap();
+    }
 }

@@ -20,6 +20,6 @@ mod tls;
 mod width;
 
 pub use deal::IdleCores;
-pub use listener::{Lanes, Listen, ListenTls, Listening, Machine, ServeError, Server};
+pub use listener::{Lanes, Listen, ListenTls, Listening, Machine, Panicked, ServeError, Server};
 pub use pulse::Pulse;
 pub use tls::{TlsError, TlsFile, TlsFiles};
