@@ -322,9 +322,7 @@ impl Arguments {
     pub(crate) fn config(&self) -> Result<Config> {
         let named = || std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty());
         let file = self.config.clone().or_else(|| named().map(PathBuf::from));
-        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        let mut config = Config::load(file.as_deref(), environment)?;
+        let mut config = Config::load(file.as_deref(), std::env::vars_os())?;
         let given = [
             ("--dir", "server.dir", &self.dir),
             ("--clients", "clients.listen", &self.clients),

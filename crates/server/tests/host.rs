@@ -23,7 +23,7 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
     if let Some(text) = text {
         std::fs::write(&file, text).unwrap();
     }
-    let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let of = |name: &str, value: &str| (name.into(), value.into());
     let environment = [
         of("ECOTONE_SERVER_DIR", folder.join("data").to_str().unwrap()),
         of("ECOTONE_FEDERATION_LISTEN", "127.0.0.1:0"),

@@ -15,6 +15,7 @@ mod keys;
 mod resolve;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -79,13 +80,15 @@ impl Config {
     ///
     /// [`Error::Configuration`]: which value is refused, where it stands, and why. So are keys that there are not, and variables that
     /// begin as those of a section and name no key.
-    pub fn load(file: Option<&Path>, environment: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+    pub fn load(file: Option<&Path>, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self> {
         let mut config = Self::default();
         if let Some(file) = file {
             file::read_into(file, &mut config)?;
             config.file = Some(std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf()));
         }
         for (name, value) in environment {
+            // Bytes that are no text make no name of ours.
+            let name = name.to_string_lossy().into_owned();
             let is_of_section = |(section, _): &(&str, &str)| {
                 name.strip_prefix("ECOTONE_")
                     .and_then(|rest| rest.strip_prefix(&section.to_uppercase()))
@@ -98,6 +101,10 @@ impl Config {
                 Error::Configuration(format!(
                     "environment variable {name}: there is no such setting; unset it, or see `ecotone serve --print-config`"
                 ))
+            })?;
+            // Not shown: it may be a password. Nor mended, which would make another one of it.
+            let value = value.into_string().map_err(|_| {
+                Error::Configuration(format!("environment variable {name} ({}): its value is not UTF-8", key.path))
             })?;
             config.set(&key.path, &value, Place::Variable(name))?;
         }

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 use super::*;
 
@@ -14,8 +15,8 @@ fn load(text: &str) -> Result<Config> {
     Config::load(Some(&file), [])
 }
 
-fn variables(of: &[(&str, &str)]) -> Vec<(String, String)> {
-    of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+fn variables(of: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    of.iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// A value that is wrong for each key, as it stands in the file. A key without one here fails the test below.
@@ -269,6 +270,19 @@ fn beyond_this_machine_metrics_are_told_only_where_that_is_said() {
 fn a_password_is_not_shown() {
     let refused = Config::load(None, variables(&[("ECOTONE_CLIENTS_PASSWORD", &"hidden".repeat(100))])).unwrap_err();
     assert!(!refused.to_string().contains("hidden"), "{refused}");
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_refused_by_name_and_not_shown() {
+    use std::os::unix::ffi::OsStringExt;
+    let no_text = |text: &str| OsString::from_vec([text.as_bytes(), b"\xff"].concat());
+    for name in ["ECOTONE_CLIENTS_PASSWORD", "ECOTONE_SERVER_DIR"] {
+        let refused = Config::load(None, [(name.into(), no_text("hidden"))]).unwrap_err().to_string();
+        assert!(refused.contains(name) && refused.contains("UTF-8") && !refused.contains("hidden"), "{refused}");
+    }
+    let refused = Config::load(None, [(no_text("ECOTONE_CLIENTS_PASSWORD"), "hidden".into())]).unwrap_err().to_string();
+    assert!(refused.contains("ECOTONE_CLIENTS_PASSWORD") && !refused.contains("hidden"), "{refused}");
+    assert!(Config::load(None, [("OF_OTHERS".into(), no_text("x")), (no_text("OF_OTHERS"), "x".into())]).is_ok());
 }
 
 #[test]

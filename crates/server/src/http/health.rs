@@ -92,7 +92,7 @@ mod tests {
     use crate::monitor::Watch;
 
     fn serving(lanes: Arc<[Pulse]>) -> (State, Arc<Watch>) {
-        let environment = [("ECOTONE_SERVER_DIR".to_owned(), "/nowhere".to_owned())];
+        let environment = [("ECOTONE_SERVER_DIR".into(), "/nowhere".into())];
         let (options, _) = Config::load(None, environment).unwrap().serve_options().unwrap();
         let watch = Arc::new(Watch::new(&options, None));
         let clients = Some(ClientParts { service: std::sync::Weak::new(), lanes });
