@@ -119,7 +119,6 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let (mut options, profile) = config.serve_options()?;
     allocator::suit(profile);
     options.emulated = arguments.emulated();
-    let name = options.name.as_str().to_owned();
     let (sender, told) = channel();
     let signals = Signals::hear({
         let sender = sender.clone();
@@ -140,6 +139,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     supervisor.tell("STATUS=opening the store");
     let daemon = start(options, &config, sink.clone())?;
     signals.opened();
+    let name = daemon.name().to_owned();
     let was_empty = daemon.store().properties()?.last_sequence == 0;
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {
         supervisor.tell("STATUS=filling the store");

@@ -95,8 +95,8 @@ impl Limits {
 /// One server of a federation.
 #[derive(Clone)]
 pub struct Options {
-    /// Name of this server, unique in the federation.
-    pub name: ServerId,
+    /// Name of this server, unique in the federation; `None`: the address that others reach it under.
+    pub name: Option<ServerId>,
     /// Where the services listen; port 0 takes any free one.
     pub listen: SocketAddr,
     /// Address that other servers reach this one under; `None`: the one it listens on.
@@ -118,7 +118,7 @@ pub struct Options {
 impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         self.limits.validate()?;
-        if self.name.as_str().is_empty() {
+        if self.name.as_ref().is_some_and(|name| name.as_str().is_empty()) {
             return Err(Error::Configuration("a server needs a name".into()));
         }
         if !(self.network_bytes_per_s > 0.0 && self.network_bytes_per_s.is_finite()) {

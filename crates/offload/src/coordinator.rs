@@ -74,7 +74,7 @@ pub(crate) async fn place(shared: &Arc<Shared>, request: PlaceRequest) -> Result
     if !shared.heard.lock().is_accepted(&request.owner, session) {
         return Err(Error::Unauthorised(format!(
             "no report of this start of {} was taken by {}, so it is given no place; what it is told of its reports says why",
-            request.owner, shared.options.name
+            request.owner, shared.name
         )));
     }
     let answer = queue.ask(request).await?;

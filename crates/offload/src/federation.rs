@@ -209,6 +209,8 @@ pub struct FederationStatistics {
 /// What all sides of a server share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
+    /// This server's.
+    pub(crate) name: ServerId,
     pub(crate) runtime: Handle,
     pub(crate) connections: Connections,
     pub(crate) exports: Arc<Exports>,
@@ -271,7 +273,7 @@ impl Shared {
 
     pub(crate) fn require_coordinator(&self) -> Result<&Queue> {
         self.queue.as_ref().ok_or_else(|| Error::Unreachable {
-            peer: self.options.name.as_str().to_owned(),
+            peer: self.name.as_str().to_owned(),
             what: "this server is not the coordinator".into(),
         })
     }
@@ -285,7 +287,7 @@ impl Shared {
     }
 
     pub(crate) fn address_of(&self, server: &ServerId) -> Option<String> {
-        if *server == self.options.name { Some(self.address()) } else { self.addresses.lock().of(server) }
+        if *server == self.name { Some(self.address()) } else { self.addresses.lock().of(server) }
     }
 
     /// Keeps in mind where another server listens; `false` when there is no room for it.
@@ -391,8 +393,6 @@ impl Federation {
     /// the worker's folder.
     pub fn start(options: Options, duties: Arc<ThreadDuties>, observer: Arc<dyn JobObserver>) -> Result<Federation> {
         options.validate()?;
-        let core = PolicyCore::new(options.name.clone(), options.policy.clone())
-            .map_err(|error| Error::Configuration(error.to_string()))?;
         let (begin, end) = (duties.clone(), duties.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(TRANSPORT_THREADS)
@@ -409,6 +409,13 @@ impl Federation {
             .map_err(|error| Error::Configuration(format!("cannot listen on {}: {error}", options.listen)));
         let (listener, listening): (_, SocketAddr) = listener?;
         let address = options.advertise.clone().unwrap_or_else(|| listening.to_string());
+        let unusable = |error: &dyn std::fmt::Display| Error::Configuration(error.to_string());
+        let name = match &options.name {
+            Some(name) => name.clone(),
+            // Of the port that it got: servers that all ask for any would have one name.
+            None => ServerId::new(address.clone()).map_err(|error| unusable(&error))?,
+        };
+        let core = PolicyCore::new(name.clone(), options.policy.clone()).map_err(|error| unusable(&error))?;
 
         let (queue, queue_end) = match options.join {
             Some(_) => (None, None),
@@ -419,7 +426,7 @@ impl Federation {
         };
         let shared = Arc::new(Shared {
             runtime: runtime.handle().clone(),
-            connections: Connections::new(options.name.clone(), &options.limits),
+            connections: Connections::new(name.clone(), &options.limits),
             exports: Arc::default(),
             file_server: FileServer::default(),
             traffic: Arc::default(),
@@ -440,6 +447,7 @@ impl Federation {
             coordinator_told: Mutex::default(),
             observer,
             options,
+            name,
         });
 
         let (for_calls, calls) = tokio::sync::mpsc::channel(CONNECTIONS_WAITING);
@@ -471,7 +479,7 @@ impl Federation {
             runtime.spawn(coordinator::serve(shared.clone(), end));
         }
         info!(
-            server = %shared.options.name,
+            server = %shared.name,
             address = shared.address,
             coordinator = shared.coordinator_address(),
             policy = %shared.options.policy.policy,
@@ -519,6 +527,11 @@ impl Federation {
             network_bytes_received: self.shared.traffic.received(),
             running_worker_jobs: self.shared.worker.running(),
         }
+    }
+
+    /// This server's name.
+    pub fn name(&self) -> &ServerId {
+        &self.shared.name
     }
 
     /// This server first, then the others that it knows, by name: all that report where it is the coordinator, else its

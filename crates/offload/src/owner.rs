@@ -167,7 +167,7 @@ impl OwnerSide {
         if event.remote || event.error.is_some() || event.input_bytes == 0 || event.seconds <= 0.0 {
             return;
         }
-        let own = self.shared.options.name.clone();
+        let own = self.shared.name.clone();
         let report = JobReport {
             owner: own.clone(),
             worker: own.clone(),
@@ -205,7 +205,7 @@ impl OwnerSide {
             Ok(offloaded) => {
                 let own_joules = self.shared.thread_use().since(before).joules;
                 let report = JobReport {
-                    owner: self.shared.options.name.clone(),
+                    owner: self.shared.name.clone(),
                     worker: worker.clone(),
                     job: JobId(job.id),
                     input_bytes: Bytes(job.estimated_bytes),
@@ -332,7 +332,7 @@ impl Away<'_> {
         }
         let offer = JobOffer {
             protocol_version: PROTOCOL_VERSION,
-            owner: shared.options.name.as_str().to_owned(),
+            owner: shared.name.as_str().to_owned(),
             owner_address: shared.address(),
             session: self.job.db_session_id.clone(),
             job: self.job.id,

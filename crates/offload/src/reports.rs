@@ -121,7 +121,7 @@ fn sample(shared: &Shared) -> Option<LoadSample> {
     shared.set_free_network(free_network);
     let slots = shared.options.limits.worker_slots as usize;
     Some(LoadSample {
-        server: shared.options.name.clone(),
+        server: shared.name.clone(),
         l0_tables: load.l0_tables,
         input_bytes_per_s: BytesPerSecond(load.input_bytes_per_s),
         input_bytes_total: Bytes(load.input_bytes_total),
@@ -222,8 +222,8 @@ pub(crate) fn receive(shared: &Arc<Shared>, request: ReportRequest) -> Result<Re
     if request.address.len() > ADDRESS_BYTES_MAX {
         return Err(Error::BadResult(format!("{} says an address of {} bytes", sample.server, request.address.len())));
     }
-    if sample.server == shared.options.name {
-        let name = &shared.options.name;
+    if sample.server == shared.name {
+        let name = &shared.name;
         return Err(Error::Configuration(format!(
             "the coordinator itself is called {name}; give each server a name of its own (--name)"
         )));

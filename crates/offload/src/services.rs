@@ -48,7 +48,7 @@ impl Peer for Services {
         }
         Ok(Response::new(HelloReply {
             protocol_version: PROTOCOL_VERSION,
-            server: self.shared.options.name.as_str().to_owned(),
+            server: self.shared.name.as_str().to_owned(),
             coordinator_address: self.shared.coordinator_address(),
         }))
     }

@@ -196,7 +196,7 @@ impl Daemon {
                     federation: federation.clone(),
                     duties: duties.clone(),
                     watch: watch.clone(),
-                    name: options.name.clone(),
+                    name: federation.name().clone(),
                     join: options.join.clone(),
                     policy: options.policy,
                     worker_slots,
@@ -217,7 +217,7 @@ impl Daemon {
                 service: Arc::downgrade(served.service()),
                 lanes: served.pulses().clone(),
             }),
-            name: options.name.as_str().to_owned(),
+            name: federation.name().as_str().to_owned(),
             role: if options.join.is_some() { "member" } else { "coordinator" },
             policy: options.policy.name(),
             worker_slots,
@@ -262,6 +262,11 @@ impl Daemon {
     /// Whether it lives and is ready.
     pub fn health(&self) -> Health {
         Health { face: self.face.clone() }
+    }
+
+    /// This server's name in the federation.
+    pub fn name(&self) -> &str {
+        self.federation.name().as_str()
     }
 
     /// Where other servers reach this one.

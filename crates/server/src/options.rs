@@ -53,8 +53,8 @@ pub struct ServeOptions {
     pub advertise: Option<String>,
     /// The coordinator's address; `None`: this server coordinates.
     pub join: Option<String>,
-    /// This server's name in the federation.
-    pub name: ServerId,
+    /// This server's name in the federation; `None`: the address under which others reach it.
+    pub name: Option<ServerId>,
     /// Where compactions run.
     pub policy: PolicyName,
     /// Cores of the server.

@@ -44,6 +44,14 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
     Running { daemon: Daemon::start(options, None).unwrap(), was_shut_down }
 }
 
+#[test]
+fn a_server_without_a_name_is_named_by_the_port_that_it_got() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = start(folder.path(), None).daemon;
+    assert!(!daemon.address().ends_with(":0"), "{}", daemon.address());
+    assert_eq!(daemon.name(), daemon.address());
+}
+
 impl Running {
     fn host(&self) -> &dyn Host {
         self.daemon.service().unwrap().host.as_ref()

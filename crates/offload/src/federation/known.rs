@@ -35,7 +35,7 @@ impl Shared {
     /// This server and those that it knows: all that report where it is the coordinator, else its coordinator.
     pub(super) fn known(&self) -> Vec<KnownServer> {
         let own = KnownServer {
-            name: self.options.name.clone(),
+            name: self.name.clone(),
             address: self.address(),
             is_self: true,
             is_coordinator: self.queue.is_some(),

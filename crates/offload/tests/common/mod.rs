@@ -144,7 +144,7 @@ pub fn duties() -> Arc<ThreadDuties> {
 
 pub fn options(name: &str, worker_directory: &Path) -> Options {
     Options {
-        name: ServerId::new(name).unwrap(),
+        name: Some(ServerId::new(name).unwrap()),
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
         join: None,

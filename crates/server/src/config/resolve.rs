@@ -47,14 +47,14 @@ impl Config {
             let why = "it listens on every interface; say with federation.advertise under which address other servers reach it";
             return Err(self.refuse("federation.listen", why));
         }
-        let address = advertise.clone().unwrap_or_else(|| listen.to_string());
-        let name = given("server.name").unwrap_or(address);
+        // Where neither is said it is named by the port that it will listen on.
+        let name = given("server.name").or_else(|| advertise.clone()).map(ServerId::new).transpose();
         let options = ServeOptions {
             directory: PathBuf::from(self.text("server.dir")),
             listen,
             advertise,
             join: given("federation.join"),
-            name: ServerId::new(name).map_err(|error| self.refuse("server.name", &error.to_string()))?,
+            name: name.map_err(|error| self.refuse("server.name", &error.to_string()))?,
             policy: self.parsed("federation.policy")?,
             cores: self.cores()?,
             emulated: None,
