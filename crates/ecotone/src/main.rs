@@ -77,15 +77,23 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) if logs_json => {
-            tracing::error!(error = format!("{error:#}"), "ecotone ends");
+            tracing::error!(error = with_causes(&error), "ecotone ends");
             std::process::ExitCode::FAILURE
         }
         Err(error) => {
             // The exit status says so, too, where nobody can be told.
-            let _ = writeln!(std::io::stderr(), "ecotone: {error:#}");
+            let _ = writeln!(std::io::stderr(), "ecotone: {}", with_causes(&error));
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// The error and what it came of, in a line. Some errors tell their cause already.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |told, cause| {
+        let cause = cause.to_string();
+        if told.ends_with(&cause) { told } else { format!("{told}: {cause}") }
+    })
 }
 
 /// Logs on standard error from now on, what RUST_LOG says or else `level`; as `text` or `json`. A line that cannot be written is lost: the

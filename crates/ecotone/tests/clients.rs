@@ -84,8 +84,27 @@ fn what_cannot_be_listened_on_is_refused_with_what_to_do() {
         command.env("ECOTONE_CLIENTS_UNIX_SOCKET", &precious);
         command
     });
-    assert!(said.contains("is no socket"), "{said}");
+    assert!(said.contains("is no socket") && said.contains("ECOTONE_CLIENTS_UNIX_SOCKET"), "{said}");
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+
+    let nowhere = folder.path().join("missing/socket");
+    let file = configuration(folder.path(), &format!("listen = \"off\"\nunix_socket = {:?}\n", nowhere.display()));
+    let said = refused(serve(&["--config", file.to_str().unwrap()]));
+    let place = format!("ecotone.toml:10: clients.unix_socket = {}: ", nowhere.display());
+    assert!(said.contains(&place) && said.contains("make its folder"), "{said}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_once_with_what_named_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("taken");
+    std::fs::write(&taken, "a file").unwrap();
+    let taken = taken.to_str().unwrap();
+    let said =
+        refused(serve(&["--dir", taken, "--listen", "127.0.0.1:0", "--http", "off", "--clients", "127.0.0.1:0"]));
+    let said = said.lines().last().unwrap();
+    assert!(said.starts_with(&format!("ecotone: --dir (server.dir): {taken:?}: ")), "{said}");
+    assert_eq!(said.matches("os error").count(), 1, "{said}");
 }
 
 #[test]

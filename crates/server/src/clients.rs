@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use ecotone_engine::{Durability, DutyObserver, Store};
 use ecotone_resp::keyspace::Keyspace;
-use ecotone_resp::serve::{Listening, Machine, Pulse, ServeError, Server};
+use ecotone_resp::serve::{Listen, Listening, Machine, Pulse, ServeError, Server};
 use ecotone_resp::service::Service;
 use tracing::{info, warn};
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
@@ -40,7 +41,7 @@ impl Served {
         let asks_certificate = options.listen.tls.as_ref().is_some_and(|tls| tls.files.client_ca.is_some());
         let config = options.config.clone();
         if let Some(path) = &options.listen.socket {
-            refuse_other_than_socket(path)?;
+            refuse_other_than_socket(path, &config)?;
         }
         let store: Arc<Store> = around.store.clone();
         if options.config.trusts_system_clock()? {
@@ -57,9 +58,7 @@ impl Served {
             panicked: Some(options.panicked),
         };
         let server = Server::start(service.clone(), &options.listen, machine).map_err(|error| match error {
-            ServeError::Listen { .. } => Error::Configuration(format!(
-                "clients: {error}; choose another address (--clients, clients.listen or clients.tls_listen), or end the process that has it"
-            )),
+            ServeError::Listen { address, source } => cannot_listen(&options.listen, &config, &address, &source),
             ServeError::Tls(error) => config.explain_tls(&error),
             ServeError::Thread(source) => Error::Thread { what: "clients", source },
         })?;
@@ -91,14 +90,28 @@ impl Served {
 }
 
 /// A socket that was left behind is replaced; anything else is somebody's file.
-fn refuse_other_than_socket(path: &Path) -> Result<()> {
+fn refuse_other_than_socket(path: &Path, config: &Config) -> Result<()> {
     match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => Err(Error::Configuration(format!(
-            "clients.unix_socket: {} is there and is no socket; remove it or choose another path",
-            path.display()
-        ))),
+        Ok(found) if !found.file_type().is_socket() => {
+            let why = format!("{} is there and is no socket; remove it or choose another path", path.display());
+            Err(config.refuse("clients.unix_socket", &why))
+        }
         _ => Ok(()),
     }
+}
+
+/// Names the key, and its place, of the address that cannot be listened on.
+fn cannot_listen(listen: &Listen, config: &Config, address: &str, error: &std::io::Error) -> Error {
+    let is_socket = listen.socket.as_ref().is_some_and(|path| path.display().to_string() == address);
+    let is_plain = listen.addresses.iter().any(|own| own.to_string() == address);
+    let (key, instead) = match (is_socket, is_plain) {
+        (true, _) => ("clients.unix_socket", "make its folder, or choose another path"),
+        (_, true) => {
+            ("clients.listen", "choose another address (--clients or clients.listen), or end the process that has it")
+        }
+        _ => ("clients.tls_listen", "choose another address, or end the process that has it"),
+    };
+    config.refuse(key, &format!("cannot listen on {address}: {error}; {instead}"))
 }
 
 fn warn_of_clock(ahead: Duration) {

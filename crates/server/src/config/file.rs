@@ -3,7 +3,7 @@
 //! Failure: a file that is being written is written whole beside the old one, synced, and put in its place by one renaming.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 /// A configuration file is not longer; what is, is something else.
 const MOST_BYTES: u64 = 1 << 20;
 
+/// What the parser says of a key that stands there twice. It points at the key, and does not name it.
+const DUPLICATE_KEY: &str = "duplicate key";
+
 /// Sets in `config` what `file` says.
 pub(super) fn read_into(file: &Path, config: &mut Config) -> Result<()> {
     let text = read(file)?;
@@ -21,11 +24,19 @@ pub(super) fn read_into(file: &Path, config: &mut Config) -> Result<()> {
 }
 
 fn read(file: &Path) -> Result<String> {
-    let bytes = std::fs::metadata(file).map_err(|error| failed("read", file, &error))?.len();
-    if bytes > MOST_BYTES {
-        return Err(Error::Configuration(format!("{}: {bytes} bytes are no configuration", file.display())));
+    let mut bytes = Vec::new();
+    // Not by the length that it is said to have: devices and pipes have none.
+    let read = File::open(file).and_then(|from| from.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| failed("read", file, &error))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let why = format!("{}: more than {MOST_BYTES} bytes are no configuration", file.display());
+        return Err(Error::Configuration(why));
     }
-    std::fs::read_to_string(file).map_err(|error| failed("read", file, &error))
+    String::from_utf8(bytes).map_err(|error| {
+        let line = line_of(error.as_bytes(), error.utf8_error().valid_up_to());
+        let place = Place::Line { file: file.to_path_buf(), line };
+        Error::Configuration(format!("{place}: this is not UTF-8"))
+    })
 }
 
 fn failed(action: &str, file: &Path, error: &std::io::Error) -> Error {
@@ -33,11 +44,14 @@ fn failed(action: &str, file: &Path, error: &std::io::Error) -> Error {
 }
 
 fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
-    let place = |at: usize| Place::Line { file: file.to_path_buf(), line: line_of(text, at) };
+    let place = |at: usize| Place::Line { file: file.to_path_buf(), line: line_of(text.as_bytes(), at) };
     let refused = |at: usize, why: &str| Error::Configuration(format!("{}: {why}", place(at)));
     let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        refused(at, &format!("this is not TOML: {}", error.message()))
+        let span = error.span().unwrap_or_default();
+        // Elsewhere there may be a password.
+        let key = if error.message() == DUPLICATE_KEY { text.get(span.clone()) } else { None };
+        let key = key.map_or_else(String::new, |key| format!(" {key}"));
+        refused(span.start, &format!("this is not TOML: {}{key}", error.message()))
     })?;
     for (section, value) in table.get_ref() {
         let DeValue::Table(section_table) = value.get_ref() else {
@@ -62,8 +76,8 @@ fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
 }
 
 /// The line of the byte at `at`, from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+fn line_of(text: &[u8], at: usize) -> usize {
+    text.iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
 
 /// Puts values into `file`. Everything else in it stays as it is.

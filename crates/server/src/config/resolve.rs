@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ecotone_engine::{Error as StoreError, MemoryLimit, Profile, StoreOptions};
+use ecotone_offload::Error as FederationError;
 use ecotone_policy::ids::ServerId;
 use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
 use ecotone_resp::service::Limits;
@@ -188,8 +189,13 @@ impl Config {
         !self.text("clients.password").is_empty()
     }
 
-    /// Names the key, and its place, of what the store refused; other errors stay what they are.
+    /// Names the key, and its place, of what the store refused, and of a folder that cannot be used; other errors stay what they are.
     pub fn explain(&self, error: Error) -> Error {
+        if let Error::Federation(FederationError::Io { path, source, .. }) = &error
+            && path.starts_with(self.text("server.dir"))
+        {
+            return self.refuse("server.dir", &format!("{} cannot be used: {source}", path.display()));
+        }
         let Error::Store(StoreError::InvalidArgument { field, reason }) = &error else { return error };
         let path = match field.split_once('.') {
             Some(("space", _)) => (*field).to_owned(),

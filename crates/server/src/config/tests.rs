@@ -147,13 +147,21 @@ fn what_is_not_known_is_refused_by_name() {
         ("[store]\nmax_clients = 1\n", vec![":2: ", "belongs to [clients]"]),
         ("dir = \"/tmp\"\n", vec![":1: ", "no section"]),
         ("[clients]\nmax_clients = \n", vec![":2: ", "not TOML"]),
-        ("[clients]\nmax_clients = 1\nmax_clients = 2\n", vec![":3: ", "not TOML"]),
+        ("[clients]\nmax_clients = 1\nmax_clients = 2\n", vec![":3: ", "not TOML", "max_clients"]),
     ] {
         let refused = load(text).unwrap_err().to_string();
         for says in says {
             assert!(refused.contains(says), "{says:?} is not in {refused:?}");
         }
     }
+    let (_folder, file) = file_with("");
+    std::fs::write(&file, b"[clients]\npassword = \"hidden\xff\"\n").unwrap();
+    let refused = Config::load(Some(&file), []).unwrap_err().to_string();
+    assert!(refused.contains("ecotone.toml:2: ") && refused.contains("UTF-8"), "{refused}");
+    assert!(!refused.contains("hidden"), "{refused}");
+    // It has no length and never ends.
+    let refused = Config::load(Some(Path::new("/dev/zero")), []).unwrap_err().to_string();
+    assert!(refused.contains("/dev/zero") && refused.contains("no configuration"), "{refused}");
     let missing = Config::load(Some(Path::new("/there/is/none.toml")), []).unwrap_err().to_string();
     assert!(missing.contains("/there/is/none.toml"), "{missing}");
     let refused = Config::load(None, variables(&[("ECOTONE_CLIENTS_MAXCLIENTS", "1")])).unwrap_err().to_string();
