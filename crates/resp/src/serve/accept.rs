@@ -1,5 +1,8 @@
 //! Takes connections, to be [dealt out](super::deal) to the lanes.
 //!
+//! Failure: of a client that lost its power, or its network, nothing comes any more, not even an end. The kernel asks it whether it is still
+//! there ([`KEEPALIVE_IDLE`]), and ends the connection when it is not; else it would have its seat for ever, unless clients may not be idle.
+//!
 //! Bounds: [`Limits::clients`](crate::service::Limits) of them, from the moment one is taken until it is closed, on whatever thread it is
 //! then. Who comes beyond that is told so and closed.
 //!
@@ -10,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 use super::deal::{Dealer, Stream};
@@ -17,6 +21,16 @@ use super::signal::Signal;
 
 /// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// A client that is silent for so long is asked whether it is still there, as Redis does (`tcp-keepalive`): some kinds of gateways forget
+/// connections that are silent for longer, too.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
+
+/// And asked again after this, as Redis does: a third of it.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(100);
+
+/// Who has answered none of so many is gone.
+const KEEPALIVE_PROBES: u32 = 3;
 
 fn take(dealer: &Dealer, stream: Stream, address: String, local_address: String) {
     match dealer.seat(address, local_address) {
@@ -79,11 +93,22 @@ pub(super) async fn accept_tcp(
         |(stream, address)| {
             // Without it small replies wait for an acknowledgement of those before.
             let _ = stream.set_nodelay(true);
+            if let Err(error) = keep_alive(&stream) {
+                tracing::debug!(%error, "whether a silent client is still there will not be asked");
+            }
             let local = stream.local_addr()?;
             then(stream, address, local)
         },
     )
     .await;
+}
+
+/// Lets the kernel ask a silent client whether it is still there.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
 
 async fn until_stopped<C>(

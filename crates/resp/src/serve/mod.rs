@@ -19,6 +19,7 @@ mod stream;
 mod tls;
 mod width;
 
+pub use accept::KEEPALIVE_IDLE;
 pub use deal::IdleCores;
 pub use listener::{Lanes, Listen, ListenTls, Listening, Machine, Panicked, ServeError, Server};
 pub use pulse::Pulse;

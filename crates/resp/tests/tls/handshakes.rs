@@ -10,6 +10,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, SupportedProtocolVersion};
 
 use super::certificates::{Authority, Issued, self_signed};
+use super::common::served::until;
 use super::common::wire::Wire;
 use super::wire::{TlsWire, VERSIONS, config};
 use super::{Asks, Place, files, place};
@@ -193,5 +194,33 @@ fn files_that_cannot_be_used_are_refused_by_name() {
         assert_eq!(error.file, of, "{error}");
         assert!(error.reason.contains(says), "{says:?} is not in {error}");
         assert!(error.to_string().starts_with(error.path.to_str().unwrap()), "{error}");
+    }
+}
+
+/// Ticks of the kernel's clock as it tells them in /proc.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// Seconds until the kernel asks the client of `stream` whether it is still there; `None`: it will not, or does something else first.
+fn asked_in_s(stream: &TcpStream) -> Option<u64> {
+    let port = |address: std::io::Result<std::net::SocketAddr>| format!(":{:04X}", address.unwrap().port());
+    let (ours, theirs) = (port(stream.local_addr()), port(stream.peer_addr()));
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let timer = sockets.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&theirs) && fields[2].ends_with(&ours);
+        is_it.then(|| fields[5].to_owned())
+    })?;
+    let ticks = timer.strip_prefix("02:")?;
+    Some(u64::from_str_radix(ticks, 16).unwrap() / TICKS_PER_SECOND)
+}
+
+#[test]
+fn clients_that_are_silent_are_asked_whether_they_are_still_there() {
+    let place = place(Asks::default());
+    for address in [place.served.address(), place.served.tls_address()] {
+        let stream = TcpStream::connect(address).unwrap();
+        until("it will be asked", || asked_in_s(&stream).is_some());
+        let asked_in_s = asked_in_s(&stream).unwrap();
+        assert!((200..=300).contains(&asked_in_s), "in {asked_in_s} s");
     }
 }

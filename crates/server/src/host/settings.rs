@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ecotone_resp::serve::Listening;
+use ecotone_resp::serve::{KEEPALIVE_IDLE, Listening};
 
 use crate::config::{Config, OFF, Place, find, keys};
 
@@ -113,6 +113,7 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
         ("dir", directory.map(|directory| directory.display().to_string()).unwrap_or_default()),
         ("loglevel", redis_level(config.text("server.log_level")).to_owned()),
         ("port", port_of(addresses)),
+        ("tcp-keepalive", KEEPALIVE_IDLE.as_secs().to_string()),
         ("tls-port", port_of(tls_addresses)),
         ("unixsocket", socket.map(|path| path.display().to_string()).unwrap_or_default()),
     ];
@@ -209,7 +210,14 @@ mod tests {
     #[test]
     fn what_cannot_change_is_refused_in_redis_words_and_what_holds_is_no_change() {
         assert!(
-            change(&[("save", ""), ("appendonly", "yes"), ("databases", "1"), ("store.compression", "lz4")]).is_ok()
+            change(&[
+                ("save", ""),
+                ("tcp-keepalive", "300"),
+                ("appendonly", "yes"),
+                ("databases", "1"),
+                ("store.compression", "lz4")
+            ])
+            .is_ok()
         );
         for (settings, says) in [
             (&[("appendonly", "no")][..], "'appendonly') - can't set immutable config"),
