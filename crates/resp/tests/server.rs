@@ -186,7 +186,9 @@ fn config_is_the_hosts_and_changes_all_or_nothing() {
     let unknown = "-ERR Unknown option or number of arguments for CONFIG SET - 'nothing'\r\n";
     assert_eq!(client.ask("CONFIG SET maxclients 30 nothing 1"), unknown);
     let twice = "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - duplicate parameter\r\n";
-    assert_eq!(client.ask("CONFIG SET maxclients 30 MAXCLIENTS 40"), twice);
+    assert_eq!(client.ask("CONFIG SET MAXCLIENTS 30 maxclients 40"), twice);
+    assert_eq!(client.ask("CONFIG SET nothing 1 maxclients 30 maxclients 40"), unknown);
+    assert_eq!(client.ask("CONFIG SET nothing 1 nothing 2"), unknown);
     assert_eq!(client.ask("CONFIG SET maxclients 30 save"), "-ERR syntax error\r\n");
     assert!(client.send(&[b"CONFIG", b"SET", b"maxclients", b"\xff"]).starts_with(b"-ERR CONFIG SET failed"));
     assert_eq!(client.ask("CONFIG GET max*"), "*2\r\n$10\r\nmaxclients\r\n$2\r\n20\r\n");
@@ -221,10 +223,13 @@ fn who_rests_or_closes_is_told_to_the_connection() {
     for (request, reply, then) in [
         ("DEBUG SLEEP 0.25", "+OK\r\n", Then::Rest(Duration::from_millis(250))),
         ("DEBUG SLEEP x", "+OK\r\n", Then::Rest(Duration::ZERO)),
+        ("DEBUG SLEEP 0.25abc", "+OK\r\n", Then::Rest(Duration::from_millis(250))),
+        ("DEBUG SLEEP +25e-2e", "+OK\r\n", Then::Rest(Duration::from_millis(250))),
         ("DEBUG SLEEP -1", "+OK\r\n", Then::Rest(Duration::ZERO)),
         ("DEBUG SLEEP nan", "+OK\r\n", Then::Rest(Duration::ZERO)),
         ("WAIT 1 50", ":0\r\n", Then::Rest(Duration::from_millis(50))),
         ("WAIT 0 50", ":0\r\n", Then::Go),
+        ("WAIT 0 9223372036854775807", ":0\r\n", Then::Go),
         ("WAIT 1 0", ":0\r\n", Then::Go),
         ("WAIT 1 9223372036854775807", "-ERR timeout is out of range\r\n", Then::Go),
         ("SHUTDOWN ABORT", "-ERR No shutdown in progress.\r\n", Then::Go),

@@ -89,7 +89,7 @@ fn wait(call: &mut Call<'_>) -> Outcome {
     let timeout_ms = parse_integer(call.arguments[2]);
     let timeout_ms = timeout_ms.ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
-    if call.keys.now_ms().checked_add(timeout_ms).is_none_or(|until| i64::try_from(until).is_err()) {
+    if replicas > 0 && call.keys.now_ms().checked_add(timeout_ms).is_none_or(|until| i64::try_from(until).is_err()) {
         return Err(Failure::text("ERR timeout is out of range"));
     }
     // Nothing waits within a transaction.

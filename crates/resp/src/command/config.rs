@@ -89,26 +89,24 @@ fn set(call: &mut Call<'_>) -> Outcome {
     let failed = |name: &str, why: &str| {
         Failure::with(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
     };
-    let (mut settings, mut names) = (Vec::with_capacity(pairs.len()), BTreeSet::new());
+    let known = call.service.host.settings(&|_| true);
+    let (mut settings, mut names) = (Vec::new(), BTreeSet::new());
     for [name, value] in pairs {
-        // No setting has another name than one in UTF-8, and none has a NUL, before which it would end where it is repeated.
+        // Before a name that stands there twice: what is no setting is told first.
         let name = match std::str::from_utf8(name) {
-            Ok(text) if !text.contains('\0') => text,
+            Ok(text) if known.contains_key(&text.to_ascii_lowercase()) => text,
             _ => return Err(Failure::repeating(UNKNOWN, name, "'")),
         };
-        let lower = name.to_ascii_lowercase();
-        if names.contains(&lower) {
-            return Err(failed(&lower, "duplicate parameter"));
+        if !names.insert(name.to_ascii_lowercase()) {
+            return Err(failed(name, "duplicate parameter"));
         }
-        let Ok(value) = String::from_utf8(value.to_vec()) else {
-            if call.service.host.settings(&|known| known == lower).is_empty() {
-                return Err(Failure::repeating(UNKNOWN, name.as_bytes(), "'"));
-            }
-            return Err(failed(&lower, "the value is not UTF-8"));
-        };
-        names.insert(lower);
-        settings.push((name.to_owned(), value));
+        settings.push((name, *value));
     }
+    let text = |(name, value): (&str, &[u8])| match String::from_utf8(value.to_vec()) {
+        Ok(value) => Ok((name.to_owned(), value)),
+        Err(_) => Err(failed(name, "the value is not UTF-8")),
+    };
+    let settings = settings.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
     call.service.host.change(&settings).map_err(|why| Failure::with(format!("ERR {why}")))?;
     call.reply.simple("OK");
     Ok(())

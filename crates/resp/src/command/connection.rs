@@ -15,7 +15,7 @@ use crate::protocol::reply::Version;
 use crate::service::COMPATIBLE_VERSION;
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE | flag::FAST;
-const FIRST: u32 = ALWAYS | flag::NOSCRIPT | flag::NO_AUTH;
+const FIRST: u32 = ALWAYS | flag::NOSCRIPT | flag::NO_AUTH | flag::ALLOW_BUSY;
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
     plain(name, arity, flags, "connection", "1.0.0", summary, run)
@@ -55,33 +55,25 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         };
         rest = behind;
     }
-    let (mut credentials, mut name) = (None, None);
+    // One after the other, as in Redis: what was said before a refusal holds.
     while let [option, behind @ ..] = rest {
         rest = match behind {
             [user, password, behind @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                credentials = Some((*user, *password));
+                authenticate(call, user, password)?;
                 behind
             }
             [asked, behind @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                super::clients::check_name(asked)?;
-                name = Some(*asked);
+                set_name(call.client, asked)?;
                 behind
             }
             _ => return Err(Failure::repeating("ERR Syntax error in HELLO option '", option, "'")),
         };
     }
-    if let Some((user, password)) = credentials {
-        authenticate(call, user, password)?;
-    }
     if !call.client.is_authenticated {
         return Err(Failure::text(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
-             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
-             same time",
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+             option can be used to authenticate the client and select the RESP protocol version at the same time",
         ));
-    }
-    if let Some(name) = name {
-        set_name(call.client, name)?;
     }
     if let Some(version) = version {
         speak(call, version);

@@ -211,8 +211,7 @@ fn memory_help(call: &mut Call<'_>) -> Outcome {
 fn debug(call: &mut Call<'_>) -> Outcome {
     match call.arguments[1..] {
         [subcommand, seconds] if subcommand.eq_ignore_ascii_case(b"SLEEP") => {
-            // As C's `strtod`: what is no number is 0.
-            let seconds: f64 = std::str::from_utf8(seconds).ok().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+            let seconds = leading_number(seconds);
             call.client.then = Then::Rest(Duration::try_from_secs_f64(seconds).unwrap_or_default());
             call.reply.simple("OK");
             Ok(())
@@ -220,6 +219,17 @@ fn debug(call: &mut Call<'_>) -> Outcome {
         [subcommand, ..] => Err(unknown_or_wrong_number("DEBUG", subcommand)),
         [] => Err(texts::SYNTAX),
     }
+}
+
+/// Digits, a point and an exponent that a number of seconds may need; what comes after is not looked at.
+const NUMBER_BYTES: usize = 32;
+
+/// What `text` begins with, as C's `strtod` reads it (but for hexadecimal digits): what begins with no number is 0.
+fn leading_number(text: &[u8]) -> f64 {
+    let text = text.trim_ascii_start();
+    let most = text.len().min(NUMBER_BYTES);
+    let number = |length| std::str::from_utf8(&text[..length]).ok().and_then(|text| text.parse().ok());
+    (1..=most).rev().find_map(number).unwrap_or(0.0)
 }
 
 fn time(call: &mut Call<'_>) -> Outcome {

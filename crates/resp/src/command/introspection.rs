@@ -113,7 +113,7 @@ fn describe_asked(reply: &mut Reply, asked: &[&[u8]]) {
 }
 
 fn describe(reply: &mut Reply, command: &'static Command) {
-    const NAMES: [(u32, &str); 10] = [
+    const NAMES: [(u32, &str); 13] = [
         (flag::WRITE, "write"),
         (flag::READONLY, "readonly"),
         (flag::DENYOOM, "denyoom"),
@@ -121,9 +121,12 @@ fn describe(reply: &mut Reply, command: &'static Command) {
         (flag::NOSCRIPT, "noscript"),
         (flag::LOADING, "loading"),
         (flag::STALE, "stale"),
+        (flag::SKIP_SLOWLOG, "skip_slowlog"),
         (flag::FAST, "fast"),
         (flag::NO_AUTH, "no_auth"),
+        (flag::NO_ASYNC_LOADING, "no_async_loading"),
         (flag::NO_MULTI, "no_multi"),
+        (flag::ALLOW_BUSY, "allow_busy"),
     ];
     let mut flags: Vec<&str> = NAMES.iter().filter(|(flag, _)| command.has(*flag)).map(|(_, name)| *name).collect();
     if command.has(flag::MOVABLE_KEYS) || matches!(command.keys, KeyPositions::Counted { .. }) {

@@ -124,6 +124,12 @@ pub mod flag {
     pub const STALE: u32 = 1 << 9;
     /// Its keys are found by looking at its arguments.
     pub const MOVABLE_KEYS: u32 = 1 << 10;
+    /// While a script takes long.
+    pub const ALLOW_BUSY: u32 = 1 << 11;
+    /// It stands in no slow log.
+    pub const SKIP_SLOWLOG: u32 = 1 << 12;
+    /// Not while the data is loaded beside the old.
+    pub const NO_ASYNC_LOADING: u32 = 1 << 13;
     /// It writes all keys: all latches are held. Not told.
     pub const ALL_SLOTS: u32 = 1 << 16;
     /// It looks at many keys, or may take long: only where waiting is allowed. Not told.

@@ -16,11 +16,23 @@ const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static s
 pub const COMMANDS: &[Command] = &[
     Command {
         complexity: "O(N) where N is the number of bytes in memory that are not in a table yet",
-        ..command("save", 1, ADMIN | flag::NO_MULTI | flag::WAITS, "Synchronously saves the keys to disk.", save)
+        ..command(
+            "save",
+            1,
+            ADMIN | flag::NO_ASYNC_LOADING | flag::NO_MULTI | flag::WAITS,
+            "Synchronously saves the keys to disk.",
+            save,
+        )
     },
     Command {
         usage: "[SCHEDULE]@3.2.2",
-        ..command("bgsave", -1, ADMIN | flag::WAITS, "Asynchronously saves the keys to disk.", bgsave)
+        ..command(
+            "bgsave",
+            -1,
+            ADMIN | flag::NO_ASYNC_LOADING | flag::WAITS,
+            "Asynchronously saves the keys to disk.",
+            bgsave,
+        )
     },
     command(
         "lastsave",
@@ -34,7 +46,7 @@ pub const COMMANDS: &[Command] = &[
         ..command(
             "shutdown",
             -1,
-            ADMIN | flag::LOADING | flag::STALE | flag::NO_MULTI,
+            ADMIN | flag::LOADING | flag::STALE | flag::NO_MULTI | flag::ALLOW_BUSY,
             "Synchronously saves the keys to disk and shuts down the server.",
             shutdown,
         )
@@ -75,18 +87,17 @@ fn lastsave(call: &mut Call<'_>) -> Outcome {
 
 /// `NOW` and `FORCE` change nothing: nobody is waited for, and a failure to write stops no shutdown.
 fn shutdown(call: &mut Call<'_>) -> Outcome {
-    let (mut saves, mut is_abrupt, mut aborts) = (false, false, false);
-    let options = &call.arguments[1..];
-    for option in options {
+    let (mut saves, mut is_abrupt, mut aborts, mut hurries) = (false, false, false, false);
+    for option in &call.arguments[1..] {
         match option.to_ascii_uppercase().as_slice() {
             b"SAVE" => saves = true,
             b"NOSAVE" => is_abrupt = true,
             b"ABORT" => aborts = true,
-            b"NOW" | b"FORCE" => {}
+            b"NOW" | b"FORCE" => hurries = true,
             _ => return Err(texts::SYNTAX),
         }
     }
-    if (saves && is_abrupt) || (aborts && options.len() > 1) {
+    if (saves && is_abrupt) || (aborts && (saves || is_abrupt || hurries)) {
         return Err(texts::SYNTAX);
     }
     if aborts {

@@ -21,7 +21,7 @@ use crate::service::Service;
 const WATCHED_KEY_BYTES: usize = 64;
 
 const BASE: u32 = flag::NOSCRIPT | flag::LOADING | flag::STALE | flag::NOT_QUEUED;
-const FAST: u32 = flag::FAST;
+const FAST: u32 = flag::FAST | flag::ALLOW_BUSY;
 
 const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static str, run: super::Run) -> Command {
     plain(name, arity, BASE | flags, "transactions", "1.2.0", summary, run)
@@ -32,10 +32,8 @@ pub const COMMANDS: &[Command] = &[
     command("multi", 1, FAST, "Starts a transaction.", multi),
     Command { since: "2.0.0", ..command("discard", 1, FAST, "Discards a transaction.", discard) },
     Command {
-        // Not fast.
-        flags: BASE & !flag::FAST,
         complexity: "Depends on commands in the transaction",
-        ..command("exec", 1, 0, "Executes all commands in a transaction.", exec_alone)
+        ..command("exec", 1, flag::SKIP_SLOWLOG, "Executes all commands in a transaction.", exec_alone)
     },
     Command {
         usage: "key...",

@@ -18,6 +18,9 @@ const FLAGS: &[(u32, &str)] = &[
     (flag::LOADING, "loading"),
     (flag::STALE, "stale"),
     (flag::MOVABLE_KEYS, "movablekeys"),
+    (flag::ALLOW_BUSY, "allow_busy"),
+    (flag::SKIP_SLOWLOG, "skip_slowlog"),
+    (flag::NO_ASYNC_LOADING, "no_async_loading"),
 ];
 
 fn string(answer: &[u8]) -> String {

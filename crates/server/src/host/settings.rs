@@ -143,7 +143,7 @@ pub(super) fn changed(
     let mut seen = Vec::new();
     for (given, value) in settings {
         let name = given.to_lowercase();
-        let refused = |why: &str| format!("CONFIG SET failed (possibly related to argument '{name}') - {why}");
+        let refused = |why: &str| format!("CONFIG SET failed (possibly related to argument '{given}') - {why}");
         let Some(present) = known.get(&name) else {
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{given}'"));
         };
