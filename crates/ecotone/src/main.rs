@@ -11,6 +11,7 @@ mod serve;
 // the standard library neither stops a process nor ends one without running what others registered
 mod signals;
 mod space;
+mod store_folder;
 mod supervisor;
 mod top;
 mod verify;

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use ecotone_engine::{ManifestState, RepairReport, Repairing, repair};
 
 use crate::progress::Spinner;
+use crate::store_folder::store_in;
 use crate::verify;
 
 /// Lost values, tables and parts of logs that are printed, of each sort; `--json` has more.
@@ -21,7 +22,7 @@ const SHOWN_KEY_CHARACTERS: usize = 64;
                   be saved is saved all the same.\n\nExample:\n  ecotone repair /var/lib/ecotone/store --into /var/lib/ecotone/saved"
 )]
 pub(crate) struct Arguments {
-    /// Folder of the damaged store
+    /// Folder of the damaged store, or of the server that has it
     dir: PathBuf,
     /// Folder of the new store; must not exist, and its parent must
     #[arg(long, value_name = "DIR")]
@@ -33,7 +34,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let spinner = Spinner::start();
-    let report = repair(&arguments.dir, &arguments.into, |repairing| spinner.say(describe(repairing)));
+    let report = repair(&store_in(&arguments.dir), &arguments.into, |repairing| spinner.say(describe(repairing)));
     spinner.end();
     let report = report?;
     if arguments.json {

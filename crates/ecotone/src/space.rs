@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use ecotone_engine::{DuplicateCensus, OpenMode, Space, Store, StoreOptions};
 
+use crate::store_folder::store_in;
+
 /// What newer versions hide, in one sentence or two.
 fn of_hidden(hidden: &DuplicateCensus, is_exact: bool) -> String {
     let way = match (is_exact, hidden.relative_error) {
@@ -33,7 +35,7 @@ const SHOWN_SEGMENTS: usize = 20;
                   it is estimated where tables carry samples of their keys.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
 )]
 pub(crate) struct Arguments {
-    /// Folder of the store
+    /// Folder of the store, or of the server that has it
     dir: PathBuf,
     /// Count what newer versions hide by reading all tables, instead of estimating it
     #[arg(long)]
@@ -44,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let store = Store::open(&arguments.dir, OpenMode::ReadOnly, StoreOptions::default())?;
+    let store = Store::open(&store_in(&arguments.dir), OpenMode::ReadOnly, StoreOptions::default())?;
     let mut space = store.space()?;
     if arguments.exact {
         space.duplicates = Some(store.count_duplicates()?);

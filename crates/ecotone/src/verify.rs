@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use ecotone_engine::{Checking, VerifyReport, verify};
 
 use crate::progress::Spinner;
+use crate::store_folder::store_in;
 
 #[derive(clap::Args)]
 #[command(
@@ -13,7 +14,7 @@ use crate::progress::Spinner;
                         damaged.\n\nExample:\n  ecotone verify /var/lib/ecotone/store"
 )]
 pub(crate) struct Arguments {
-    /// Folder of the store
+    /// Folder of the store, or of the server that has it
     dir: PathBuf,
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -22,7 +23,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let spinner = Spinner::start();
-    let report = verify(&arguments.dir, |checking| spinner.say(describe(checking)))?;
+    let directory = store_in(&arguments.dir);
+    let report = verify(&directory, |checking| spinner.say(describe(checking)))?;
     spinner.end();
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -32,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !report.is_sound() {
         bail!(
             "{:?} is damaged in {} places; restore it from a copy, or save what can be saved with `ecotone repair`",
-            arguments.dir,
+            directory,
             report.damaged_count
         );
     }

@@ -108,6 +108,25 @@ fn a_folder_that_cannot_be_used_is_refused_once_with_what_named_it() {
 }
 
 #[test]
+fn the_folder_of_a_server_stands_for_the_store_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::with(&configuration(folder.path(), "listen = \"127.0.0.1:0\"\n"));
+    server.connect().says(SET, "+OK\r\n");
+    server.terminate();
+    let (data, saved) = (folder.path().join("data"), folder.path().join("saved"));
+    let told = |command: &str, dir: &std::path::Path, more: &[&str]| {
+        let mut ecotone = std::process::Command::new(env!("CARGO_BIN_EXE_ecotone"));
+        let out = ecotone.arg(command).arg(dir).args(more).arg("--json").output().unwrap();
+        assert!(out.status.success(), "{command} {dir:?}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    };
+    assert_eq!(told("verify", &data, &[]), told("verify", &data.join("store"), &[]));
+    assert_eq!(told("space", &data, &[]), told("space", &data.join("store"), &[]));
+    told("repair", &data, &["--into", saved.to_str().unwrap()]);
+    told("verify", &saved, &[]);
+}
+
+#[test]
 fn with_a_password_a_server_may_listen_beyond_its_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "");

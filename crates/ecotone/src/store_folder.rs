@@ -1,0 +1,13 @@
+//! Which folder is meant where that of a store is asked for.
+
+use std::path::{Path, PathBuf};
+
+/// Files of which every store has one, unless it is damaged.
+const SIGNS: [&str; 2] = ["CURRENT", "STORE"];
+
+/// `folder`, or the store in it where it is the folder of a server (`ecotone serve --dir`), which is no store itself.
+pub(crate) fn store_in(folder: &Path) -> PathBuf {
+    let is_store = |folder: &Path| SIGNS.iter().any(|sign| folder.join(sign).exists());
+    let within = folder.join("store");
+    if !is_store(folder) && is_store(&within) { within } else { folder.to_path_buf() }
+}
