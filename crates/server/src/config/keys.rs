@@ -273,8 +273,9 @@ fn clients() -> Vec<Key> {
             "auto",
             "bytes",
             "What all clients together may take of memory: requests that have not come whole, replies that were not sent, commands queued by \
-             MULTI, and what commands collect, build and write until it is replied and committed. `auto`: an eighth of the memory, or of what \
-             the cgroup allows.",
+             MULTI, and what commands collect, build and write until it is replied and committed. Beyond it each client and each command still has \
+             128 KiB, and what its own arguments take: with many clients, set it lower by so much for each. `auto`: an eighth of the memory, or of \
+             what the cgroup allows.",
         )),
         live(key(
             "clients.slow_after_us",
