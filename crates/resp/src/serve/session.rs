@@ -43,9 +43,10 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves the clients that are dealt to `lane` until the server stops.
 pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Arrival>, mut signal: Signal) {
-    tokio::task::spawn_local(lane.clone().commit_groups());
-    tokio::task::spawn_local(lane.clone().sync_groups());
-    tokio::task::spawn_local(lane.end_reads());
+    let mut without_end = JoinSet::new();
+    without_end.spawn_local(lane.clone().commit_groups());
+    without_end.spawn_local(lane.clone().sync_groups());
+    without_end.spawn_local(lane.end_reads());
     let mut clients = JoinSet::new();
     loop {
         let arrival = tokio::select! {
@@ -54,6 +55,10 @@ pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceive
             Some(ended) = clients.join_next() => {
                 tell_of_panic(&ended);
                 continue;
+            }
+            Some(Err(panicked)) = without_end.join_next() => {
+                // Without it no client of this lane would be answered again: the thread ends, and whoever started it is told.
+                std::panic::resume_unwind(panicked.into_panic())
             }
             arrival = inbox.recv() => arrival,
         };
