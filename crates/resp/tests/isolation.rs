@@ -61,14 +61,26 @@ type Question = (&'static str, usize, fn(usize, &str) -> Option<&str>);
 
 const ALL: fn(usize, &str) -> Option<&str> = |_, text| Some(text);
 
-const QUESTIONS: [Question; 11] = [
+/// The mark of a member of the set.
+const OF_MEMBER: fn(usize, &str) -> Option<&str> = |_, text| Some(text.split(':').next().unwrap_or(text));
+
+/// The marks in a reply of names, each with what it has.
+const OF_PAIRS: fn(usize, &str) -> Option<&str> = |index, text| (index % 2 == 1).then_some(text);
+
+const QUESTIONS: [Question; 17] = [
     ("MGET one two", 2, ALL),
     ("HVALS small", 2, ALL),
     ("HVALS hash", ELEMENTS, ALL),
-    ("HGETALL hash", 2 * ELEMENTS, |index, text| (index % 2 == 1).then_some(text)),
+    ("HGETALL hash", 2 * ELEMENTS, OF_PAIRS),
     ("HMGET hash f0 f150 f299", 3, ALL),
-    ("ZRANGE zset 0 -1 WITHSCORES", 2 * ELEMENTS, |index, text| (index % 2 == 1).then_some(text)),
-    ("SMEMBERS set", ELEMENTS, |_, text| Some(text.split(':').next().unwrap_or(text))),
+    ("ZRANGE zset 0 -1 WITHSCORES", 2 * ELEMENTS, OF_PAIRS),
+    ("SMEMBERS set", ELEMENTS, OF_MEMBER),
+    ("SRANDMEMBER set 60", 60, OF_MEMBER),
+    ("SRANDMEMBER set -60", 60, OF_MEMBER),
+    ("HRANDFIELD renewed 60 WITHVALUES", 120, OF_PAIRS),
+    ("HRANDFIELD hash -60 WITHVALUES", 120, OF_PAIRS),
+    ("ZRANDMEMBER zset 60 WITHSCORES", 120, OF_PAIRS),
+    ("ZRANDMEMBER zset -60 WITHSCORES", 120, OF_PAIRS),
     ("LRANGE list 0 -1", ELEMENTS, ALL),
     ("HVALS renewed", ELEMENTS, ALL),
     ("EXISTS one two small hash zset set list renewed", 1, ALL),

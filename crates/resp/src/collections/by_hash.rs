@@ -86,22 +86,27 @@ pub fn scan<T>(
     visit_from(keys, id, from, |hash, pair| offer(page, Place { number: hash, cursor: u64::from(hash) + 1 }, pair))
 }
 
-/// Shows `visit` elements at random, with their values where `with_values`, `count` times or until it breaks; the same ones may come again.
-/// Those behind a long gap of hashes are drawn more often.
+/// Shows `visit` elements at random of the collection under `key`, with their values where `with_values`, `count` times or until it breaks;
+/// the same ones may come again. Those behind a long gap of hashes are drawn more often. What is shown is of one moment.
 ///
 /// # Errors
 ///
 /// Those of reads.
 pub fn draw(
     keys: &mut Keys<'_>,
+    key: &[u8],
     id: CollectionId,
     count: u64,
     with_values: bool,
     mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
-    check_draws(keys, count)?;
+    hold_still_for(keys, key, count)?;
     for _ in 0..count {
-        let Some([name, value]) = draw_one(keys, id, with_values)? else { break };
+        let Some([name, value]) = draw_one(keys, id, with_values)? else {
+            // All of it was replaced since its key was read; else it is damaged.
+            keys.hold_still(key)?;
+            break;
+        };
         if visit([&name, &value]).is_break() {
             break;
         }
@@ -109,13 +114,15 @@ pub fn draw(
     Ok(())
 }
 
-/// `count` different elements at random, with their values where `with_values`; `None`: that would take more than to read all of them.
+/// `count` different elements at random of the collection under `key`, with their values where `with_values`, as they are at one moment;
+/// `None`: that would take more than to read all of them.
 ///
 /// # Errors
 ///
 /// Those of reads; there is no memory for so many.
 pub fn draw_different<'c>(
     keys: &mut Keys<'c>,
+    key: &[u8],
     large: Large,
     count: u64,
     with_values: bool,
@@ -124,7 +131,7 @@ pub fn draw_different<'c>(
     if count.saturating_mul(3) > large.elements {
         return Ok(None);
     }
-    check_draws(keys, count)?;
+    hold_still_for(keys, key, count)?;
     let (mut known, mut drawn) = (HashSet::new(), Collected::new(keys.room()));
     for _ in 0..count * MOST_DRAWS_EACH {
         if drawn.len() as u64 == count {
@@ -155,6 +162,13 @@ pub fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
         return Err(Failure::MustWait);
     }
     Ok(())
+}
+
+/// Before `count` draws from the large collection under `key`: nobody else changes it between them.
+fn hold_still_for(keys: &Keys<'_>, key: &[u8], count: u64) -> Outcome {
+    check_draws(keys, count)?;
+    // One draw is one look.
+    if count > 1 { keys.hold_still(key) } else { Ok(()) }
 }
 
 /// The element behind a random place. All elements of one hash have the same chance.

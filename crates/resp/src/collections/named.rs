@@ -122,8 +122,9 @@ impl<'c, K: Kind> Named<'c, K> {
         }
     }
 
-    /// Shows `visit` names at random, with their values where `with_values`, `count` times or until it breaks; the same ones may come again.
-    /// In a large collection those behind a long gap of hashes are drawn more often.
+    /// Shows `visit` names at random of the collection, which was found under `key`, with their values where `with_values`, `count` times or
+    /// until it breaks; the same ones may come again. In a large collection those behind a long gap of hashes are drawn more often. What is
+    /// shown is of one moment.
     ///
     /// # Errors
     ///
@@ -131,12 +132,13 @@ impl<'c, K: Kind> Named<'c, K> {
     pub fn draw(
         &self,
         keys: &mut Keys<'c>,
+        key: &[u8],
         count: u64,
         with_values: bool,
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::draw(keys, large.id, count, with_values, visit);
+            return by_hash::draw(keys, key, large.id, count, with_values, visit);
         }
         let pairs = pairs::<K>(&self.entry).collect::<Result<Vec<_>, _>>()?;
         if pairs.is_empty() {
@@ -166,7 +168,7 @@ impl<'c, K: Kind> Named<'c, K> {
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            if let Some(drawn) = by_hash::draw_different(keys, large, count, with_values)? {
+            if let Some(drawn) = by_hash::draw_different(keys, key, large, count, with_values)? {
                 let _ = drawn.iter().try_for_each(|[name, value]| visit([name, value]));
                 return Ok(());
             }

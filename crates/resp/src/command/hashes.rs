@@ -317,7 +317,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
     match hash {
-        Some(hash) if count < 0 => hash.draw(&mut call.keys, count.unsigned_abs(), with_values, |pair| {
+        Some(hash) if count < 0 => hash.draw(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
             told += tell_drawn(reply, pair, with_values);
             if reply.is_over() || reply.len() - begin > most_bytes {
                 ControlFlow::Break(())
@@ -361,7 +361,7 @@ fn tell_drawn(reply: &mut Reply, [field, value]: Pair<'_>, with_values: bool) ->
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
-        hash.draw(&mut call.keys, 1, false, |[field, _]| {
+        hash.draw(&mut call.keys, call.arguments[1], 1, false, |[field, _]| {
             drawn = Some(field.to_vec());
             ControlFlow::Break(())
         })?;

@@ -220,7 +220,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
     match set {
-        Some(set) if count < 0 => set.draw(&mut call.keys, count.unsigned_abs(), false, |[member, _]| {
+        Some(set) if count < 0 => set.draw(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
             reply.bulk(member);
             told += 1;
             if reply.is_over() || reply.len() - begin > most_bytes {
@@ -251,7 +251,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
-        set.draw(&mut call.keys, 1, false, |[member, _]| {
+        set.draw(&mut call.keys, call.arguments[1], 1, false, |[member, _]| {
             drawn = Some(member.to_vec());
             ControlFlow::Break(())
         })?;

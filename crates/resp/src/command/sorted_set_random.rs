@@ -140,6 +140,10 @@ impl<'s, 'k> Source<'s, 'k> {
                 })?;
             }
         }
+        if drawn.is_none() {
+            // All of it was replaced since its key was read; else it is damaged.
+            set.hold_still(keys)?;
+        }
         Ok(drawn)
     }
 }
@@ -153,8 +157,13 @@ fn all(set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<Vec<Member>> {
     Ok(members)
 }
 
-fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MOST_DRAWS_AT_ONCE && !keys.may_take_long() { Err(Failure::MustWait) } else { Ok(()) }
+/// Before `count` draws: nobody else changes the set between them.
+fn hold_still_for(set: &SortedSet<'_>, keys: &Keys<'_>, count: u64) -> Outcome {
+    if count > MOST_DRAWS_AT_ONCE && !keys.may_take_long() {
+        return Err(Failure::MustWait);
+    }
+    // One draw is one look.
+    if count > 1 { set.hold_still(keys) } else { Ok(()) }
 }
 
 fn draw_repeatedly(
@@ -168,7 +177,7 @@ fn draw_repeatedly(
         let text = format!("ERR value is out of range, at most {MOST_REPEATED} members are drawn with repetitions");
         return Err(Failure::with(text));
     }
-    check_draws(keys, count)?;
+    hold_still_for(set, keys, count)?;
     let source = Source::of(set, keys)?;
     for _ in 0..count {
         let Some(member) = source.draw(keys, random)? else { break };
@@ -188,7 +197,7 @@ fn draw_different(
 ) -> Outcome {
     let is_few = count.saturating_mul(3) < set.len();
     if is_few && let source @ Source::Stored(_) = Source::of(set, keys)? {
-        check_draws(keys, count)?;
+        hold_still_for(set, keys, count)?;
         let (mut drawn, mut names) = (Collected::new(keys.room()), BTreeSet::new());
         for _ in 0..count.saturating_mul(MOST_DRAWS_EACH) {
             if drawn.len() as u64 == count {
