@@ -3,13 +3,14 @@
 //! The last only where all tables are held open: else RocksDB opens one when it is first read, and who asks for it meanwhile waits.
 
 use ecotone_rocks_sys::local_file::without_waiting;
+use rust_rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rust_rocksdb::{ErrorKind, ReadOptions, ReadTier};
 
 use crate::read::ending_early;
 use crate::{Error, StoreOptions};
 
-/// Removed entries in a row that a scan steps over before it says that it would take waiting.
-const MOST_SKIPPED: u64 = 2000;
+/// Removed entries that a scan steps over before it says that it would take waiting.
+pub(crate) const MOST_SKIPPED: u64 = 2000;
 
 /// How one store is read so.
 pub(crate) struct AtOnce {
@@ -28,7 +29,7 @@ impl AtOnce {
     /// For a scan.
     pub(crate) fn scan_options(&self) -> ReadOptions {
         let mut options = read_options(self.asks_kernel);
-        // Stepping over what was removed takes time as well.
+        // Stepping over what was removed takes time as well, also within one step.
         options.set_max_skippable_internal_keys(MOST_SKIPPED);
         options
     }
@@ -48,7 +49,29 @@ fn read_options(asks_kernel: bool) -> ReadOptions {
     options
 }
 
-/// The error of such a read.
+thread_local! {
+    /// What RocksDB counts on this thread while it is told to.
+    static COUNTED: PerfContext = PerfContext::default();
+}
+
+/// How many removed entries `step` of a scan stepped over.
+#[inline]
+pub(crate) fn skipped_by(step: impl FnOnce()) -> u64 {
+    COUNTED.with(|counted| {
+        let before = counted.metric(PerfMetric::InternalDeleteSkippedCount);
+        set_perf_stats(PerfStatsLevel::EnableCount);
+        step();
+        set_perf_stats(PerfStatsLevel::Disable);
+        counted.metric(PerfMetric::InternalDeleteSkippedCount) - before
+    })
+}
+
+/// The error of a scan that may wait, and may be told how many removed entries to step over.
+pub(crate) fn skipping_error(error: &rust_rocksdb::Error) -> Error {
+    if error.kind() == ErrorKind::Incomplete { Error::WouldWait } else { Error::from_rocks(error) }
+}
+
+/// The error of a read that never waits.
 pub(crate) fn error(error: &rust_rocksdb::Error) -> Error {
     match error.kind() {
         // What is not in the block cache, and what the kernel has not.

@@ -75,7 +75,21 @@ impl Store {
         Ok(self.scan_with(range, direction, options, None))
     }
 
-    /// The entries of `range` as far as they can be had without waiting: what cannot ends the scan with [`Error::WouldWait`].
+    /// The entries of `range` as long as none is behind more than `most_skipped` removed ones in a row: that ends the scan with
+    /// [`Error::WouldWait`].
+    pub fn scan_skipping<'k>(
+        &self,
+        range: impl RangeBounds<&'k [u8]>,
+        direction: Direction,
+        most_skipped: u64,
+    ) -> Scan<'_> {
+        let mut options = ReadOptions::default();
+        options.set_max_skippable_internal_keys(most_skipped);
+        self.scan_with(range, direction, options, None)
+    }
+
+    /// The entries of `range` as far as they can be had without waiting, and without stepping over many that were removed: what cannot ends
+    /// the scan with [`Error::WouldWait`].
     pub fn scan_at_once<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
         self.scan_with(range, direction, self.at_once.scan_options(), Some(&self.at_once))
     }

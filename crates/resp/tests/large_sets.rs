@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use common::redis::texts;
 use common::{Fixture, TestClient};
+use ecotone_resp::execute::Step;
 
 type Members = BTreeSet<Vec<u8>>;
 
@@ -115,4 +116,21 @@ fn sets_are_stored_as_these_bytes() {
     assert_eq!(element(b"\x33\xC1\x55\x90f"), (0, Vec::new()));
     assert_eq!(element(b"\x20\xBE\x52\xB1field"), (0, Vec::new()));
     assert_eq!(fixture.stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
+}
+
+#[test]
+fn what_was_removed_counts_where_others_wait() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    make(&mut client, "a", 0..4000);
+    let all = texts(client.ask("SMEMBERS a").as_bytes());
+    // Nowhere many in a row.
+    for some in all.chunks(40) {
+        let words: Vec<&[u8]> = [&b"SREM"[..], b"a"].into_iter().chain(some[1..].iter().map(Vec::as_slice)).collect();
+        client.send(&words);
+    }
+    assert_eq!(client.step_at_once("SMEMBERS a"), Step::MustWait);
+    assert_eq!(members(&mut client, "SMEMBERS a").len(), 100);
+    client.at_once("SSCAN a 0");
+    client.at_once("SRANDMEMBER a");
 }

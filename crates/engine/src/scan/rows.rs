@@ -3,7 +3,7 @@
 use rust_rocksdb::DBRawIterator;
 
 use super::Direction;
-use crate::at_once::{self, AtOnce};
+use crate::at_once::{self, AtOnce, MOST_SKIPPED};
 use crate::{Error, Result};
 
 /// Keys and what is stored with them, in one direction.
@@ -13,6 +13,8 @@ pub(super) struct Rows<'s> {
     state: State,
     /// How it is read where nobody waits for the device.
     at_once: Option<&'s AtOnce>,
+    /// Removed entries that it has stepped over, where nobody waits.
+    skipped: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,7 @@ impl<'s> Rows<'s> {
         is_empty: bool,
         at_once: Option<&'s AtOnce>,
     ) -> Self {
-        Self { rows, direction, state: if is_empty { State::End } else { State::Begin }, at_once }
+        Self { rows, direction, state: if is_empty { State::End } else { State::Begin }, at_once, skipped: 0 }
     }
 
     /// Goes to the next row. `false` where there is none; so it stays, also after an error.
@@ -41,14 +43,20 @@ impl<'s> Rows<'s> {
         }
         match self.at_once {
             None => self.step(),
-            Some(at_once) => at_once.read(|| self.step()),
+            Some(at_once) => {
+                self.skipped += at_once::skipped_by(|| at_once.read(|| self.step()));
+                if self.skipped > MOST_SKIPPED {
+                    self.state = State::End;
+                    return Err(Error::WouldWait);
+                }
+            }
         }
         if self.rows.valid() {
             self.state = State::Within;
             return Ok(true);
         }
         self.state = State::End;
-        let map_error = if self.at_once.is_some() { at_once::error } else { Error::from_rocks };
+        let map_error = if self.at_once.is_some() { at_once::error } else { at_once::skipping_error };
         self.rows.status().map_err(|error| map_error(&error))?;
         Ok(false)
     }
