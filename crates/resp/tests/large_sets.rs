@@ -118,6 +118,46 @@ fn sets_are_stored_as_these_bytes() {
     assert_eq!(fixture.stored(&[b"c", &collection[..]].concat()), (0, b"large".to_vec()));
 }
 
+/// Removes all but the last `left` in the order of their hashes: a draw has to get past most of what was there.
+fn leave_the_last(client: &mut TestClient<'_>, key: &str, left: usize) -> Members {
+    let all = texts(client.ask(&format!("SMEMBERS {key}")).as_bytes());
+    let (gone, stay) = all.split_at(all.len() - left);
+    for some in gone.chunks(1000) {
+        let words: Vec<&[u8]> =
+            [&b"SREM"[..], key.as_bytes()].into_iter().chain(some.iter().map(Vec::as_slice)).collect();
+        client.send(&words);
+    }
+    stay.iter().cloned().collect()
+}
+
+#[test]
+fn a_set_that_is_drawn_empty_loses_what_its_draws_would_step_over() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    // What is left stays large, or becomes small.
+    for (left, popped) in [(300, 60), (90, 60)] {
+        client.ask("DEL a");
+        fixture.reclaimed();
+        make(&mut client, "a", 0..4000);
+        client.ask("PEXPIREAT a 4102444800000");
+        let mut stay = leave_the_last(&mut client, "a", left);
+        let id = fixture.large("a").unwrap().id;
+        for _ in 0..popped {
+            let member = texts(client.ask("SPOP a 1").as_bytes()).remove(0);
+            assert!(stay.remove(&member));
+        }
+        assert_ne!(fixture.large("a").map(|large| large.id), Some(id), "{left}");
+        assert_eq!(fixture.large("a").is_some(), left > 128);
+        assert_eq!((fixture.reclaimed(), fixture.elements(id).len()), (1, 0));
+        assert_eq!(members(&mut client, "SMEMBERS a"), stay);
+        assert_eq!(client.ask("SCARD a"), format!(":{}\r\n", stay.len()));
+        assert_eq!(client.ask("PEXPIRETIME a"), ":4102444800000\r\n");
+        // Where others wait as well.
+        client.at_once("SPOP a");
+        assert_eq!(members(&mut client, "SPOP a 1000").len(), stay.len() - 1);
+    }
+}
+
 #[test]
 fn what_was_removed_counts_where_others_wait() {
     let fixture = Fixture::new();

@@ -45,23 +45,26 @@ pub fn sub_key(name: &[u8]) -> Vec<u8> {
     [&hash_of(name).to_be_bytes(), name].concat()
 }
 
-/// Shows `visit` the elements from `hash` on, each with its hash.
+/// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `most_skipped` removed ones in a row.
 ///
 /// # Errors
 ///
-/// Those of reads.
+/// Those of reads; [`Failure::MustWait`], also for who may wait, where one is.
 pub fn visit_from(
     keys: &mut Keys<'_>,
     id: CollectionId,
     hash: u32,
+    most_skipped: Option<u64>,
     mut visit: impl FnMut(u32, Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
     let mut makes_sense = true;
-    keys.visit_elements_from(id, &hash.to_be_bytes(), |sub_key, value| match sub_key.split_first_chunk() {
-        Some((hash, name)) => visit(u32::from_be_bytes(*hash), [name, value]),
-        None => {
-            makes_sense = false;
-            ControlFlow::Break(())
+    keys.visit_elements_from(id, &hash.to_be_bytes(), most_skipped, |sub_key, value| {
+        match sub_key.split_first_chunk() {
+            Some((hash, name)) => visit(u32::from_be_bytes(*hash), [name, value]),
+            None => {
+                makes_sense = false;
+                ControlFlow::Break(())
+            }
         }
     })?;
     if makes_sense { Ok(()) } else { Err(corrupt("an element of a large collection has no name").into()) }
@@ -83,7 +86,9 @@ pub fn scan<T>(
     // Beyond the last hash there is nothing.
     let Ok(from) = u32::try_from(cursor.saturating_sub(1)) else { return Ok(()) };
     // A cursor is the hash that the scan goes on from, and one more, so that it is not 0.
-    visit_from(keys, id, from, |hash, pair| offer(page, Place { number: hash, cursor: u64::from(hash) + 1 }, pair))
+    visit_from(keys, id, from, None, |hash, pair| {
+        offer(page, Place { number: hash, cursor: u64::from(hash) + 1 }, pair)
+    })
 }
 
 /// Shows `visit` elements at random of the collection under `key`, with their values where `with_values`, `count` times or until it breaks;
@@ -102,7 +107,7 @@ pub fn draw(
 ) -> Outcome {
     hold_still_for(keys, key, count)?;
     for _ in 0..count {
-        let Some([name, value]) = draw_one(keys, id, with_values)? else {
+        let Some([name, value]) = draw_one(keys, id, with_values, None)? else {
             // All of it was replaced since its key was read; else it is damaged.
             keys.hold_still(key)?;
             break;
@@ -115,17 +120,18 @@ pub fn draw(
 }
 
 /// `count` different elements at random of the collection under `key`, with their values where `with_values`, as they are at one moment;
-/// `None`: that would take more than to read all of them.
+/// `None`: that would take more than to read all of them. No draw steps over more than `most_skipped` removed ones.
 ///
 /// # Errors
 ///
-/// Those of reads; there is no memory for so many.
+/// Those of reads; there is no memory for so many; [`Failure::MustWait`], also for who may wait, where a draw would.
 pub fn draw_different<'c>(
     keys: &mut Keys<'c>,
     key: &[u8],
     large: Large,
     count: u64,
     with_values: bool,
+    most_skipped: Option<u64>,
 ) -> Outcome<Option<Collected<'c, [Vec<u8>; 2]>>> {
     // Of a collection that is much larger than what is wanted, few draws are in vain.
     if count.saturating_mul(3) > large.elements {
@@ -137,7 +143,7 @@ pub fn draw_different<'c>(
         if drawn.len() as u64 == count {
             break;
         }
-        let Some([name, value]) = draw_one(keys, large.id, with_values)? else { break };
+        let Some([name, value]) = draw_one(keys, large.id, with_values, most_skipped)? else { break };
         if known.contains(&name) {
             continue;
         }
@@ -172,11 +178,16 @@ fn hold_still_for(keys: &Keys<'_>, key: &[u8], count: u64) -> Outcome {
 }
 
 /// The element behind a random place. All elements of one hash have the same chance.
-fn draw_one(keys: &mut Keys<'_>, id: CollectionId, with_values: bool) -> Outcome<Option<[Vec<u8>; 2]>> {
+fn draw_one(
+    keys: &mut Keys<'_>,
+    id: CollectionId,
+    with_values: bool,
+    most_skipped: Option<u64>,
+) -> Outcome<Option<[Vec<u8>; 2]>> {
     let place = random_below(1 << 32) as u32;
     for from in [place, 0] {
         let (mut drawn, mut found, mut same) = (None, None, 0);
-        visit_from(keys, id, from, |hash, pair| {
+        visit_from(keys, id, from, most_skipped, |hash, pair| {
             if found.is_some_and(|found| found != hash) {
                 return ControlFlow::Break(());
             }

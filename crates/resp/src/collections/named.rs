@@ -13,6 +13,17 @@ use super::page::{Page, Place};
 use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Entry, Keys, Tag, Type};
+use crate::memory::Collected;
+
+/// Removed elements that a draw steps over in a collection which it takes from, before that is made anew without them: more than these, and
+/// more than there are elements left. To make it anew costs less than was removed, then, and all draws together no more than all removals.
+const LEAST_SKIPPED: u64 = 1024;
+
+/// Elements of a collection that is made anew. One with more has no such gaps, or was made to have them.
+const MOST_MADE_ANEW: u64 = 4096;
+
+/// Bytes of such elements.
+const MOST_MADE_ANEW_BYTES: usize = 1024 * 1024;
 
 /// What a kind of these collections is.
 pub trait Kind {
@@ -91,9 +102,18 @@ impl<'c, K: Kind> Named<'c, K> {
     /// # Errors
     ///
     /// Those of reads.
-    pub fn visit(&self, keys: &mut Keys<'c>, mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
+    pub fn visit(&self, keys: &mut Keys<'c>, visit: impl FnMut(Pair<'_>) -> ControlFlow<()>) -> Outcome {
+        self.visit_skipping(keys, None, visit)
+    }
+
+    fn visit_skipping(
+        &self,
+        keys: &mut Keys<'c>,
+        most_skipped: Option<u64>,
+        mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::visit_from(keys, large.id, 0, |_, pair| visit(pair));
+            return by_hash::visit_from(keys, large.id, 0, most_skipped, |_, pair| visit(pair));
         }
         for pair in pairs::<K>(&self.entry) {
             if visit(pair?).is_break() {
@@ -165,10 +185,22 @@ impl<'c, K: Kind> Named<'c, K> {
         key: &[u8],
         count: u64,
         with_values: bool,
+        visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.draw_skipping(keys, key, count, with_values, None, visit)
+    }
+
+    fn draw_skipping(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+        with_values: bool,
+        most_skipped: Option<u64>,
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            if let Some(drawn) = by_hash::draw_different(keys, key, large, count, with_values)? {
+            if let Some(drawn) = by_hash::draw_different(keys, key, large, count, with_values, most_skipped)? {
                 let _ = drawn.iter().try_for_each(|[name, value]| visit([name, value]));
                 return Ok(());
             }
@@ -176,12 +208,73 @@ impl<'c, K: Kind> Named<'c, K> {
             keys.hold_still(key)?;
         }
         let mut selection = Selection::new(count, self.count()?);
-        self.visit(keys, |pair| {
+        self.visit_skipping(keys, most_skipped, |pair| {
             if selection.takes() {
                 visit(pair)?;
             }
             if selection.is_whole() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
+    }
+
+    /// Up to `count` different names at random of the collection, which was found under `key`, whose slot is held, and where the caller then
+    /// removes them from; it may be another one by then. So a draw does not step over what those before it have removed, again and again.
+    ///
+    /// # Errors
+    ///
+    /// Those of reads and writes; there is no memory for so many.
+    pub fn draw_to_remove(
+        self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+    ) -> Outcome<(Self, Collected<'c, Vec<u8>>)> {
+        // To make it anew takes time, and room that a full store has not.
+        let may_be_made_anew = keys.may_take_long() && keys.keyspace().store().check_room().is_ok();
+        if let Some(large) = self.large
+            && large.elements <= MOST_MADE_ANEW
+            && may_be_made_anew
+        {
+            match self.collect_drawn(keys, key, count, Some(large.elements.max(LEAST_SKIPPED))) {
+                Err(Failure::MustWait) => {
+                    let made_anew = self.made_anew(keys, key, large)?.unwrap_or(self);
+                    let drawn = made_anew.collect_drawn(keys, key, count, None)?;
+                    return Ok((made_anew, drawn));
+                }
+                drawn => return Ok((self, drawn?)),
+            }
+        }
+        let drawn = self.collect_drawn(keys, key, count, None)?;
+        Ok((self, drawn))
+    }
+
+    fn collect_drawn(
+        &self,
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        count: u64,
+        most_skipped: Option<u64>,
+    ) -> Outcome<Collected<'c, Vec<u8>>> {
+        let mut drawn = Collected::new(keys.room());
+        self.draw_skipping(keys, key, count, false, most_skipped, |[name, _]| drawn.add(name.len(), || name.to_vec()))?;
+        drawn.whole()
+    }
+
+    /// The collection with the same elements, and without entries of removed ones between them; `None`: it takes too much memory.
+    fn made_anew(&self, keys: &mut Keys<'c>, key: &[u8], large: Large) -> Outcome<Option<Self>> {
+        let (mut left, mut bytes) = (Collected::new(keys.room()), 0);
+        self.visit(keys, |[name, value]| {
+            bytes += name.len() + value.len();
+            left.add(name.len() + value.len(), || [name.to_vec(), value.to_vec()])?;
+            if bytes > MOST_MADE_ANEW_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let left = left.whole()?;
+        if bytes > MOST_MADE_ANEW_BYTES {
+            return Ok(None);
+        }
+        let pairs = left.iter().map(|[name, value]| [name.as_slice(), value.as_slice()]);
+        Self::put_beside(keys, key, &[], self.entry.expires_at_ms, pairs)?;
+        keys.orphan(large.id);
+        Self::read(keys, key)
     }
 
     /// Puts names into the collection under `key`, whose slot is held and where `found` was found. Of a name that comes twice the last value
@@ -197,11 +290,22 @@ impl<'c, K: Kind> Named<'c, K> {
         new: impl IntoIterator<Item = Pair<'n>>,
     ) -> Outcome<u64> {
         let expires_at_ms = found.and_then(|found| found.entry.expires_at_ms);
-        let mut rest = new.into_iter();
         if let Some(Self { large: Some(large), .. }) = found {
-            return put_in_large::<K>(keys, key, expires_at_ms, *large, *large, rest);
+            return put_in_large::<K>(keys, key, expires_at_ms, *large, *large, new.into_iter());
         }
         let stored = found.map_or(&[][..], |found| &found.entry);
+        Self::put_beside(keys, key, stored, expires_at_ms, new)
+    }
+
+    /// The same beside those of a small collection, `stored`.
+    fn put_beside<'n>(
+        keys: &mut Keys<'c>,
+        key: &[u8],
+        stored: &[u8],
+        expires_at_ms: Option<u64>,
+        new: impl IntoIterator<Item = Pair<'n>>,
+    ) -> Outcome<u64> {
+        let mut rest = new.into_iter();
         let mut pairs = pairs::<K>(stored).collect::<Result<Vec<_>, _>>()?;
         let before = pairs.len();
         // From here on the names are too many to look through for each one that is put.

@@ -187,9 +187,7 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         set.visit(keys, |[member, _]| tell(member))?;
         keys.delete(key)?;
     } else {
-        let mut drawn = Collected::new(keys.room());
-        set.draw_different(keys, key, wanted, false, |[member, _]| drawn.add(member.len(), || member.to_vec()))?;
-        let drawn = drawn.whole()?;
+        let (set, drawn) = set.draw_to_remove(keys, key, wanted)?;
         let mut members = Collected::new(keys.room());
         let _ = drawn.iter().try_for_each(|member| members.add(0, || member.as_slice()));
         set.remove(keys, key, &members.whole()?)?;

@@ -25,6 +25,9 @@ pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
 /// Entries that are visited on behalf of one client while others wait for the thread.
 const MOST_VISITED_AT_ONCE: usize = 1000;
 
+/// Removed entries in a row that are stepped over while others wait for a latch. The store has a bound of its own where they wait for the thread.
+const MOST_SKIPPED_BRIEFLY: u64 = 2000;
+
 /// What a write takes besides its bytes, at most: places in the group, in what undoes it, and in the batch.
 const WRITE_BYTES: usize = 256;
 
@@ -342,15 +345,22 @@ impl<'c> Keys<'c> {
         self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
     }
 
-    /// The same, in their order, for those with sub-keys from `from` on.
+    /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `most_skipped` removed ones in a
+    /// row.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MustWait`], also for who may wait, where one is.
     pub fn visit_elements_from(
         &mut self,
         id: CollectionId,
         from: &[u8],
+        most_skipped: Option<u64>,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         let range = layout::element(id, from)..layout::elements(id).end;
-        self.visit(range, Direction::Forward, true, |key, _, value| visit(layout::sub_key(key), value))
+        let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
+        self.visit_skipping(range, Direction::Forward, true, most_skipped, visit)
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
@@ -378,6 +388,17 @@ impl<'c> Keys<'c> {
         range: Range<Vec<u8>>,
         direction: Direction,
         reads_values: bool,
+        visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit_skipping(range, direction, reads_values, None, visit)
+    }
+
+    fn visit_skipping(
+        &mut self,
+        range: Range<Vec<u8>>,
+        direction: Direction,
+        reads_values: bool,
+        most_skipped: Option<u64>,
         mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         if range.start >= range.end {
@@ -388,9 +409,11 @@ impl<'c> Keys<'c> {
         let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
         if !self.state.cleared {
             let range = range.start.as_slice()..range.end.as_slice();
-            let mut scan = match self.waiting {
-                Waiting::Never => store.scan_at_once(range, direction),
-                Waiting::Briefly | Waiting::Allowed => store.scan(range, direction, None)?,
+            let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
+            let mut scan = match (self.waiting, most_skipped) {
+                (Waiting::Never, _) => store.scan_at_once(range, direction),
+                (_, Some(most)) => store.scan_skipping(range, direction, most),
+                (_, None) => store.scan(range, direction, None)?,
             };
             let mut visited = 0;
             loop {
