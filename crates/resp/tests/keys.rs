@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use common::Fixture;
 use common::redis::{elements, texts};
-use ecotone_resp::keyspace::{CollectionId, Group, Type, Waiting};
+use ecotone_resp::keyspace::{CollectionId, Group, Slot, Type, Waiting, layout};
 
 #[test]
 fn keys_are_counted_told_and_deleted() {
@@ -71,6 +71,42 @@ fn a_large_collection_that_is_removed_is_given_up() {
     client.ask("FLUSHALL");
     assert_eq!(fixture.reclaimed(), 0);
     assert!(fixture.change(|keys| keys.element(id, b"1").unwrap().is_none()));
+}
+
+#[test]
+fn a_large_collection_whose_time_is_over_is_removed_with_its_key() {
+    // Asked for, or not: then the ledger tells.
+    let asked = [Some("HGET a 1"), Some("HSET a 1 1"), Some("HDEL a 1"), Some("RENAME b a"), Some("GET a"), None];
+    for request in asked {
+        let fixture = Fixture::new();
+        let mut client = fixture.client();
+        client.ask("SET b 1");
+        let id = fixture.plant_large("a", Type::Hash, 700);
+        fixture.plant_large("stays", Type::Hash, 3);
+        fixture.change(|keys| {
+            let entry = keys.entry(b"a").unwrap().unwrap();
+            keys.set(b"a", entry.tag, Some(1), &entry).unwrap();
+        });
+        let keyspace = &fixture.service.keyspace;
+        let reclaimed = match request {
+            Some(request) => {
+                // Often.
+                for _ in 0..3 {
+                    client.ask(request);
+                }
+                keyspace.reclaim_known(100, || true)
+            }
+            None => keyspace.reclaim_all(|| true),
+        };
+        assert_eq!(reclaimed.unwrap().collections, 1, "{request:?}");
+        assert_eq!(fixture.elements(id).len(), 0, "{request:?}");
+        let stored = keyspace.store().get(&layout::key(Slot::of(b"a"), b"a")).unwrap();
+        let is_overwritten =
+            request.is_some_and(|request| request.starts_with("HSET") || request.starts_with("RENAME"));
+        assert_eq!(stored.is_some(), is_overwritten, "{request:?}");
+        assert_eq!(keyspace.reclaim_all(|| true).unwrap().collections, 0, "{request:?}");
+        assert_eq!(large(&fixture, "stays").1.len(), 3);
+    }
 }
 
 #[test]

@@ -158,9 +158,23 @@ impl<'c> Keys<'c> {
     pub fn entry(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
         check_key(key)?;
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
-        let entry = self.read()?.filter(|entry| self.keyspace.is_there(entry.expires_at_ms, self.now_ms));
+        let entry = match self.read()? {
+            Some(entry) if !self.keyspace.is_there(entry.expires_at_ms, self.now_ms) => {
+                self.tell_expired(&entry);
+                None
+            }
+            entry => entry,
+        };
         self.seen.note(entry.is_some());
         Ok(entry)
+    }
+
+    /// The elements under a key whose time is over go soon, also where the key is overwritten now.
+    fn tell_expired(&self, entry: &Entry<'_>) {
+        // One that cannot be told is found in the ledger later.
+        if let Ok(Some(id)) = entry.collection() {
+            self.keyspace.orphans.add(vec![id]);
+        }
     }
 
     /// Shows `visit` what each of `keys` holds, in their order, until it breaks. They are looked up together.

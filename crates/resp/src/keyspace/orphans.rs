@@ -4,12 +4,15 @@
 //! each collection is; one whose key holds something else, or nothing, is an orphan. No number is given twice, so an orphan never
 //! finds a key again: only a rename could bring it one, and that changes key and ledger at once, under both latches.
 //!
-//! Most orphans are told to this module when they become one. The others (overwritten without a look, expired and removed by a compaction,
-//! or of a process that was killed) are found by [`Keyspace::reclaim_all`], which reads the whole ledger.
+//! A key whose time is over holds nothing: it goes with its elements, and need not wait for a compaction that an idle store does not make.
+//!
+//! Most orphans are told to this module when they become one, or when a command meets a key whose time is over. The others (overwritten
+//! without a look, expired and asked for by nobody, or of a process that was killed) are found by [`Keyspace::reclaim_all`], which reads
+//! the whole ledger.
 //!
 //! Bounds: [`MOST_KNOWN`] collections; who is forgotten is found later. Threads: one reclaims, any number add.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 
 use ecotone_engine::{Direction, Error as StoreError, WriteOptions};
@@ -30,7 +33,15 @@ const AT_ONCE: usize = 1024;
 
 /// Collections that have lost their key.
 #[derive(Debug, Default)]
-pub struct Orphans(Mutex<VecDeque<CollectionId>>);
+pub struct Orphans(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// In the order in which they were told.
+    queue: VecDeque<CollectionId>,
+    /// The same: a key whose time is over may be met often.
+    all: HashSet<CollectionId>,
+}
 
 impl Orphans {
     /// They have lost their key.
@@ -39,13 +50,30 @@ impl Orphans {
             return;
         }
         let mut known = self.0.lock();
-        let room = MOST_KNOWN - known.len();
-        known.extend(orphans.into_iter().take(room));
+        for orphan in orphans {
+            if known.queue.len() < MOST_KNOWN && known.all.insert(orphan) {
+                known.queue.push_back(orphan);
+            }
+        }
     }
 
     fn take(&self) -> Option<CollectionId> {
-        self.0.lock().pop_front()
+        let mut known = self.0.lock();
+        let first = known.queue.pop_front()?;
+        known.all.remove(&first);
+        Some(first)
     }
+}
+
+/// What the key that a collection was last under has to do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// It holds something else, or nothing.
+    None,
+    /// It holds the collection, and its time is over.
+    Expired,
+    /// It holds the collection, as far as this version understands what it holds.
+    Holds,
 }
 
 /// What was reclaimed.
@@ -111,7 +139,7 @@ impl Keyspace {
         let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(false) };
         let slot = Slot::of(&key);
         // Most of the ledger is in order: that is seen without a latch, and holds up nobody.
-        if self.may_be_held(id, slot, &key)? {
+        if self.holder(id, slot, &key)? == Holder::Holds {
             return Ok(false);
         }
         self.latches.take(slot);
@@ -121,31 +149,36 @@ impl Keyspace {
     }
 
     fn reclaim_latched(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
-        // Again, now that nobody can rename it.
+        // Again, now that nobody can rename it, or give it more time.
         let in_ledger = self.store.get(&layout::ledger(id))?;
         if in_ledger.is_none_or(|under| *under != *key) {
             return Ok(false);
         }
-        if self.may_be_held(id, slot, key)? {
+        let holder = self.holder(id, slot, key)?;
+        if holder == Holder::Holds {
             return Ok(false);
         }
         let mut batch = self.store.batch();
         self.remove_elements(id, &mut batch)?;
+        if holder == Holder::Expired {
+            batch.delete(&layout::key(slot, key))?;
+        }
         batch.delete(&layout::ledger(id))?;
         self.store.write(&batch, WriteOptions::default())?;
         Ok(true)
     }
 
-    /// Whether `key` holds the collection, as far as this version understands what it holds.
-    fn may_be_held(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<bool, StoreError> {
+    fn holder(&self, id: CollectionId, slot: Slot, key: &[u8]) -> Result<Holder, StoreError> {
         let held = self.store.get(&layout::key(slot, key))?;
-        let held = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large));
-        Ok(match held.as_ref().map(|value| CollectionId::decode(value)) {
-            // Its time may be over; the key goes with a compaction, and the elements after it.
-            Some(Some((found, _))) => found == id,
+        let Some(held) = held.filter(|value| Tag::of(value.attributes()).is_none_or(|tag| tag.is_large)) else {
+            return Ok(Holder::None);
+        };
+        Ok(match CollectionId::decode(&held) {
+            Some((found, _)) if found != id => Holder::None,
+            Some(_) if !self.is_there(held.attributes().expires_at_ms, self.clock.now_ms()) => Holder::Expired,
+            Some(_) => Holder::Holds,
             // Bytes that this version does not know: nothing is removed that may be meant by them.
-            Some(None) => true,
-            None => false,
+            None => Holder::Holds,
         })
     }
 
