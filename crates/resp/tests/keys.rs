@@ -474,3 +474,23 @@ const FLUSHES: &[(&str, &str)] = &[
     ("DBSIZE", ":0\r\n"),
     ("KEYS *", "*0\r\n"),
 ];
+
+/// C reads a cursor up to where a string ends.
+#[test]
+fn a_cursor_ends_at_a_byte_that_is_zero() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.ask("SADD s m");
+    let whole: [&[u8]; 4] = [b"0", b"0\0", b"0\0x", b"\0x"];
+    for cursor in whole {
+        assert_eq!(client.send(&[b"SCAN", cursor]), b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\ns\r\n", "{cursor:?}");
+        assert_eq!(client.send(&[b"SSCAN", b"s", cursor]), b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nm\r\n", "{cursor:?}");
+        for command in [b"HSCAN", b"ZSCAN"] {
+            assert_eq!(client.send(&[command, b"none", cursor]), b"*2\r\n$1\r\n0\r\n*0\r\n", "{cursor:?}");
+        }
+    }
+    let invalid: [&[u8]; 3] = [b"x\0", b"+\x000", b"0 \0"];
+    for cursor in invalid {
+        assert_eq!(client.send(&[b"SCAN", cursor]), b"-ERR invalid cursor\r\n", "{cursor:?}");
+    }
+}

@@ -77,6 +77,8 @@ impl<'a> ScanOptions<'a> {
 /// Redis'.
 pub(crate) fn parse_cursor(cursor: &[u8]) -> Outcome<u64> {
     let invalid = Failure::text("ERR invalid cursor");
+    // A string ends there in C.
+    let cursor = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
     let (negative, digits) = match cursor {
         [] => return Ok(0),
         [b'-', digits @ ..] => (true, digits),
