@@ -20,7 +20,7 @@ const BY_RANK: &str =
     "O(N+M) where M is the number of members that are returned and N that of those between them and the nearer end.";
 const BY_ORDER: &str = "O(N+M) where M is the number of members that are returned and N the offset.";
 const REMOVE: &str = "O(M) where M is the number of members that are removed.";
-const COUNT: &str = "O(M) where M is the number of members that are counted.";
+const COUNT: &str = "O(M) where M is the number of members that are counted; O(1) for all of them.";
 
 /// The family.
 pub const COMMANDS: &[Command] = &[
@@ -241,6 +241,18 @@ impl<'a> Span<'a> {
         })
     }
 
+    /// Whether every member is within, whatever members there are.
+    fn is_all(&self) -> bool {
+        match self {
+            Self::Ranks(first, last) => (*first, *last) == (0, -1),
+            // No score is beyond the infinite ones.
+            Self::Scores(range) => {
+                range.start <= score::before(f64::NEG_INFINITY) && range.end >= score::behind(f64::INFINITY)
+            }
+            Self::Names(names) => names.least.0 == Name::Least && names.greatest.0 == Name::Greatest,
+        }
+    }
+
     /// The first of the ranks, and how many there are.
     fn ranks(first: i64, last: i64, members: u64) -> (u64, u64) {
         let members = i64::try_from(members).unwrap_or(i64::MAX);
@@ -370,10 +382,14 @@ fn count(call: &mut Call<'_>, by: By) -> Outcome {
     let span = Span::parse(by, call.arguments[2], call.arguments[3])?;
     let mut members = 0;
     if let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? {
-        span.visit(&set, &mut call.keys, Direction::Forward, 0, |_, _| {
-            members += 1;
-            ControlFlow::Continue(())
-        })?;
+        if span.is_all() {
+            members = set.len() as i64;
+        } else {
+            span.visit(&set, &mut call.keys, Direction::Forward, 0, |_, _| {
+                members += 1;
+                ControlFlow::Continue(())
+            })?;
+        }
     }
     call.reply.integer(members);
     Ok(())
