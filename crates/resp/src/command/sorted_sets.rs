@@ -66,13 +66,13 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns how many members of a sorted set come before one.",
         usage: "key member",
-        complexity: "O(N) where N is the rank.",
+        complexity: "O(N) where N is the rank, from the nearer end.",
         ..command("zrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
     },
     Command {
         summary: "Returns how many members of a sorted set come after one.",
         usage: "key member",
-        complexity: "O(N) where N is the rank.",
+        complexity: "O(N) where N is the rank, from the nearer end.",
         ..command("zrevrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
     },
     Command {
@@ -257,15 +257,9 @@ fn rank(call: &mut Call<'_>, direction: Direction) -> Outcome {
         call.reply.null();
         return Ok(());
     };
-    let mut rank = 0;
-    set.visit(&mut call.keys, &score::all(), direction, |other, name| {
-        if other == score && name == member {
-            return ControlFlow::Break(());
-        }
-        rank += 1;
-        ControlFlow::Continue(())
-    })?;
-    call.reply.integer(rank);
+    let rank = set.rank(&mut call.keys, &Member { score, name: member.to_vec() })?;
+    let rank = if direction == Direction::Forward { rank } else { (set.len() - 1).saturating_sub(rank) };
+    call.reply.integer(rank as i64);
     Ok(())
 }
 

@@ -104,6 +104,9 @@ fn a_range_goes_no_further_than_its_limit() {
         "ZCOUNT z -inf +inf",
         "ZLEXCOUNT z - +",
         "ZRANK z m7",
+        "ZRANK z m4990",
+        "ZREVRANK z m7",
+        "ZREVRANK z m4990",
         "ZRANDMEMBER z 10",
         "ZREMRANGEBYSCORE z 10 12",
     ] {
@@ -111,9 +114,36 @@ fn a_range_goes_no_further_than_its_limit() {
         assert!(matches!(step, Step::Done { .. }), "{request}: {step:?}");
     }
     // Who never waits gives up after a thousand entries or so.
-    for request in ["ZRANGE z 0 -1", "ZCOUNT z 0 +inf", "ZREMRANGEBYRANK z 0 4000", "ZRANGE z 2000 2001"] {
+    for request in
+        ["ZRANGE z 0 -1", "ZCOUNT z 0 +inf", "ZRANK z m500", "ZREMRANGEBYRANK z 0 4000", "ZRANGE z 2000 2001"]
+    {
         assert_eq!(client.step_in(&mut group, request), Step::MustWait, "{request}");
     }
+}
+
+#[test]
+fn ranks_are_counted_from_either_end() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    // Five of each score.
+    for part in 0..5 {
+        let pairs: Vec<String> = (0..1000).map(|n| format!("{n} m{n}-{part}")).collect();
+        client.ask(&format!("ZADD z {}", pairs.join(" ")));
+    }
+    client.ask("ZREMRANGEBYRANK z 0 9");
+    client.ask("ZPOPMAX z 3");
+    let all = texts(client.ask("ZRANGE z 0 -1").as_bytes());
+    let last = all.len() - 1;
+    let near = [255, 256, 257, 511, 512, 767, 768, 769, 2493];
+    let ranks = (0..=last).step_by(97).chain(near).chain(near.map(|rank| last - rank)).chain([1, last - 1, last]);
+    for rank in ranks {
+        let name = String::from_utf8_lossy(&all[rank]);
+        assert_eq!(client.ask(&format!("ZRANK z {name}")), format!(":{rank}\r\n"), "{name}");
+        assert_eq!(client.ask(&format!("ZREVRANK z {name}")), format!(":{}\r\n", last - rank), "{name}");
+    }
+    assert_eq!(client.ask("ZCOUNT z -inf +inf"), format!(":{}\r\n", all.len()));
+    assert_eq!(client.ask("ZCOUNT z -inf (inf"), format!(":{}\r\n", all.len()));
+    assert_eq!(client.ask("ZLEXCOUNT z - +"), format!(":{}\r\n", all.len()));
 }
 
 /// Goes through `z`, with `between` after each step but the last. How often each member was returned.

@@ -4,7 +4,7 @@
 //! with its score, and `s` and the member's place; its key says what [`Large`] does, and between which [ends] the places lie.
 //!
 //! What it costs in a large one, where n is the number of members: a score O(1); a range of scores O(1) and what is visited; a rank O(n),
-//! counted from one end, as no entry says how many come before it.
+//! counted from the nearer end, as no entry says how many come before it.
 //!
 //! Unlike Redis, -0 is always 0. Redis does so in small sets, and keeps the sign in large ones.
 
@@ -53,6 +53,38 @@ impl Member {
 
 /// Members that are read against the order that is asked for, and kept in memory until they are turned.
 const MOST_TURNED: u64 = 16_384;
+
+/// Members that are counted from one end before as many are from the other; twice as many each time.
+const FIRST_COUNTED: u64 = 256;
+
+/// Members of a range that are counted step by step.
+struct Counted {
+    rest: Range<Vec<u8>>,
+    members: u64,
+}
+
+impl Counted {
+    fn of(range: Range<Vec<u8>>) -> Self {
+        Self { rest: range, members: 0 }
+    }
+
+    /// Counts up to `most` more. Whether that were all.
+    fn is_all_after(&mut self, most: u64, set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<bool> {
+        let (mut left, mut last) = (most, None);
+        set.visit(keys, &self.rest, Direction::Forward, |score, name| {
+            left -= 1;
+            if left > 0 {
+                return ControlFlow::Continue(());
+            }
+            last = Some(Member { score, name: name.to_vec() });
+            ControlFlow::Break(())
+        })?;
+        self.members += most - left;
+        let Some(last) = last else { return Ok(true) };
+        self.rest.start = last.behind();
+        Ok(false)
+    }
+}
 
 /// The sorted set under a key, as one command sees and changes it. Changes count once it is [saved](Self::save).
 #[derive(Debug)]
@@ -243,6 +275,25 @@ impl<'k> SortedSet<'k> {
             ControlFlow::Break(())
         })?;
         Ok(found)
+    }
+
+    /// How many members stand before `member`, which is in it, in the order of all. Those before it are counted or those behind it,
+    /// whichever are fewer. The set [holds still](Self::hold_still).
+    pub fn rank(&self, keys: &mut Keys<'_>, member: &Member) -> Outcome<u64> {
+        self.hold_still(keys)?;
+        let all = score::all();
+        let mut before = Counted::of(all.start..member.place());
+        let mut behind = Counted::of(member.behind()..all.end);
+        let mut most = FIRST_COUNTED;
+        loop {
+            if before.is_all_after(most, self, keys)? {
+                return Ok(before.members);
+            }
+            if behind.is_all_after(most, self, keys)? {
+                return Ok((self.len() - 1).saturating_sub(behind.members));
+            }
+            most *= 2;
+        }
     }
 
     /// Shows `visit` up to `count` members from the one with the rank `first` on; ranks are counted from the end if `direction` says so.
