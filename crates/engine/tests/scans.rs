@@ -224,3 +224,24 @@ fn a_segment_whose_values_are_garbage_is_neither_lost_to_a_scan_nor_kept_by_its_
     assert_eq!(mapped(&path), [], "what is mapped keeps its space");
     assert_eq!(store.scan(.., Direction::Forward, None).unwrap().count(), 500);
 }
+
+#[test]
+fn a_scan_steps_over_as_many_removed_entries_as_it_may() {
+    let (_directory, store) = common::store(StoreOptions::default());
+    for number in 0..3000 {
+        store.put(format!("{number:04}").as_bytes(), b"").unwrap();
+    }
+    // A hundred are left, and nowhere are many removed in a row.
+    for number in (0..3000).filter(|number| number % 30 != 0) {
+        store.delete(format!("{number:04}").as_bytes()).unwrap();
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let rows = |scan: Scan<'_>| scan.collect::<Result<Vec<_>, _>>().map(|rows| rows.len());
+        assert_eq!(rows(store.scan(.., direction, None).unwrap()), Ok(100));
+        assert_eq!(rows(store.scan_skipping(.., direction, 100)), Ok(100));
+        assert_eq!(rows(store.scan_skipping(.., direction, 20)), Err(Error::WouldWait));
+        // Where nobody waits all of them count.
+        assert_eq!(rows(store.scan_at_once(&b"1500"[..].., direction)), Ok(50));
+        assert_eq!(rows(store.scan_at_once(.., direction)), Err(Error::WouldWait));
+    }
+}
