@@ -4,8 +4,8 @@
 //!
 //! Threads: of one command, on one thread.
 
+use std::collections::VecDeque;
 use std::collections::btree_map::Entry as Place;
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use super::Keyspace;
 use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, Tag, Type};
+use super::pendings::Pendings;
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
 use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
@@ -576,45 +577,4 @@ fn check_key(key: &[u8]) -> Outcome {
         return Err(Failure::with(format!("ERR the key has {} bytes, the most is {MAX_KEY_BYTES}", key.len())));
     }
     Ok(())
-}
-
-/// What a group has written within a range, beside a scan of the store.
-struct Pendings<'p> {
-    rest: Vec<(&'p Vec<u8>, Option<&'p Pending>)>,
-    direction: Direction,
-    /// The last one that was taken.
-    last: Option<&'p Vec<u8>>,
-}
-
-impl<'p> Pendings<'p> {
-    fn new(pending: &'p BTreeMap<Vec<u8>, Option<Pending>>, range: Range<Vec<u8>>, direction: Direction) -> Self {
-        let within = pending.range(range).map(|(key, written)| (key, written.as_ref()));
-        // Taken from the end.
-        let rest = match direction {
-            Direction::Forward => within.rev().collect(),
-            Direction::Reverse => within.collect(),
-        };
-        Self { rest, direction, last: None }
-    }
-
-    fn next(&mut self) -> Option<(&'p [u8], Option<&'p Pending>)> {
-        let (key, written) = self.rest.pop()?;
-        self.last = Some(key);
-        Some((key, written))
-    }
-
-    /// The next one, if it stands before `key` or at it.
-    fn next_before(&mut self, key: &[u8]) -> Option<(&'p [u8], Option<&'p Pending>)> {
-        let (next, _) = self.rest.last()?;
-        let comes = match self.direction {
-            Direction::Forward => next.as_slice() <= key,
-            Direction::Reverse => next.as_slice() >= key,
-        };
-        if comes { self.next() } else { None }
-    }
-
-    /// Whether the one that was taken last stands in the place of `key`.
-    fn hides(&self, key: &[u8]) -> bool {
-        self.last.is_some_and(|last| last == key)
-    }
 }

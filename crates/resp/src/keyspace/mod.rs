@@ -11,6 +11,7 @@ mod latches;
 pub mod layout;
 mod numbers;
 mod orphans;
+mod pendings;
 pub mod slot;
 mod unsynced;
 mod upkeep;
