@@ -44,6 +44,12 @@ impl Clock {
         Duration::from_millis(self.show(Instant::now(), system_ms) - system_ms)
     }
 
+    /// What is over by this time is over by the system's clock as well: also if that is right, and this one was moved by a mistake.
+    pub fn certain_ms(&self) -> u64 {
+        let system_ms = system_ms();
+        self.show(Instant::now(), system_ms).min(system_ms)
+    }
+
     fn show(&self, now: Instant, system_ms: u64) -> u64 {
         let passed_ms = now.saturating_duration_since(self.since).as_millis() as u64;
         let of_system = system_ms.saturating_sub(passed_ms);
