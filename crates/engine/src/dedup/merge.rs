@@ -35,6 +35,10 @@ pub(crate) fn run(
     let mut options = CompactionOptions::default();
     // Otherwise all of it would become one table.
     options.set_output_file_size_limit(target_file_bytes);
+    if purpose == Purpose::Dedup {
+        // A worker takes all of it or nothing: see the offload's adapter. What relocates stays here, in as many parts as the store's.
+        options.set_max_subcompactions(1);
+    }
     let names: Vec<_> = merge.seeds.iter().map(|number| format!("{number:06}.sst")).collect();
     // Levels are few.
     let level = merge.output_level as i32;
