@@ -179,7 +179,7 @@ impl Lane {
                 // Latches of commands that only read, or wrote nothing.
                 self.wants_commit.notify_one();
             }
-            if self.service.keyspace.has_unsynced() {
+            if !connection.reply.is_empty() && self.service.keyspace.has_unsynced() {
                 let read = Rc::<Ticket>::default();
                 self.unsynced.borrow_mut().push((read.clone(), None));
                 self.wants_sync.notify_one();
@@ -261,8 +261,9 @@ impl Lane {
                 drop(group);
                 let ticket = self.ticket.take();
                 match outcome {
-                    Ok(Committed { unsynced: Some(unsynced) }) => {
-                        self.unsynced.borrow_mut().push((ticket, Some(unsynced)));
+                    // What was written, or only read by commands that could have.
+                    Ok(Committed { unsynced }) if unsynced.is_some() || self.service.keyspace.has_unsynced() => {
+                        self.unsynced.borrow_mut().push((ticket, unsynced));
                         self.wants_sync.notify_one();
                     }
                     outcome => ticket.finish(outcome.map(drop)),

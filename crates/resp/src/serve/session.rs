@@ -184,9 +184,7 @@ async fn serve<S: ClientStream>(
             let mut ended = Ended::Closes;
             if !closes {
                 (connection, ended) = lane.round(connection, began).await;
-                let now = Instant::now();
-                statistics.responses.record(now.saturating_duration_since(began));
-                began = now;
+                statistics.responses.record(began.elapsed());
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             // Of what came before, all is carried out that has come whole, unless the round is full.
@@ -214,6 +212,8 @@ async fn serve<S: ClientStream>(
             }
             // Behind all others who have sent something.
             tokio::task::yield_now().await;
+            // What its client took to read is not what it waited for.
+            began = Instant::now();
         }
         if closes {
             break;
