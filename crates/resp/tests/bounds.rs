@@ -104,6 +104,32 @@ fn all_clients_together_keep_no_more_than_they_may() {
 }
 
 #[test]
+fn who_is_idle_takes_no_memory_from_others() {
+    let served = served(Limits { memory_bytes: 1 << 20, ..Limits::default() }, StoreOptions::default());
+    let value = vec![b'x'; 15_000];
+    // Each has had a request and a reply of a length for which memory is kept.
+    let idle: Vec<Wire> = (0..100)
+        .map(|_| {
+            let mut wire = Wire::to(served.address());
+            wire.send(&request(&[b"SET", b"k", &value]));
+            assert_eq!(wire.reply(), b"+OK\r\n");
+            wire.send(&request(&[b"GET", b"k"]));
+            assert!(wire.reply().len() > value.len());
+            wire
+        })
+        .collect();
+    let kept = served.service.client_memory.load(Ordering::Relaxed);
+    assert!(kept < 3 << 18, "{kept}");
+    let mut other = Wire::to(served.address());
+    other.send(&request(&[b"SET", b"k", &vec![b'x'; 100_000]]));
+    assert_eq!(other.reply(), b"+OK\r\n");
+    other.send(&request(&[b"GET", b"k"]));
+    assert!(other.reply().len() > 100_000);
+    drop(idle);
+    served.server.stop();
+}
+
+#[test]
 fn what_takes_long_holds_no_latch_of_what_was_written_before_it() {
     let served = served(Limits::default(), StoreOptions::default());
     let (mut slow, mut other) = (Wire::to(served.address()), Wire::to(served.address()));

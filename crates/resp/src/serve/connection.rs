@@ -35,8 +35,12 @@ const ROUND_REPLY_BYTES: usize = 256 * 1024;
 /// A round of several requests ends after this: some read a long value for a short reply.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
-/// A buffer that has grown beyond this is given back when it is empty.
+/// A buffer that has grown beyond this is given back when it is empty; any is while clients keep half of what they all may, so that those who are
+/// idle leave the rest to others.
 const KEPT_BYTES: usize = 16 * 1024;
+
+/// A buffer that is full grows by one part in so many.
+const GROWTH: usize = 8;
 
 /// Arguments for which no memory is taken.
 const FEW: usize = 16;
@@ -123,8 +127,10 @@ impl Connection {
             self.buffer.drain(..self.done);
             self.done = 0;
         }
-        if let Some(needs) = self.parser.needs() {
-            self.buffer.reserve(needs.saturating_sub(self.waiting_bytes()).max(bytes.len()));
+        let needs = self.parser.needs().map_or(0, |needs| needs.saturating_sub(self.waiting_bytes()));
+        if needs.max(bytes.len()) > self.buffer.capacity() - self.buffer.len() {
+            // Not twice as much, which would be taken from all others.
+            self.buffer.reserve_exact(needs.max(bytes.len()).max(self.buffer.len() / GROWTH));
         }
         self.buffer.extend_from_slice(bytes);
     }
@@ -136,7 +142,7 @@ impl Connection {
 
     /// Whether more may come before the replies that are being sent are taken.
     pub(super) fn may_receive_more(&self, service: &Service) -> bool {
-        let bytes = self.memory_bytes() + READ_BYTES;
+        let bytes = self.memory_bytes() + READ_BYTES + self.buffer.len() / GROWTH;
         self.client.is_authenticated && bytes <= self.limits.output_bytes.min(self.charge.left(service, true))
     }
 
@@ -156,7 +162,7 @@ impl Connection {
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         if self.done == self.buffer.len() {
             self.done = 0;
-            if self.buffer.capacity() > KEPT_BYTES {
+            if self.buffer.capacity() > self.kept_bytes(service) {
                 self.buffer = Vec::new();
             } else {
                 self.buffer.clear();
@@ -166,6 +172,12 @@ impl Connection {
         self.charge.set(service, self.memory_bytes());
         self.reply.is_counted();
         ended
+    }
+
+    /// See [`KEPT_BYTES`].
+    fn kept_bytes(&self, service: &Service) -> usize {
+        let is_half_taken = service.client_memory.load(Ordering::Relaxed) > self.limits.memory_bytes / 2;
+        if is_half_taken { 0 } else { KEPT_BYTES }
     }
 
     /// Bytes that it keeps.
@@ -288,9 +300,9 @@ impl Connection {
     }
 
     /// These replies are sent.
-    pub(super) fn sent(&mut self, replies: Vec<u8>) {
+    pub(super) fn sent(&mut self, service: &Service, replies: Vec<u8>) {
         self.sending_bytes = 0;
-        if replies.capacity() <= KEPT_BYTES {
+        if replies.capacity() <= self.kept_bytes(service) {
             self.reply.reuse(replies);
         }
         self.charge.set_known(self.memory_bytes());

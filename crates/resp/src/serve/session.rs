@@ -293,7 +293,7 @@ async fn send<S: ClientStream>(
     send_bytes(lane, stream, &replies, &info, connection).await?;
     lane.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
     info.output_bytes.store(0, Ordering::Relaxed);
-    connection.sent(replies);
+    connection.sent(&lane.service, replies);
     Ok(())
 }
 
