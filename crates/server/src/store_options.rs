@@ -156,7 +156,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         get: |options| options.dynamic_levels.to_string(),
     },
     whole!(target_file_bytes, "bytes", 64 * KIB, 4 * GIB, "Size of a table."),
-    whole!(max_subcompactions, "parts", 1, 256, "Parts of one L0 compaction."),
+    whole!(max_subcompactions, "parts", 1, 256, "Parts of one compaction of level 0, or for relocation."),
     whole!(background_flushes, "flushes", 1, 256, "Flushes at a time."),
     whole!(
         background_compactions,

@@ -235,7 +235,8 @@ fn clients() -> Vec<Key> {
             whole(MIB, TIB),
             limits.output_bytes,
             "bytes",
-            "Bytes of replies that may wait for one client; instead of a reply that would be longer it is sent an error.",
+            "Bytes of replies that may wait for one client, and of requests that it may send before it takes them; instead of a reply that would \
+             be longer it is sent an error.",
         )),
         live(key(
             "clients.idle_timeout_s",
@@ -273,9 +274,9 @@ fn clients() -> Vec<Key> {
             "auto",
             "bytes",
             "What all clients together may take of memory: requests that have not come whole, replies that were not sent, commands queued by \
-             MULTI, and what commands collect, build and write until it is replied and committed. Beyond it each client and each command still has \
-             128 KiB, and what its own arguments take: with many clients, set it lower by so much for each. `auto`: an eighth of the memory, or of \
-             what the cgroup allows.",
+             MULTI, and what commands collect, build and write until it is replied and committed. Beyond it each command still has 128 KiB, and \
+             what its own arguments take; so has each client until all have a quarter more, then, and before the password, 4 KiB. `auto`: an \
+             eighth of the memory, or of what the cgroup allows.",
         )),
         live(key(
             "clients.slow_after_us",
