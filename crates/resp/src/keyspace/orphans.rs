@@ -57,6 +57,11 @@ impl Orphans {
         }
     }
 
+    fn len(&self) -> usize {
+        self.0.lock().queue.len()
+    }
+
+    /// The one that was told first.
     fn take(&self) -> Option<CollectionId> {
         let mut known = self.0.lock();
         let first = known.queue.pop_front()?;
@@ -84,7 +89,12 @@ pub struct Reclaimed {
 }
 
 impl Keyspace {
-    /// Removes the elements of the orphans that are known, at most `most` of them. May wait for the device. `goes_on` is asked before each;
+    /// How many orphans are known.
+    pub fn known_orphans(&self) -> usize {
+        self.orphans.len()
+    }
+
+    /// Removes the elements of the orphans that are known, at most `most` of them, those that were told first. May wait for the device. `goes_on` is asked before each;
     /// `false` ends it.
     ///
     /// # Errors

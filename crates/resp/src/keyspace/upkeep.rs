@@ -70,9 +70,12 @@ impl Upkeep {
             let mut noted = Instant::now();
             let mut read_ledger: Option<Instant> = None;
             let mut has_failed = false;
+            let mut known_before = 0;
             while !inside.within(LOOKS_EVERY) {
                 let goes_on = || !*inside.is_set.lock();
-                let mut outcome = keyspace.reclaim_known(MOST_IN_A_LOOK, goes_on).map(drop);
+                // None before the second look: a command may have found a collection by its key, and not its elements yet.
+                let mut outcome = keyspace.reclaim_known(known_before.min(MOST_IN_A_LOOK), goes_on).map(drop);
+                known_before = keyspace.known_orphans();
                 if outcome.is_ok() && read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY) {
                     outcome = keyspace.reclaim_all(goes_on).map(drop);
                     read_ledger = Some(Instant::now());
