@@ -373,7 +373,7 @@ pub(crate) fn run_latched(
             }
         }
     }
-    let depends = command.has(flag::WRITE) || seen.is_uncommitted;
+    let depends = group.has_written_since(mark) || seen.is_uncommitted;
     Ok(Ran { depends, command, took: began.elapsed(), seen, error })
 }
 

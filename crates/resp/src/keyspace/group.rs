@@ -294,6 +294,11 @@ impl Group {
         self.state.bytes.saturating_sub(mark.bytes)
     }
 
+    /// Whether anything was written since `mark`.
+    pub fn has_written_since(&self, mark: Mark) -> bool {
+        self.state.undo.len() > mark.undo
+    }
+
     /// Whether it is to be committed before a command writes into it that `takes` room, or one that does not: it has grown large, or there is so
     /// little room that a write which is refused would take others with it which need not be.
     pub fn is_closed_to(&self, takes: bool) -> bool {
