@@ -175,19 +175,26 @@ impl Lane {
             connection.committed(&outcome);
             self.rest(connection, began).await;
         } else {
-            if self.group.borrow().holds_any() {
+            let holds_any = self.group.borrow().holds_any();
+            if holds_any {
                 // Latches of commands that only read, or wrote nothing.
                 self.wants_commit.notify_one();
             }
             if !connection.reply.is_empty() && self.service.keyspace.has_unsynced() {
-                let read = Rc::<Ticket>::default();
-                self.unsynced.borrow_mut().push((read.clone(), None));
-                self.wants_sync.notify_one();
+                let read = if holds_any { ticket } else { self.read_unsynced() };
                 // Where it fails, writers are told, and nothing more is written.
                 let _ = read.outcome().await;
             }
         }
         (ended, reading)
+    }
+
+    /// Stands for what was read and is to be synced before anybody is told.
+    fn read_unsynced(&self) -> Rc<Ticket> {
+        let read = Rc::<Ticket>::default();
+        self.unsynced.borrow_mut().push((read.clone(), None));
+        self.wants_sync.notify_one();
+        read
     }
 
     /// Waits until the latches that this lane has now are free. What became of the writes under them is told to those who made them.
