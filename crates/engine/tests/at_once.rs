@@ -56,6 +56,18 @@ fn forget(store: &Store) {
     }
 }
 
+/// The store in `directory`, of which nothing is in the block cache, nor in the kernel's memory: a question takes waiting. The kernel may begin to read
+/// what it is asked for, and a fast device be done with it at once, so several are asked.
+fn opened_cold(directory: &Path) -> Store {
+    let found = (0..20).find_map(|_| {
+        let store = Store::open(directory, OpenMode::Open, options()).unwrap();
+        forget(&store);
+        let takes_waiting = store.get_at_once(&key(1)).is_err_and(|error| error == Error::WouldWait);
+        if takes_waiting { Some(store) } else { store.close().map(|()| None).unwrap() }
+    });
+    found.expect("what is not in memory takes waiting")
+}
+
 /// Whether the file system of `store` can tell what the kernel has of a file.
 fn can_tell(store: &Store) -> bool {
     let file = File::open(&files(store)[0]).unwrap();
@@ -82,10 +94,7 @@ fn what_is_told_at_once_is_what_is_there_and_what_is_not_is_told_after_a_read_th
     }
     store.flush(true).unwrap();
     store.close().unwrap();
-    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
-    forget(&store);
-    // Nothing is in the block cache, nor in the kernel's memory.
-    assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
+    let store = opened_cold(directory.path());
     // One that is not there is known from filters once they are in memory.
     let mut numbers = Random::new(7);
     let (mut told, mut waited) = (0, 0);
@@ -128,7 +137,12 @@ fn a_value_that_was_read_by_its_row_is_told_at_once_wherever_it_lies_until_it_is
         let found = store.multi_get_first(&[key(*number)], true);
         assert_eq!(found[0].as_ref().unwrap().as_deref(), Some(&*value(*number)));
     }
-    assert_eq!(store.get_at_once(&key(once[0])).unwrap_err(), Error::WouldWait, "only its place is known");
+    // A fast device may be done at once with what the kernel began to read, so several are asked.
+    let takes_waiting = |number: &u64| {
+        forget(&store);
+        store.get_at_once(&key(*number)).is_err_and(|error| error == Error::WouldWait)
+    };
+    assert!(once.iter().take(20).any(takes_waiting), "only their places are known");
     let (changed, removed) = (key(often[0]), key(often[1]));
     store.put(&changed, &[b'n'; 300]).unwrap();
     store.delete(&removed).unwrap();
@@ -153,9 +167,7 @@ fn filled(directory: &Path) {
 fn what_the_kernel_has_in_memory_is_told_at_once_though_the_block_cache_has_nothing() {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path());
-    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
-    forget(&store);
-    assert_eq!(store.get_at_once(&key(1)).unwrap_err(), Error::WouldWait);
+    let store = opened_cold(directory.path());
     let in_memory: usize = files(&store).iter().map(|path| std::fs::read(path).unwrap().len()).sum();
     assert!(in_memory > 500_000, "{in_memory}");
     if !can_tell(&store) {

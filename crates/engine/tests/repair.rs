@@ -160,19 +160,29 @@ fn contents(path: &Path) -> Contents {
 }
 
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
-        if entry.file_type().unwrap().is_dir() {
-            found.extend(files(&entry.path()));
-        } else {
-            found.insert(entry.path(), fs::read(entry.path()).unwrap());
-        }
-    }
-    found
+    all_files(directory).unwrap()
 }
 
+fn all_files(directory: &Path) -> std::io::Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.extend(all_files(&entry.path())?);
+        } else {
+            found.insert(entry.path(), fs::read(entry.path())?);
+        }
+    }
+    Ok(found)
+}
+
+/// Copies a store, which may be open: a file that goes meanwhile is one that nothing names any more, and the copy begins anew.
 fn copy(from: &Path, to: &Path) {
-    for (path, bytes) in files(from) {
+    let found = (0..100).find_map(|_| match all_files(from) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        found => Some(found.unwrap()),
+    });
+    for (path, bytes) in found.expect("files go and go") {
         let path = to.join(path.strip_prefix(from).unwrap());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
