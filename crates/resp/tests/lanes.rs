@@ -208,21 +208,25 @@ fn those_who_ask_are_dealt_out_evenly_and_others_stay() {
     let of_lane_1 = |clients: &mut dyn Iterator<Item = &mut Asking<TcpStream>>| {
         clients.map(|client| client.lane()).filter(|lane| *lane == 1).count()
     };
-    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    // A lane answers a client before it looks whether that one was dealt elsewhere. So whoever it answered last may have a part in a deal that came
+    // afterwards, and take its turn among the others.
+    let half_of_8 = 3..=5;
+    let moved = of_lane_1(&mut clients.iter_mut().step_by(2));
+    assert!(half_of_8.contains(&moved), "{moved}");
     // Nor without another deal.
-    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), moved);
     server.use_lanes(2);
-    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
-    // More than there are is all.
+    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), moved);
     server.use_lanes(1);
-    assert_eq!(of_lane_1(&mut clients.iter_mut().step_by(2)), 4);
+    let still_there = of_lane_1(&mut clients.iter_mut().step_by(2));
+    assert!((moved - 1..=moved).contains(&still_there), "{still_there} of {moved}");
     assert_eq!(of_lane_1(&mut clients.iter_mut()), 0);
+    // More than there are is all.
     server.use_lanes(1000);
     // Sixteen that ask for nothing are on the first lane; who comes is dealt out all the same.
     let mut late: Vec<_> = (0..8).map(|_| connect()).collect();
     let of_late = of_lane_1(&mut late.iter_mut());
-    // The last of the others may have taken its turn among them.
-    assert!((3..=5).contains(&of_late), "{of_late}");
+    assert!(half_of_8.contains(&of_late), "{of_late}");
     server.stop();
 }
 
