@@ -110,7 +110,7 @@ fn observe(offload: Option<Arc<dyn CompactionOffload>>, subcompactions: u32) -> 
 #[test]
 fn memtables_are_flushed_full_where_their_values_are_few_bytes() {
     let events = Arc::<Events>::default();
-    // One holds hundreds of keys: their values of 4 KiB are far fewer bytes than are flushed for alone.
+    // One holds a thousand keys: their values of 4 KiB are far fewer bytes than are flushed for alone.
     let options = StoreOptions { memtable_bytes: 64 << 10, events: Some(events.clone()), ..common::small() };
     let (_directory, store) = common::store(options.with_separation(128));
     // They are overwritten again and again, for which memtables may be flushed early.
@@ -120,10 +120,9 @@ fn memtables_are_flushed_full_where_their_values_are_few_bytes() {
     store.close().unwrap();
     let flushes = events.flushes.lock().unwrap();
     let entries: Vec<u64> = flushes.iter().map(|flush| flush.entries).collect();
-    // The last was closed for. Those that waited together became one table.
+    // The last was closed for. Those that waited together became one table: there may be more in it than one memtable holds, which is 1067.
     let least = entries[..entries.len() - 1].iter().min().unwrap();
-    let full = entries[0];
-    assert!(entries.len() > 8 && *least * 4 > full * 3, "{entries:?}");
+    assert!(entries.len() > 8 && *least > 800, "{entries:?}");
 }
 
 /// A flush whose table another thread's flush committed has its end when its thread next begins a job; so one may be open
