@@ -28,6 +28,11 @@ pub const MIDDLE: u64 = 1 << 63;
 /// Entries that are removed unread while other clients wait for the thread.
 const MOST_REMOVED_AT_ONCE: u64 = 1000;
 
+/// More elements at an end are removed as a range, which is one entry of the write however many they are. But all reads of the store look at each range
+/// until a compaction has carried it out, and a client may remove as often as it likes, so there are not to be thousands of them. Nobody
+/// looks for an element beyond the ends, so what lies there need not be stepped over.
+const MOST_REMOVED_ONE_BY_ONE: u64 = 10_000;
+
 /// One end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -115,8 +120,12 @@ impl Lay {
         if removed > MOST_REMOVED_AT_ONCE && !keys.may_take_long() {
             return Err(Failure::MustWait);
         }
-        for index in indices.clone() {
-            keys.remove_element(self.id, &index.to_be_bytes());
+        if removed > MOST_REMOVED_ONE_BY_ONE {
+            keys.remove_elements(self.id, &indices.start.to_be_bytes()..&indices.end.to_be_bytes())?;
+        } else {
+            for index in indices.clone() {
+                keys.remove_element(self.id, &index.to_be_bytes());
+            }
         }
         if indices.start == self.first {
             self.first = indices.end;

@@ -14,6 +14,7 @@
 //! Threads: a group belongs to one thread at a time and may be handed on.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,7 +23,7 @@ use ecotone_engine::{Attributes, Durability, Error as StoreError, WriteOptions};
 use super::Keyspace;
 use super::keys::Keys;
 use super::known::Known;
-use super::layout::{self, CollectionId};
+use super::layout::CollectionId;
 use super::slot::{SLOTS, Slot};
 use super::unsynced::Unsynced;
 use crate::memory::SMALL_BYTES;
@@ -61,8 +62,8 @@ pub(super) struct State {
     pub(super) pending: BTreeMap<Vec<u8>, Option<Pending>>,
     /// What it takes to be as before the command that is being carried out, the last step first.
     pub(super) undo: Vec<Undo>,
-    /// All that was in the store before is to be removed.
-    pub(super) cleared: bool,
+    /// All that was in the store before with a key in one of these is to be removed.
+    pub(super) removed: Vec<Range<Vec<u8>>>,
     pub(super) bytes: usize,
     pub(super) taken: Taken,
     /// Whether the store was read since somebody asked.
@@ -80,8 +81,29 @@ pub(super) struct State {
 pub(super) enum Undo {
     /// Something was written under `key`, where `before` stood in `pending`.
     Written { key: Vec<u8>, before: Option<Option<Pending>> },
+    /// A range was added to those that are removed: this is what stood in `pending` within it.
+    Removed { pending: Vec<(Vec<u8>, Option<Pending>)> },
     /// All keys were removed: this is what the group was until then.
-    Cleared { pending: BTreeMap<Vec<u8>, Option<Pending>>, orphans: Vec<CollectionId>, cleared: bool },
+    Cleared { pending: BTreeMap<Vec<u8>, Option<Pending>>, orphans: Vec<CollectionId>, removed: Vec<Range<Vec<u8>>> },
+}
+
+impl State {
+    /// Whether nothing is to be written.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.removed.is_empty()
+    }
+
+    /// Whether what was in the store under `key` is to be removed with the range that it is in.
+    #[inline]
+    pub(super) fn removes(&self, key: &[u8]) -> bool {
+        self.removed.iter().any(|removed| *removed.start <= *key && *key < *removed.end)
+    }
+
+    /// The same of all that is in `range`.
+    pub(super) fn removes_all(&self, range: &Range<Vec<u8>>) -> bool {
+        self.removed.iter().any(|removed| removed.start <= range.start && range.end <= removed.end)
+    }
 }
 
 /// The memory of what is written.
@@ -245,10 +267,14 @@ impl Group {
             match undo {
                 Undo::Written { key, before: Some(before) } => _ = self.state.pending.insert(key, before),
                 Undo::Written { key, before: None } => _ = self.state.pending.remove(&key),
-                Undo::Cleared { pending, orphans, cleared } => {
+                Undo::Removed { pending } => {
+                    self.state.removed.pop();
+                    self.state.pending.extend(pending);
+                }
+                Undo::Cleared { pending, orphans, removed } => {
                     self.state.pending = pending;
                     self.state.orphans = orphans;
-                    self.state.cleared = cleared;
+                    self.state.removed = removed;
                 }
             }
         }
@@ -256,7 +282,7 @@ impl Group {
 
     /// Whether there is nothing to commit. Latches may be held all the same.
     pub fn is_empty(&self) -> bool {
-        self.state.pending.is_empty() && !self.state.cleared
+        self.state.is_empty()
     }
 
     /// A command begins that `takes` room if it writes. Where none does, a full store takes the group all the same.
@@ -330,7 +356,7 @@ impl Group {
         }
         self.state.pending.clear();
         self.state.undo.clear();
-        self.state.cleared = false;
+        self.state.removed.clear();
         self.state.bytes = 0;
         self.state.taken.unasked_bytes = 0;
         self.give_back_to(0);
@@ -341,15 +367,14 @@ impl Group {
     fn write(&mut self, waiting: Waiting) -> Result<Committed, StoreError> {
         let store = &self.keyspace.store;
         let mut batch = store.batch();
-        if self.state.cleared {
-            for all in [layout::all_keys(), layout::all_elements(), layout::whole_ledger()] {
-                batch.delete_range(all.start.as_slice()..all.end.as_slice())?;
-            }
+        // Before what was written into them afterwards.
+        for removed in &self.state.removed {
+            batch.delete_range(removed.start.as_slice()..removed.end.as_slice())?;
         }
         for (key, pending) in &self.state.pending {
             match pending {
                 Some(Pending { attributes, payload }) => batch.put_with(key, payload, attributes)?,
-                None if self.state.cleared => {}
+                None if self.state.removes(key) => {}
                 None => batch.delete(key)?,
             }
         }

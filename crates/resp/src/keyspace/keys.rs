@@ -272,7 +272,7 @@ impl<'c> Keys<'c> {
         self.state.undo.push(Undo::Cleared {
             pending: std::mem::take(&mut self.state.pending),
             orphans: std::mem::take(&mut self.state.orphans),
-            cleared: std::mem::replace(&mut self.state.cleared, true),
+            removed: std::mem::replace(&mut self.state.removed, layout::everything().into()),
         });
     }
 
@@ -332,6 +332,21 @@ impl<'c> Keys<'c> {
         if self.refusal.is_none() {
             self.refusal = self.put(layout::element(id, sub_key), 0, || None).err();
         }
+    }
+
+    /// Removes the elements with sub-keys in `range` of a large collection whose key's slot is held. However many there are, that is one entry of the
+    /// batch; but it stays in the way of reads until compactions have carried it out, so few are better removed one by one.
+    pub fn remove_elements(&mut self, id: CollectionId, range: Range<&[u8]>) -> Outcome {
+        let range = layout::element(id, range.start)..layout::element(id, range.end);
+        if range.start >= range.end {
+            return Ok(());
+        }
+        self.take_write(range.start.len() + range.end.len(), 0)?;
+        // What stays in `pending` would be written after the range is removed.
+        let pending = self.state.pending.extract_if(range.clone(), |_, _| true).collect();
+        self.state.removed.push(range);
+        self.state.undo.push(Undo::Removed { pending });
+        Ok(())
     }
 
     /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
@@ -419,10 +434,13 @@ impl<'c> Keys<'c> {
         if range.start >= range.end {
             return Ok(());
         }
-        self.seen.is_uncommitted |= !self.state.pending.is_empty() || self.state.cleared;
+        self.seen.is_uncommitted |= !self.state.is_empty();
         let store = self.store();
         let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
-        if !self.state.cleared {
+        let removed: Vec<_> =
+            self.state.removed.iter().filter(|it| it.start < range.end && range.start < it.end).collect();
+        let is_removed = |key: &[u8]| removed.iter().any(|it| *it.start <= *key && *key < *it.end);
+        if !self.state.removes_all(&range) {
             let range = range.start.as_slice()..range.end.as_slice();
             let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
             let mut scan = match (self.waiting, most_skipped) {
@@ -450,7 +468,7 @@ impl<'c> Keys<'c> {
                         return Ok(());
                     }
                 }
-                if !pending.hides(key) && visit(key, &attributes, value).is_break() {
+                if !pending.hides(key) && !is_removed(key) && visit(key, &attributes, value).is_break() {
                     return Ok(());
                 }
             }
@@ -470,15 +488,7 @@ impl<'c> Keys<'c> {
     }
 
     fn put(&mut self, key: Vec<u8>, payload_bytes: usize, make: impl FnOnce() -> Option<Pending>) -> Outcome {
-        let bytes = self.state.bytes + key.len() + payload_bytes;
-        if bytes + self.state.pending.len() * BATCH_ENTRY_BYTES > MAX_BATCH_BYTES {
-            return Err(Failure::with(format!(
-                "ERR the command writes more at once than the store takes: {MAX_BATCH_BYTES} bytes; do it in parts"
-            )));
-        }
-        // Here and in the batch; the key also in what undoes the write.
-        self.take_memory(3 * key.len() + 2 * payload_bytes + WRITE_BYTES)?;
-        self.state.bytes = bytes;
+        self.take_write(key.len(), payload_bytes)?;
         let pending = make();
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
@@ -490,6 +500,22 @@ impl<'c> Keys<'c> {
                 place.insert(pending);
             }
         }
+        Ok(())
+    }
+
+    /// Takes room for one more entry of the batch.
+    #[inline]
+    fn take_write(&mut self, key_bytes: usize, payload_bytes: usize) -> Outcome {
+        let bytes = self.state.bytes + key_bytes + payload_bytes;
+        let entries = self.state.pending.len() + self.state.removed.len();
+        if bytes + entries * BATCH_ENTRY_BYTES > MAX_BATCH_BYTES {
+            return Err(Failure::with(format!(
+                "ERR the command writes more at once than the store takes: {MAX_BATCH_BYTES} bytes; do it in parts"
+            )));
+        }
+        // Here and in the batch; the key also in what undoes the write.
+        self.take_memory(3 * key_bytes + 2 * payload_bytes + WRITE_BYTES)?;
+        self.state.bytes = bytes;
         Ok(())
     }
 
@@ -514,11 +540,11 @@ impl<'c> Keys<'c> {
 
     /// What the group has written under `stored_key`; `None`: nothing, and what is in the store counts.
     fn pending(&mut self) -> Option<Option<&Pending>> {
-        if self.state.pending.is_empty() && !self.state.cleared {
+        if self.state.is_empty() {
             return None;
         }
         let pending = self.state.pending.get(&self.stored_key).map(Option::as_ref);
-        let pending = if self.state.cleared { Some(pending.flatten()) } else { pending };
+        let pending = pending.or_else(|| self.state.removes(&self.stored_key).then_some(None));
         self.seen.is_uncommitted |= pending.is_some();
         pending
     }

@@ -183,14 +183,14 @@ pub fn all_keys() -> std::ops::Range<Vec<u8>> {
     vec![KEY]..vec![KEY + 1]
 }
 
-/// The same of all elements.
-pub fn all_elements() -> std::ops::Range<Vec<u8>> {
-    vec![ELEMENT]..vec![ELEMENT + 1]
-}
-
 /// The same of the ledger.
 pub fn whole_ledger() -> std::ops::Range<Vec<u8>> {
     vec![LEDGER]..vec![LEDGER + 1]
+}
+
+/// The same of all that clients have written: keys, elements and the ledger.
+pub fn everything() -> [std::ops::Range<Vec<u8>>; 3] {
+    [all_keys(), vec![ELEMENT]..vec![ELEMENT + 1], whole_ledger()]
 }
 
 /// The store's key of an element.
