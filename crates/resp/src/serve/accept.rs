@@ -17,6 +17,7 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 use super::deal::{Dealer, Stream};
+use super::lasting::Lasting;
 use super::signal::Signal;
 
 /// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
@@ -50,8 +51,9 @@ fn refuse(stream: Stream) {
     };
 }
 
-/// Takes plain connections until the server stops. Belongs to a runtime of one thread.
+/// Begins to take plain connections.
 pub(super) fn accept_plain(
+    lasting: &mut Lasting,
     dealer: &Arc<Dealer>,
     tcp: Vec<std::net::TcpListener>,
     unix: Option<std::os::unix::net::UnixListener>,
@@ -59,14 +61,14 @@ pub(super) fn accept_plain(
 ) {
     for listener in tcp {
         let (dealer, signal) = (dealer.clone(), signal.clone());
-        tokio::task::spawn_local(accept_tcp(listener, signal, move |stream, address, local| {
+        lasting.begin(accept_tcp(listener, signal, move |stream, address, local| {
             take(&dealer, Stream::Tcp(stream.into_std()?), address.to_string(), local.to_string());
             Ok(())
         }));
     }
     if let Some(listener) = unix {
         let (dealer, signal) = (dealer.clone(), signal.clone());
-        tokio::task::spawn_local(async move {
+        lasting.begin(async move {
             let Ok(listener) = UnixListener::from_std(listener) else { return };
             let path = listener.local_addr().ok().and_then(|own| Some(own.as_pathname()?.display().to_string()));
             let address = format!("{}:0", path.unwrap_or_default());

@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::accept::accept_tcp;
 use super::deal::{Dealer, Seat, Stream};
+use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::Socket;
 use super::tls::Identity;
@@ -38,9 +39,10 @@ impl Gate {
     /// Takes connections until the server stops. Belongs to a runtime of one thread.
     pub(super) async fn open(self, dealer: Arc<Dealer>, mut signal: Signal) {
         let identity = Rc::new(RefCell::new(self.identity));
+        let mut lasting = Lasting::default();
         for listener in self.listeners {
             let (dealer, identity, told) = (dealer.clone(), identity.clone(), signal.clone());
-            tokio::task::spawn_local(accept_tcp(listener, signal.clone(), move |stream, address, local| {
+            lasting.begin(accept_tcp(listener, signal.clone(), move |stream, address, local| {
                 // Who finds no seat is not told: that would take the handshake.
                 if let Some(seat) = dealer.seat(address.to_string(), local.to_string()) {
                     let acceptor = identity.borrow_mut().acceptor(Instant::now());
@@ -58,7 +60,11 @@ impl Gate {
             }));
         }
         // All that is under way ends with this thread.
-        signal.stops().await;
+        tokio::select! {
+            biased;
+            () = signal.stops() => {}
+            never = lasting.watch() => match never {},
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use super::accept::accept_plain;
 use super::deal::{Dealer, IdleCores, Inbox};
 use super::handshake::Gate;
 use super::lane::Lane;
+use super::lasting::Lasting;
 use super::pulse::{BEAT, Pulse};
 use super::session::serve_lane;
 use super::signal::{Teller, signal};
@@ -192,18 +193,22 @@ impl Server {
             let (first, width, pulses) = (first.take(), width.take(), pulses.clone());
             let thread =
                 spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), panicked.clone(), async move || {
+                    let mut lasting = Lasting::default();
                     if let Some((tcp, unix, teller)) = first {
-                        accept_plain(&dealer, tcp, unix, &signal);
-                        tokio::task::spawn_local(teller.pass_on_limits(service.clone(), signal.clone()));
+                        accept_plain(&mut lasting, &dealer, tcp, unix, &signal);
+                        lasting.begin(teller.pass_on_limits(service.clone(), signal.clone()));
                     }
-                    width.map(tokio::task::spawn_local);
-                    tokio::task::spawn_local(async move {
+                    if let Some(width) = width {
+                        lasting.begin(width);
+                    }
+                    lasting.begin(async move {
                         loop {
                             pulses[number].beat(Instant::now());
                             tokio::time::sleep(BEAT).await;
                         }
                     });
-                    serve_lane(Lane::new(service, dealer, clients, uses_io_uring), inbox, signal).await;
+                    let lane = Lane::new(service, dealer, clients, uses_io_uring);
+                    serve_lane(lane, lasting, inbox, signal).await;
                 });
             server.threads.push(thread?);
         }

@@ -9,6 +9,7 @@ mod deal;
 mod device;
 mod handshake;
 mod lane;
+mod lasting;
 mod listener;
 mod look_ahead;
 mod memory;

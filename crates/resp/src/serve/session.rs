@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::{Connection, Ended};
 use super::deal::{Arrival, Seat, Stream};
 use super::lane::Lane;
+use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::{ClientStream, Socket};
 use crate::client::{Client, ClientInfo, Then};
@@ -41,12 +42,16 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 /// What a TLS handshake begins with, and no request.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Serves the clients that are dealt to `lane` until the server stops.
-pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceiver<Arrival>, mut signal: Signal) {
-    let mut without_end = JoinSet::new();
-    without_end.spawn_local(lane.clone().commit_groups());
-    without_end.spawn_local(lane.clone().sync_groups());
-    without_end.spawn_local(lane.end_reads());
+/// Serves the clients that are dealt to `lane` until the server stops. Its thread has begun what is `lasting`.
+pub(super) async fn serve_lane(
+    lane: Rc<Lane>,
+    mut lasting: Lasting,
+    mut inbox: mpsc::UnboundedReceiver<Arrival>,
+    mut signal: Signal,
+) {
+    lasting.begin(lane.clone().commit_groups());
+    lasting.begin(lane.clone().sync_groups());
+    lasting.begin(lane.end_reads());
     let mut clients = JoinSet::new();
     loop {
         let arrival = tokio::select! {
@@ -56,10 +61,7 @@ pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceive
                 tell_of_panic(&ended);
                 continue;
             }
-            Some(Err(panicked)) = without_end.join_next() => {
-                // Without it no client of this lane would be answered again: the thread ends, and whoever started it is told.
-                std::panic::resume_unwind(panicked.into_panic())
-            }
+            never = lasting.watch() => match never {},
             arrival = inbox.recv() => arrival,
         };
         let Some(arrival) = arrival else { break };
@@ -73,7 +75,12 @@ pub(super) async fn serve_lane(lane: Rc<Lane>, mut inbox: mpsc::UnboundedReceive
             tell_of_panic(&ended);
         }
     };
-    if timeout(STOP_WITHIN, all_gone).await.is_err() {
+    let all_gone = tokio::select! {
+        biased;
+        gone = timeout(STOP_WITHIN, all_gone) => gone,
+        never = lasting.watch() => match never {},
+    };
+    if all_gone.is_err() {
         tracing::warn!(
             clients = lane.clients.load(Ordering::Relaxed),
             "clients did not take their last replies in time"
