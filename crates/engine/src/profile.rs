@@ -59,8 +59,10 @@ impl FromStr for Profile {
 /// usual sizes is as many values; and what is overwritten can be reclaimed as soon as a memtable is flushed, so a small one keeps
 /// less garbage. A table is relocated in one step, so it is a sixteenth.
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
-const SEPARATED_LEVEL_BASE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
+/// Four times what level 0 brings at a time: so many keys, some four million, have one level only, where every compaction of level 0 meets all that it
+/// overwrites. In two, the upper one would hide a million values and more from relocation, and cost more writing than it saves.
+const SEPARATED_LEVEL_BASE_BYTES: u64 = 128 * MIB;
 /// One fills, one is written out, one waits: small ones are full in less time than a busy machine may take to begin a flush. With four
 /// RocksDB would slow writers where it stops them with three.
 const SEPARATED_MEMTABLE_COUNT: u32 = 3;
@@ -71,7 +73,7 @@ impl StoreOptions {
         Self::default().with_separation(min_bytes)
     }
 
-    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 32
+    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 128
     /// MiB where they are larger, and of smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables
     /// are cut.
     pub fn with_separation(self, min_bytes: u32) -> Self {
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
             |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
-        assert_eq!(sizes(&StoreOptions::separated(128)), (8, 32, 4));
+        assert_eq!(sizes(&StoreOptions::separated(128)), (8, 128, 4));
         let small = StoreOptions::small_device();
         assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
         assert_eq!(small.clone().with_separation(128).memtable_count, small.memtable_count);

@@ -23,7 +23,7 @@ const ROW_SHARE: u64 = 2;
 const MEMTABLE_SHARE: u64 = 16;
 const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
 
-/// The first level holds as much as the tables of level 0 that start its compaction.
+/// The first level holds at least as much as the tables of level 0 that start its compaction.
 const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 
 /// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
@@ -46,7 +46,7 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
     if fits_memtables {
         let memtable_bytes = (limit_bytes / MEMTABLE_SHARE).min(MOST_MEMTABLE_BYTES);
         store.memtable_bytes = store.memtable_bytes.max(memtable_bytes);
-        store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * memtable_bytes);
+        store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
     store.memory = Some(MemoryLimit::new(limit_bytes));
 }
@@ -57,12 +57,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What a store gets: its memory limit, its rows, a memtable and the first level, in MiB.
-    fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 4] {
+    /// What a store gets: its memory limit, its rows and a memtable, in MiB.
+    fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         suit_clients(&mut store, fits_memtables, memory);
+        assert!(store.level_base_bytes >= 4 * store.memtable_bytes);
         let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
-        [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes, store.level_base_bytes]
-            .map(|bytes| bytes / MIB)
+        [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes].map(|bytes| bytes / MIB)
     }
 
     fn shared(mib: u64) -> Option<HostMemory> {
@@ -76,27 +76,30 @@ mod tests {
     #[test]
     fn a_store_gets_its_share_of_the_memory_and_what_was_said() {
         let store = || StoreOptions::separated(128);
-        assert_eq!(shares(store(), true, shared(16 * 1024)), [1024, 1024, 32, 128]);
-        assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8, 32]);
-        assert_eq!(shares(store(), true, own(2048)), [256, 256, 16, 64]);
-        assert_eq!(shares(store(), true, own(512)), [64, 64, 8, 32]);
+        assert_eq!(shares(store(), true, shared(16 * 1024)), [1024, 1024, 32]);
+        assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8]);
+        assert_eq!(shares(store(), true, own(2048)), [256, 256, 16]);
+        assert_eq!(shares(store(), true, own(512)), [64, 64, 8]);
         // At least 64 MiB, but for those with so little that it would be more than a quarter.
-        assert_eq!(shares(store(), true, shared(512)), [32, 32, 8, 32]);
-        assert_eq!(shares(store(), true, shared(256)), [32, 32, 8, 32]);
-        assert_eq!(shares(store(), true, own(128)), [16, 16, 8, 32]);
-        assert_eq!(shares(store(), true, shared(64)), [8, 8, 8, 32]);
-        assert_eq!(shares(store(), true, own(16)), [4, 4, 8, 32]);
+        assert_eq!(shares(store(), true, shared(512)), [32, 32, 8]);
+        assert_eq!(shares(store(), true, shared(256)), [32, 32, 8]);
+        assert_eq!(shares(store(), true, own(128)), [16, 16, 8]);
+        assert_eq!(shares(store(), true, shared(64)), [8, 8, 8]);
+        assert_eq!(shares(store(), true, own(16)), [4, 4, 8]);
         let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
-        assert_eq!(shares(large, false, shared(1024)), [128, 128, 32, 32]);
-        assert_eq!(shares(store(), true, None), [0, 0, 8, 32]);
-        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8, 32]);
+        assert_eq!(shares(large, false, shared(1024)), [128, 128, 32]);
+        assert_eq!(shares(store(), true, None), [0, 0, 8]);
+        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8]);
         let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };
-        assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8, 32]);
+        assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8]);
         // No limit is cut below the least.
-        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8, 32]);
+        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8]);
         let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(100 * MIB) };
-        assert_eq!(shares(without_rows, true, None), [100, 0, 8, 32]);
+        assert_eq!(shares(without_rows, true, None), [100, 0, 8]);
         let small = StoreOptions::small_device().with_separation(128);
-        assert_eq!(shares(small, true, own(512)), [16, 16, 4, 16]);
+        assert_eq!(shares(small.clone(), true, own(512)), [16, 16, 4]);
+        // The profile for small devices, on one that may take more: its first level grows with its memtables.
+        let more = StoreOptions { memory: Some(MemoryLimit::new(1024 * MIB)), ..small };
+        assert_eq!(shares(more, true, own(4096)), [512, 512, 32]);
     }
 }
