@@ -191,18 +191,17 @@ impl StoreSettings {
         store
     }
 
-    /// The same settings for a store that keeps values apart: an eighth of each size, as in [`StoreOptions::separated`], so that a
-    /// memtable holds about as many entries as before.
+    /// The same settings for a store that keeps values apart: an eighth of the sizes of memtables and tables, so that a memtable holds about as
+    /// many entries as before, and half of the first level's, as in [`StoreOptions::separated`].
     pub fn separated(&self) -> StoreSettings {
         /// The least of the engine.
         const LEAST_LEVEL_BYTES: u64 = 1 << 20;
         let plain = StoreOptions::default();
-        let eighth = |bytes: Option<u64>, plain: u64| rounded(bytes.unwrap_or(plain) as f64 / 8.0, 65536);
-        let level_base_bytes = eighth(self.level_base_bytes, plain.level_base_bytes);
+        let part = |parts: f64, bytes: Option<u64>, plain: u64| rounded(bytes.unwrap_or(plain) as f64 / parts, 65536);
         StoreSettings {
-            memtable_bytes: Some(eighth(self.memtable_bytes, plain.memtable_bytes)),
-            level_base_bytes: Some(level_base_bytes.max(LEAST_LEVEL_BYTES)),
-            target_file_bytes: Some(eighth(self.target_file_bytes, plain.target_file_bytes)),
+            memtable_bytes: Some(part(8.0, self.memtable_bytes, plain.memtable_bytes)),
+            level_base_bytes: Some(part(2.0, self.level_base_bytes, plain.level_base_bytes).max(LEAST_LEVEL_BYTES)),
+            target_file_bytes: Some(part(8.0, self.target_file_bytes, plain.target_file_bytes)),
             ..self.clone()
         }
     }
