@@ -13,11 +13,17 @@
 //! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
 //!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.
 //!
+//! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). Rows of a range that is likely to hold
+//!   much are looked for at once, so that their memory is free.
+//!
 //! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
 //! beside them of at most [`MOST_VALUE_BYTES`].
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, or a range is removed.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, or a large range is removed.
 
+mod removed;
+
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,6 +33,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 use rust_rocksdb::WriteBatch;
 use twox_hash::XxHash3_64;
 
+use self::removed::RemovedRanges;
 use crate::batch_records::{Record, records};
 
 /// Longer rows are not kept: copying them costs what finding them does.
@@ -44,7 +51,7 @@ const SHARDS: usize = 128;
 
 /// What a row takes beside its bytes: its allocation, and its place in the table of the shard, which grows by doubling and has places for
 /// rows that have gone as well.
-const ROW_OVERHEAD_BYTES: u64 = 144;
+const ROW_OVERHEAD_BYTES: u64 = 152;
 
 /// For the size of the tables.
 const USUAL_ROW_BYTES: u64 = 256;
@@ -53,11 +60,12 @@ const USUAL_ROW_BYTES: u64 = 256;
 pub(crate) struct RowCache {
     shards: Box<[Mutex<Shard>]>,
     writes: AtomicU64,
+    removed: RemovedRanges,
 }
 
 struct Shard {
     /// By the hash of the key; of two keys with one hash the later one is here.
-    rows: Cache<u64, Row, RowWeight, HashItself>,
+    rows: Cache<u64, Kept, RowWeight, HashItself>,
     /// Changes of keys of this shard that are under way.
     writers: u32,
     /// The write that began when there were none.
@@ -68,6 +76,13 @@ struct Shard {
     changes: u64,
     hits: u64,
     misses: u64,
+}
+
+/// A row that is here.
+struct Kept {
+    row: Row,
+    /// How many ranges had been removed when it was last seen to be in none of them.
+    spared: AtomicU64,
 }
 
 /// What is stored with a key, and perhaps the value that it leads to.
@@ -138,7 +153,11 @@ impl RowCache {
             let rows = Cache::with_options(options, RowWeight, HashItself, DefaultLifecycle::default());
             Mutex::new(Shard { rows, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
         };
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), writes: AtomicU64::new(0) }
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            writes: AtomicU64::new(0),
+            removed: RemovedRanges::default(),
+        }
     }
 
     #[inline]
@@ -156,15 +175,45 @@ impl RowCache {
             shard.misses += 1;
             return Err(Absent { hash, changes: None });
         }
-        match shard.rows.get(&hash).filter(|row| row.key() == key).cloned() {
-            Some(row) => {
+        if let Some(kept) = shard.rows.get(&hash).filter(|kept| kept.row.key() == key) {
+            if self.is_spared(kept) {
+                let row = kept.row.clone();
                 shard.hits += 1;
-                Ok(row)
+                return Ok(row);
             }
-            None => {
-                shard.misses += 1;
-                Err(Absent { hash, changes: Some(shard.changes) })
+            shard.rows.remove(&hash);
+        }
+        shard.misses += 1;
+        Err(Absent { hash, changes: Some(shard.changes) })
+    }
+
+    /// Whether the row is in no range that was removed since it came here. No write is under way in its shard.
+    #[inline]
+    fn is_spared(&self, kept: &Kept) -> bool {
+        let (count, spared) = (self.removed.count(), kept.spared.load(Ordering::Relaxed));
+        if count != spared {
+            if !self.removed.spare(kept.row.key(), spared) {
+                return false;
             }
+            // What is removed from now on is seen the next time.
+            kept.spared.store(count, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// `row`, of what RocksDB has now.
+    fn kept(&self, row: Row) -> Kept {
+        Kept { row, spared: self.removed.count().into() }
+    }
+
+    /// What RocksDB had in `range` is removed. Writes are under way in all shards.
+    fn remove(&self, range: Range<&[u8]>) {
+        if range.start.first() == range.end.first() {
+            self.removed.add(range);
+            return;
+        }
+        for shard in &self.shards {
+            shard.lock().rows.retain(|_, kept| !range.contains(&kept.row.key()));
         }
     }
 
@@ -177,7 +226,7 @@ impl RowCache {
         let row = Row::of(key, stored);
         let mut shard = self.shard(absent.hash).lock();
         if shard.writers == 0 && shard.changes == changes {
-            shard.rows.insert(absent.hash, row);
+            shard.rows.insert(absent.hash, self.kept(row));
         }
     }
 
@@ -189,10 +238,13 @@ impl RowCache {
         let hash = XxHash3_64::oneshot(row.key());
         let mut shard = self.shard(hash).lock();
         // Another row of the same look may name another value. While a write is under way this one stays as it is until that is over.
-        let is_here = shard.rows.peek(&hash).is_some_and(|here| Arc::ptr_eq(&here.bytes, &row.bytes));
-        if is_here && weight(value.len()) <= shard.rows.capacity() / VALUES_OF_SHARD {
+        let here = shard.rows.peek(&hash).filter(|here| Arc::ptr_eq(&here.row.bytes, &row.bytes));
+        let spared = here.map(|here| here.spared.load(Ordering::Relaxed));
+        if let Some(spared) = spared
+            && weight(value.len()) <= shard.rows.capacity() / VALUES_OF_SHARD
+        {
             // It is here. The lookup that found it has counted as one already.
-            let _ = shard.rows.replace(hash, row.with(value), true);
+            let _ = shard.rows.replace(hash, Kept { row: row.with(value), spared: spared.into() }, true);
         }
     }
 
@@ -246,15 +298,15 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// `key` has `stored` from now on.
-    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8]) {
+    /// `key` has `stored` from now on, of which `keep` makes a row.
+    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8], keep: impl FnOnce(Row) -> Kept) {
         if self.is_mixed || stored.len() > MOST_ROW_BYTES {
             self.rows.remove(&hash);
         } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
-            self.rows.insert(hash, Row::of(key, stored));
+            self.rows.insert(hash, keep(Row::of(key, stored)));
         } else if self.rows.contains_key(&hash) {
             // It is here.
-            let _ = self.rows.replace(hash, Row::of(key, stored), true);
+            let _ = self.rows.replace(hash, keep(Row::of(key, stored)), true);
         }
     }
 }
@@ -283,7 +335,7 @@ impl Drop for Writing<'_> {
                     let hash = XxHash3_64::oneshot(key);
                     let mut shard = self.cache.shard(hash).lock();
                     if self.is_written && !self.changes_all {
-                        shard.put(hash, key, value);
+                        shard.put(hash, key, value, |row| self.cache.kept(row));
                     } else {
                         shard.rows.remove(&hash);
                     }
@@ -295,11 +347,7 @@ impl Drop for Writing<'_> {
                     shard.rows.remove(&hash);
                     shard.end();
                 }
-                Ok(Record::DeleteRange { from, to }) => {
-                    for shard in &self.cache.shards {
-                        shard.lock().rows.retain(|_, row| !(from..to).contains(&row.key()));
-                    }
-                }
+                Ok(Record::DeleteRange { from, to }) => self.cache.remove(from..to),
                 Ok(Record::Other) | Err(_) => {
                     self.cache.shards.iter().for_each(|shard| shard.lock().rows.clear());
                 }
@@ -314,10 +362,10 @@ impl Drop for Writing<'_> {
 #[derive(Clone)]
 struct RowWeight;
 
-impl Weighter<u64, Row> for RowWeight {
+impl Weighter<u64, Kept> for RowWeight {
     #[inline]
-    fn weight(&self, _: &u64, row: &Row) -> u64 {
-        weight(row.bytes.len())
+    fn weight(&self, _: &u64, kept: &Kept) -> u64 {
+        weight(kept.row.bytes.len())
     }
 }
 

@@ -106,6 +106,78 @@ fn a_range_that_is_removed_takes_its_rows_and_no_others() {
     assert_eq!(told(&rows, "25"), None);
 }
 
+fn remove(rows: &RowCache, from: &str, to: &str) {
+    let mut removal = WriteBatch::default();
+    removal.delete_range(from, to);
+    rows.begin_write(&removal).succeed();
+}
+
+#[test]
+fn after_ranges_of_any_size_nothing_is_told_that_was_removed() {
+    let rows = RowCache::new(ROOM);
+    let mut truth = std::collections::BTreeMap::new();
+    let mut state = 7_u64;
+    let mut random = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    let (mut told_rows, mut removed_rows) = (0, 0);
+    for step in 0..60_000 {
+        let key = format!("{:04}", random(4000));
+        match random(10) {
+            0..=2 => {
+                write(&rows, &[(&key, Some(&step.to_string()))]);
+                truth.insert(key, step.to_string());
+            }
+            3 => {
+                // One in ten is large, and may reach into those with another first byte.
+                let length = if random(10) == 0 { 1000 } else { 5 };
+                let end = format!("{:04}", key.parse::<u64>().unwrap() + random(length));
+                remove(&rows, &key, &end);
+                let before = truth.len();
+                truth.retain(|other, _| !(key.as_str()..end.as_str()).contains(&other.as_str()));
+                removed_rows += before - truth.len();
+            }
+            _ => {
+                let row = told(&rows, &key);
+                told_rows += usize::from(row.is_some());
+                match truth.get(&key) {
+                    Some(found) if row.is_none() => read(&rows, &key, found),
+                    found => assert!(row.is_none() || row.as_ref() == found, "{key} at {step}: {row:?}"),
+                }
+            }
+        }
+    }
+    assert!(told_rows > 1000 && removed_rows > 1000, "{told_rows} {removed_rows}");
+}
+
+#[test]
+fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
+    let rows = RowCache::new(ROOM);
+    read(&rows, "often", "value");
+    read(&rows, "seldom", "value");
+    for number in 0..3 * removed::MOST_RANGES {
+        remove(&rows, &format!("k{number:05}"), &format!("k{:05}", number + 1));
+        if number % 100 == 0 {
+            assert_eq!(told(&rows, "often").as_deref(), Some("value"), "{number}");
+        }
+    }
+    // It may have been in one that is forgotten.
+    assert_eq!(told(&rows, "seldom"), None);
+    read(&rows, "seldom", "value");
+    assert_eq!(told(&rows, "seldom").as_deref(), Some("value"));
+}
+
+#[test]
+fn a_value_does_not_bring_back_a_row_that_was_removed() {
+    let rows = RowCache::new(ROOM);
+    read(&rows, "key", "pointer");
+    let row = rows.get(b"key").ok().unwrap();
+    remove(&rows, "kex", "kez");
+    rows.keep_value(&row, b"value");
+    assert_eq!(told(&rows, "key"), None);
+}
+
 #[test]
 fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
     const BYTES: u64 = 1 << 20;
