@@ -68,10 +68,12 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Removes all keys of `range`. A range that is empty or reversed removes nothing.
+    /// Removes all keys of `range`. A range that is empty or reversed removes nothing. Where space is tight this is several writes in the batch, as
+    /// in [`Store::delete_range`].
     pub fn delete_range<'k>(&mut self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         if let Some((from, to)) = half_open(&range)? {
-            self.batch.delete_range_cf(&self.store.family, from, to);
+            let cuts = self.store.cuts(&from, &to);
+            add_delete_range(self.store, &mut self.batch, &from, &cuts, &to);
         }
         Ok(())
     }
@@ -147,20 +149,23 @@ impl Store {
         })
     }
 
+    /// Where a deletion of the keys from `from` to before `to` is cut, so that no compaction has to take all of it at once; nowhere unless space is
+    /// tight.
+    fn cuts(&self, from: &[u8], to: &[u8]) -> Vec<Vec<u8>> {
+        self.gate.as_ref().map_or_else(Vec::new, |gate| gate.cuts(&self.db, from, to))
+    }
+
     /// Removes all keys of `range` at once, with the store's durability: a range from `a` to `b`, `a..b`, has `a` and not
     /// `b`. Costs one small write; the space is freed by later compactions. Many of them make reads slower until then.
     pub fn delete_range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<()> {
         let Some((from, to)) = half_open(&range)? else {
             return Ok(());
         };
-        let cuts = self.gate.as_ref().map_or_else(Vec::new, |gate| gate.cuts(&self.db, &from, &to));
+        let cuts = self.cuts(&from, &to);
         let cut_bytes: usize = cuts.iter().map(Vec::len).sum();
         let _admitted = self.admit(Purpose::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
         self.write_scratch(WriteOptions::default(), |scratch| {
-            let ends = cuts.iter().chain([&to]);
-            for (begin, end) in std::iter::once(&from).chain(&cuts).zip(ends) {
-                scratch.batch.delete_range_cf(&self.family, begin, end);
-            }
+            add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
             Ok(())
         })
     }
@@ -276,6 +281,13 @@ impl Store {
             }
             Durability::Always | Durability::None => Ok(()),
         }
+    }
+}
+
+/// Adds the deletion of a range in pieces, which `cuts`, rising, are the ends of.
+fn add_delete_range(store: &Store, batch: &mut WriteBatch, from: &Vec<u8>, cuts: &[Vec<u8>], to: &Vec<u8>) {
+    for (begin, end) in std::iter::once(from).chain(cuts).zip(cuts.iter().chain([to])) {
+        batch.delete_range_cf(&store.family, begin, end);
     }
 }
 

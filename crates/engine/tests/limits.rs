@@ -154,7 +154,10 @@ fn fills_deletes_and_writes_on(options: impl Fn(&Arc<Heard>) -> StoreOptions) {
     batch.delete(&key(1)).unwrap();
     store.write(&batch, WriteOptions::default()).unwrap();
     let (from, to) = (key(0), key(end - 500));
-    store.delete_range(&from[..]..&to[..]).unwrap();
+    store.delete_range(&from[..]..&key(10)[..]).unwrap();
+    let mut batch = store.batch();
+    batch.delete_range(&from[..]..&to[..]).unwrap();
+    store.write(&batch, WriteOptions::default()).unwrap();
     heard.wait_until_refused(false);
     let later = write_on(&store, end, 2_000);
     assert!(store.get(&key(0)).unwrap().is_none());
