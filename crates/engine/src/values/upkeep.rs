@@ -359,20 +359,28 @@ impl Thread {
         Some(ROUND_INTERVAL)
     }
 
-    fn flush(&self, db: &DB) -> Result<()> {
+    /// Begins a flush. `false`: writes are stopped, and RocksDB begins none that it is asked for.
+    fn flush(&self, db: &DB) -> Result<bool> {
         let mut options = FlushOptions::default();
         options.set_wait(false);
         // Otherwise it would wait, without limit, until compactions have caught up.
         options.set_allow_write_stall(true);
-        db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error))
+        match db.flush_cf_opt(&self.family, &options).map_err(|error| Error::from_rocks(&error)) {
+            Ok(()) => Ok(true),
+            Err(Error::Busy { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Begins a flush where segments have waited for one for long, or many bytes do. Returns whether any wait.
     fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
         let all_bytes = round.segments.iter().map(|segment| segment.bytes.0).sum();
         if self.wake.takes_flush(all_bytes, self.overwrites.share()) {
-            self.unsettled = None;
-            self.flush(db)?;
+            if self.flush(db)? {
+                self.unsettled = None;
+            } else {
+                self.wake.flush_is_due_still();
+            }
             return Ok(true);
         }
         if round.segments.iter().all(|segment| segment.settled) {
@@ -381,9 +389,8 @@ impl Thread {
         }
         match self.unsettled {
             Some((wal, since)) if wal == round.oldest_wal => {
-                if since.elapsed() >= SETTLE_AFTER {
+                if since.elapsed() >= SETTLE_AFTER && self.flush(db)? {
                     self.unsettled = None;
-                    self.flush(db)?;
                 }
             }
             _ => self.unsettled = Some((round.oldest_wal, Instant::now())),

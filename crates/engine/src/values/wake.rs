@@ -79,6 +79,12 @@ impl Wake {
         is_due
     }
 
+    /// The flush that was due could not be begun: it is due when somebody asks again. No write wakes the thread for it meanwhile.
+    pub(super) fn flush_is_due_still(&self) {
+        let mut memtable = self.memtable.lock();
+        memtable.begins_at = memtable.begins_at.saturating_sub(memtable.most_bytes);
+    }
+
     /// A memtable is to be flushed, whoever wanted that: what is written from now on goes to an empty one.
     pub(crate) fn memtable_begins(&self) {
         let mut memtable = self.memtable.lock();
@@ -157,6 +163,18 @@ mod tests {
     fn a_flush_is_due_once_for_what_was_written() {
         let wake = Wake::default();
         assert_due_after_64_mib(&wake);
+        assert!(!due(&wake));
+        assert_due_after_64_mib(&wake);
+    }
+
+    #[test]
+    fn a_flush_that_was_not_begun_is_due_when_somebody_asks_again() {
+        let wake = Wake::default();
+        assert_due_after_64_mib(&wake);
+        wake.wanted.lock().round = false;
+        wake.flush_is_due_still();
+        assert!(!std::mem::take(&mut wake.wanted.lock().round), "nothing else is woken for");
+        assert!(due(&wake));
         assert!(!due(&wake));
         assert_due_after_64_mib(&wake);
     }
