@@ -8,10 +8,12 @@ pub mod wire;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions};
+use ecotone_engine::{Direction, Durability, Error as StoreError, OpenMode, Store, StoreOptions};
 use ecotone_resp::client::Client;
 use ecotone_resp::collections::Large;
 use ecotone_resp::command::table;
@@ -73,6 +75,17 @@ impl Host for TestHost {
     }
 }
 
+/// The store in `directory`. A thread that waited for a server which has stopped may hold the store for a moment longer.
+fn opened(directory: &Path, options: &StoreOptions) -> Store {
+    let began = Instant::now();
+    loop {
+        match Store::open(directory, OpenMode::CreateOrOpen, options.clone()) {
+            Err(StoreError::Locked { .. }) if began.elapsed() < Duration::from_secs(60) => std::thread::yield_now(),
+            store => return store.unwrap(),
+        }
+    }
+}
+
 /// A service over a store in a folder of its own.
 pub struct Fixture {
     pub service: Service,
@@ -92,7 +105,7 @@ impl Fixture {
 
     pub fn at(directory: tempfile::TempDir, options: StoreOptions) -> Self {
         let durability = options.durability;
-        let store = Arc::new(Store::open(directory.path(), OpenMode::CreateOrOpen, options).unwrap());
+        let store = Arc::new(opened(directory.path(), &options));
         let host = Arc::new(TestHost::default());
         let keyspace = Keyspace::open(store, durability).unwrap();
         let service = Service::new(keyspace, Limits::default(), host.clone());
