@@ -60,7 +60,7 @@ impl FromStr for Profile {
 /// less garbage. A table is relocated in one step, so it is a sixteenth.
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
-/// Four times what level 0 brings at a time: so many keys, some four million, have one level only, where every compaction of level 0 meets all that it
+/// Four times what level 0 brings at a time: up to so many keys, some millions of short ones, there is one level only, where every compaction of level 0 meets all that it
 /// overwrites. In two, the upper one would hide a million values and more from relocation, and cost more writing than it saves.
 const SEPARATED_LEVEL_BASE_BYTES: u64 = 128 * MIB;
 /// One fills, one is written out, one waits: small ones are full in less time than a busy machine may take to begin a flush. With four

@@ -12,7 +12,6 @@
 //! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
 //! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
 //!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.
-//!
 //! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). Rows of a range that is likely to hold
 //!   much are looked for at once, so that their memory is free.
 //!

@@ -1,5 +1,5 @@
 //! Ranges of keys that were removed lately, so that a row tells when it is asked for whether it is in one. To look through all rows for each range
-//! would hold up everybody: a second for four million of them.
+//! would hold up everybody, the longer the more there are.
 //!
 //! Bounds: [`MOST_RANGES`]; a row that nobody asked for since more of them is taken for removed.
 //!
