@@ -151,7 +151,7 @@ pub struct StoreOptions {
     /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
     pub reclaim_expired: bool,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
-    /// These pages count as resident, though the kernel can take them back. Default 128 MiB, 0 is none.
+    /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.
     pub mapped_bytes: u64,
     /// Bytes of segments that may be mapped into memory for users' reads, which take less than half the processor time there. Beyond it,
     /// values are read by calls. These pages count as resident, though the kernel can take them back. Default 256 MiB, 0 is none.
@@ -205,7 +205,7 @@ impl Default for StoreOptions {
             dedup: DedupOptions::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
-            mapped_bytes: 128 * MIB,
+            mapped_bytes: 512 * MIB,
             mapped_read_bytes: 256 * MIB,
             hooks: None,
             offload: None,

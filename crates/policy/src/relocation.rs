@@ -31,18 +31,18 @@ pub struct RelocationParameters {
     /// a copy frees two thirds of its bytes at least. At least `min_garbage_share` and less than 1.
     pub in_passing_share: f64,
     /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort.
-    /// Default 1.15, more than 1.
+    /// Default 1.1, more than 1.
     pub begin_ratio: f64,
-    /// That ratio once the cohort is gone, where it may be so large. Default 1.07, at least 1 and less than `begin_ratio`.
+    /// That ratio once the cohort is gone, where it may be so large. Default 1.05, at least 1 and less than `begin_ratio`.
     pub end_ratio: f64,
     /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.35, at least `begin_ratio`.
     pub on_purpose_ratio: f64,
     /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
     /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
-    /// The share of what lives that a cohort may copy in passing. Default 0.15, more than 0 and at most 1.
+    /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
     pub copied_in_passing: f64,
-    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.25, at
+    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.3, at
     /// least `copied_in_passing` and at most 1.
     pub copied_on_purpose: f64,
     /// Less garbage than this is left alone. Default 16 MiB.
@@ -50,9 +50,9 @@ pub struct RelocationParameters {
     /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.55, more than
     /// `on_purpose_ratio`.
     pub urgent_ratio: f64,
-    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.3, more than 1.
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
     pub pace_ratio: f64,
-    /// The ratio at which they are slowed down most: to a tenth. Default 1.5, more than `pace_ratio`.
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -66,16 +66,16 @@ impl Default for RelocationParameters {
     fn default() -> Self {
         Self {
             in_passing_share: 0.4,
-            begin_ratio: 1.15,
-            end_ratio: 1.07,
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
             on_purpose_ratio: 1.35,
             min_garbage_share: 0.2,
-            copied_in_passing: 0.15,
-            copied_on_purpose: 0.25,
+            copied_in_passing: 0.25,
+            copied_on_purpose: 0.3,
             min_garbage_bytes: Bytes::from_mib(16),
             urgent_ratio: 1.55,
-            pace_ratio: 1.3,
-            slowest_ratio: 1.5,
+            pace_ratio: 1.2,
+            slowest_ratio: 1.4,
             ample_free_share: 0.25,
         }
     }
