@@ -236,6 +236,13 @@ impl DataLayer {
         Ok(in_flight)
     }
 
+    /// The keys from `from` to before `to` are about to be removed.
+    pub(crate) fn removed(&self, from: &[u8], to: &[u8]) {
+        if let Some(upkeep) = &self.upkeep {
+            upkeep.removed(from, to);
+        }
+    }
+
     /// Bytes of the values that were written apart from their keys, relocation left out.
     pub(crate) fn separated_bytes(&self) -> u64 {
         self.separated_bytes.load(Ordering::Relaxed)

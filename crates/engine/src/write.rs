@@ -286,6 +286,9 @@ impl Store {
 
 /// Adds the deletion of a range in pieces, which `cuts`, rising, are the ends of.
 fn add_delete_range(store: &Store, batch: &mut WriteBatch, from: &Vec<u8>, cuts: &[Vec<u8>], to: &Vec<u8>) {
+    if let Some(values) = &store.values {
+        values.removed(from, to);
+    }
     for (begin, end) in std::iter::once(from).chain(cuts).zip(cuts.iter().chain([to])) {
         batch.delete_range_cf(&store.family, begin, end);
     }

@@ -128,6 +128,35 @@ fn what_hides_is_met_when_nothing_is_written_any_more_though_a_cohort_waits() {
     assert_equals(&store, &model);
 }
 
+/// A store that is left alone behind the removal of a large collection does not keep it, and keeps what was not removed.
+#[test]
+fn a_removed_range_is_met_when_nothing_is_written_any_more() {
+    let (_directory, store) = common::store(relocating());
+    let mut model = Model::new();
+    for number in 0..4_000_u64 {
+        let key = format!("key{number:06}").into_bytes();
+        let value = value_of(&key, 0, 100);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let before = store.value_log().unwrap();
+    let mut batch = store.batch();
+    // In pieces that do not follow one another.
+    for piece in [0, 3, 1, 2] {
+        let key = |number: u64| format!("key{number:06}").into_bytes();
+        let (from, to) = (key(500 + piece * 700), key(1200 + piece * 700));
+        batch.delete_range(&from[..]..&to[..]).unwrap();
+        model.retain(|key, _| *key < from || *key >= to);
+    }
+    store.write(&batch, WriteOptions::default()).unwrap();
+    let live: u64 = model.iter().map(record_bytes).sum();
+    let log = until(&store, |log| (log.bytes as f64) < 1.36 * live as f64);
+    assert!(log.bytes < before.bytes / 2, "{before:?} {log:?}");
+    assert_equals(&store, &model);
+}
+
 #[test]
 fn readers_see_every_value_while_it_moves() {
     let (_directory, store) = common::shared(StoreOptions { l0_compaction_trigger: 2, ..relocating() });

@@ -4,8 +4,8 @@
 //! - [`stream`], [`log`]: appends, reads and syncs. [`mappings`]: reads through memory. [`watermark`]: up to where it is durable.
 //! - [`replay`], [`tail`]: what a crash left. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go.
-//! - [`relocation`], [`upkeep`], [`sweep`]: what makes segments go that are mostly garbage. [`pacing`]: no more of it than can be
-//!   relocated.
+//! - [`relocation`], [`upkeep`], [`sweep`]: what makes segments go that are mostly garbage. [`removed_ranges`]: and those of collections that were
+//!   deleted. [`pacing`]: no more of it than can be relocated.
 
 pub(crate) mod barrier;
 pub(crate) mod log;
@@ -17,6 +17,7 @@ pub(crate) mod record;
 pub(crate) mod references;
 pub(crate) mod relocation;
 pub(crate) mod removal;
+pub(crate) mod removed_ranges;
 pub(crate) mod replay;
 pub(crate) mod segment;
 pub(crate) mod stream;

@@ -117,14 +117,24 @@ pub(super) fn compact_down(
     table: &TableMetadata,
     turn: &Turn<'_>,
 ) -> Result<(), rust_rocksdb::Error> {
+    compact_range(db, family, (&table.smallest_user_key, &table.largest_user_key), table.bytes, turn)
+}
+
+/// Brings the keys of a range to the last level, of which tables have so many bytes.
+pub(super) fn compact_range(
+    db: &DB,
+    family: DataFamily,
+    (from, to): (&[u8], &[u8]),
+    bytes: u64,
+    turn: &Turn<'_>,
+) -> Result<(), rust_rocksdb::Error> {
     let mut options = CompactOptions::default();
     options.set_exclusive_manual_compaction(false);
-    let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
     let compact = || {
         db.compact_range_cf_opt(&family, Some(from), Some(to), &options);
         Ok(None)
     };
-    turn.run(Purpose::Relocation, table.bytes, compact).map(drop)
+    turn.run(Purpose::Relocation, bytes, compact).map(drop)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! stay on this server, since a worker has no segments.
 //!
 //! What was overwritten counts as named until a compaction has met it, which is late where tables hold little but keys; where space
-//! is tight, [`crate::limits`] sees to it that it is met.
+//! is tight, [`crate::limits`] sees to it that it is met. Where nothing is written any more it is met on purpose, and so are ranges that were
+//! removed ([`super::removed_ranges`]).
 //!
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
 //! ([`super::wake`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
@@ -34,8 +35,9 @@ use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
+use super::removed_ranges::RemovedRanges;
 use super::segment;
-use super::sweep::{Sweep, compact_down};
+use super::sweep::{Sweep, compact_down, compact_range};
 use super::wake::Wake;
 use crate::family::DataFamily;
 use crate::{Error, Result};
@@ -73,6 +75,7 @@ pub(crate) struct Settings {
 /// The thread, while it lives.
 pub(crate) struct Upkeep {
     wake: Arc<Wake>,
+    removed: Arc<RemovedRanges>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -85,7 +88,10 @@ impl Upkeep {
         db: &Arc<DB>,
         family: DataFamily,
     ) -> std::io::Result<Self> {
+        let removed = Arc::new(RemovedRanges::default());
         let of_thread = Thread {
+            removed: removed.clone(),
+            unmet_ranges: None,
             removal,
             relocation,
             settings,
@@ -107,13 +113,20 @@ impl Upkeep {
         // What the last process left.
         wake.tables_changed();
         let thread = std::thread::Builder::new().name("ecotone-values".into()).spawn(move || of_thread.run(&db))?;
-        Ok(Self { wake, thread: Some(thread) })
+        Ok(Self { wake, removed, thread: Some(thread) })
     }
 
     /// A user's value was appended.
     #[inline]
     pub(crate) fn wrote(&self, bytes: usize) {
         self.wake.wrote(bytes);
+    }
+
+    /// The keys from `from` to before `to` are about to be removed.
+    pub(crate) fn removed(&self, from: &[u8], to: &[u8]) {
+        if self.removed.add(from, to) {
+            self.wake.tables_changed();
+        }
     }
 
     /// Tells the thread to end. A compaction that it waits for must be stopped by the caller.
@@ -156,6 +169,17 @@ struct Thread {
     last_flush: Option<(u64, Instant)>,
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
+    removed: Arc<RemovedRanges>,
+    unmet_ranges: Option<UnmetRanges>,
+}
+
+/// Since when no table has come and no range was removed.
+struct UnmetRanges {
+    newest_table: u64,
+    added: u64,
+    since: Instant,
+    /// Whether it is known what to do about them until one or the other changes.
+    is_judged: bool,
 }
 
 /// The relocation of a cohort, which may grow until it is gone.
@@ -241,7 +265,8 @@ impl Thread {
             // What they rested for was the last one.
             self.relocation.pacing.set(0.0);
         }
-        Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(wait))
+        let ranges = self.meet_removed_ranges(db, &tables, round)?;
+        Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(ranges).or(wait))
     }
 
     /// The segments but for those of passes that were given up.
@@ -357,6 +382,32 @@ impl Thread {
             _ => self.unmet = Some((self.newest_table, Instant::now())),
         }
         Some(ROUND_INTERVAL)
+    }
+
+    /// Where nothing is flushed any more nobody compacts what was removed as a range: then it is compacted on purpose, where it hides enough.
+    /// Returns how long to wait until that is to be asked again, `None` where it need not.
+    fn meet_removed_ranges(&mut self, db: &DB, tables: &[TableMetadata], round: &Round) -> Result<Option<Duration>> {
+        let Some(added) = self.removed.added() else { return Ok(None) };
+        let newest_table = self.newest_table;
+        let rest = self.unmet_ranges.take_if(|it| (it.newest_table, it.added) == (newest_table, added));
+        let rest = rest.unwrap_or_else(|| UnmetRanges { newest_table, added, since: Instant::now(), is_judged: false });
+        let rest = self.unmet_ranges.insert(rest);
+        if rest.is_judged {
+            return Ok(None);
+        }
+        if rest.since.elapsed() < PATIENCE || tables.iter().any(|table| table.being_compacted) || has_snapshots(db)? {
+            return Ok(Some(ROUND_INTERVAL));
+        }
+        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(Some(ROUND_INTERVAL)) };
+        rest.is_judged = true;
+        let table_bytes = Bytes(tables.iter().map(|table| table.bytes).sum());
+        let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
+        let least = self.parameters_now().min_garbage_bytes;
+        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, table_bytes, values, least)? {
+            // RocksDB's C API does not return the outcome.
+            drop(compact_range(db, self.family, (&from, &to), bytes.0, &turn));
+        }
+        Ok(Some(ROUND_INTERVAL))
     }
 
     /// Begins a flush. `false`: writes are stopped, and RocksDB begins none that it is asked for.
