@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_oldest_are_forgotten_where_there_are_too_many_or_too_long_ones() {
         assert_eq!(RemovedRanges::default().added(), None);
-        for (count, key_bytes, first) in [(MOST_RANGES, 8, 0), (MOST_RANGES + 3, 8, 3), (40, 64 * 1024, 32)] {
+        for (count, key_bytes, first) in [(MOST_RANGES, 8, 0), (MOST_RANGES + 3, 8, 3), (40, 32 * 1024, 24)] {
             let ranges = added(count, key_bytes);
             assert_eq!(ranges.added(), Some(count as u64));
             let known = ranges.known.lock();
