@@ -31,6 +31,7 @@ use crate::values::pacing::Pacing;
 use crate::values::readers::{Reader, Readers};
 use crate::values::relocation::{Relocation, Relocators};
 use crate::values::removal::{Removal, newest_wal};
+use crate::values::removed_ranges::KeyRange;
 use crate::values::replay::{Replay, ReplayOutcome};
 use crate::values::segment::{self, InFlight, Segment};
 use crate::values::tail;
@@ -236,10 +237,10 @@ impl DataLayer {
         Ok(in_flight)
     }
 
-    /// The keys from `from` to before `to` are about to be removed.
-    pub(crate) fn removed(&self, from: &[u8], to: &[u8]) {
+    /// A range of keys was removed.
+    pub(crate) fn removed(&self, range: KeyRange) {
         if let Some(upkeep) = &self.upkeep {
-            upkeep.removed(from, to);
+            upkeep.removed(range);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
 use crate::limits::gate::{Admitted, Purpose, cost};
 use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::values::removed_ranges::KeyRange;
 use crate::{Durability, Error, Result, StallCondition, Store, WriteOptions};
 
 /// Values up to this size are copied once to stand behind their header; longer ones are handed over in two parts, which
@@ -38,6 +39,8 @@ pub struct Batch<'s> {
     stored: Vec<u8>,
     /// Whether it has anything but deletions.
     has_puts: bool,
+    /// The ranges that it removes.
+    removed: Vec<KeyRange>,
 }
 
 impl Batch<'_> {
@@ -74,6 +77,7 @@ impl Batch<'_> {
         if let Some((from, to)) = half_open(&range)? {
             let cuts = self.store.cuts(&from, &to);
             add_delete_range(self.store, &mut self.batch, &from, &cuts, &to);
+            self.removed.push((from, to));
         }
         Ok(())
     }
@@ -97,6 +101,7 @@ impl Batch<'_> {
     pub fn clear(&mut self) {
         self.batch.clear();
         self.has_puts = false;
+        self.removed.clear();
     }
 }
 
@@ -167,12 +172,16 @@ impl Store {
         self.write_scratch(WriteOptions::default(), |scratch| {
             add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
             Ok(())
-        })
+        })?;
+        if let Some(values) = &self.values {
+            values.removed((from, to));
+        }
+        Ok(())
     }
 
     /// An empty batch for this store.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new(), has_puts: false }
+        Batch { store: self, batch: WriteBatch::default(), stored: Vec::new(), has_puts: false, removed: Vec::new() }
     }
 
     /// Applies all of `batch`, or on an error nothing of it. The batch can be written again.
@@ -204,9 +213,13 @@ impl Store {
             None => None,
         };
         match separated {
-            Some((separated, _in_flights)) => self.commit(&separated, options),
-            None => self.commit(&batch.batch, options),
+            Some((separated, _in_flights)) => self.commit(&separated, options)?,
+            None => self.commit(&batch.batch, options)?,
         }
+        if let Some(values) = &self.values {
+            batch.removed.iter().for_each(|range| values.removed(range.clone()));
+        }
+        Ok(())
     }
 
     /// Refuses what would take room while there is none: as [`put`](Self::put) does, before anything is made ready for it. Costs a look at
@@ -286,9 +299,6 @@ impl Store {
 
 /// Adds the deletion of a range in pieces, which `cuts`, rising, are the ends of.
 fn add_delete_range(store: &Store, batch: &mut WriteBatch, from: &Vec<u8>, cuts: &[Vec<u8>], to: &Vec<u8>) {
-    if let Some(values) = &store.values {
-        values.removed(from, to);
-    }
     for (begin, end) in std::iter::once(from).chain(cuts).zip(cuts.iter().chain([to])) {
         batch.delete_range_cf(&store.family, begin, end);
     }

@@ -33,7 +33,7 @@ pub(crate) mod gate;
 mod measure;
 mod pieces;
 pub(crate) mod pledges;
-mod reclaim;
+pub(crate) mod reclaim;
 pub(crate) mod watch;
 
 use crate::options::StoreOptions;

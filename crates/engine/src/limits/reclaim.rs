@@ -109,7 +109,7 @@ impl Reclaim {
 }
 
 /// RocksDB does not know of tables that it has not looked at since it was opened.
-fn may_hold_deletions(table: &TableMetadata) -> bool {
+pub(crate) fn may_hold_deletions(table: &TableMetadata) -> bool {
     table.deletions > 0 || table.entries == 0
 }
 

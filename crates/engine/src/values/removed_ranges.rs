@@ -4,18 +4,23 @@
 //! compacts only as more is written, so a store that is left alone behind the removal of a large collection would keep all of it. Therefore
 //! ranges are remembered, and once nothing is flushed any more the one that hides most is compacted, where more is freed so than rewritten.
 //!
+//! A range hides something while a table holds its removal, or may: one with deletions that overlaps it. Behind the last level's compaction none
+//! does, and the range is forgotten, whatever was written to it since.
+//!
 //! Bounds: [`MOST_RANGES`] and [`MOST_BYTES`]; of more the oldest are forgotten. What is forgotten, by a restart too, waits for a compaction that
-//! runs for another reason.
+//! runs for another reason, and so does a range whose compaction RocksDB refuses.
 //!
 //! Threads: any may add; that of [`super::upkeep`] takes.
 
 use std::collections::VecDeque;
 
 use ecotone_policy::units::Bytes;
+use ecotone_rocks_sys::tables::TableMetadata;
 use parking_lot::Mutex;
 use rust_rocksdb::{DB, Range};
 
 use crate::family::DataFamily;
+use crate::limits::reclaim::may_hold_deletions;
 use crate::{Error, Result};
 
 /// Who removes more at a time writes enough for compactions to run anyway, or should have removed one range.
@@ -25,7 +30,7 @@ const MOST_RANGES: usize = 256;
 const MOST_BYTES: usize = 1024 * 1024;
 
 /// The keys from the first to before the second.
-pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
+pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -35,42 +40,68 @@ pub(crate) struct RemovedRanges {
 
 #[derive(Debug, Default)]
 struct Known {
-    ranges: VecDeque<KeyRange>,
+    ranges: VecDeque<Removed>,
     bytes: usize,
+    /// How many were ever added.
     added: u64,
+    /// Whether one was added since all of them were found to be not worth it.
+    has_new: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Removed {
+    range: KeyRange,
+    /// How many were added before it.
+    number: u64,
+}
+
+impl Removed {
+    fn bytes(&self) -> usize {
+        self.range.0.len() + self.range.1.len()
+    }
+
+    fn covers(&self, (from, to): &KeyRange) -> bool {
+        self.range.0 <= *from && *to <= self.range.1
+    }
+
+    /// Whether a table may hold the removal.
+    fn is_held_by(&self, tables: &[TableMetadata]) -> bool {
+        let (from, to) = &self.range;
+        let overlaps = |table: &TableMetadata| table.smallest_user_key < *to && *from <= table.largest_user_key;
+        tables.iter().any(|table| may_hold_deletions(table) && overlaps(table))
+    }
 }
 
 impl RemovedRanges {
-    /// A range is about to be removed. Returns whether no other was known.
-    pub(super) fn add(&self, from: &[u8], to: &[u8]) -> bool {
+    /// A range was removed. Returns whether there was none to look at before.
+    pub(super) fn add(&self, range: KeyRange) -> bool {
         let mut known = self.known.lock();
-        let is_first = known.ranges.is_empty();
+        let removed = Removed { range, number: known.added };
         known.added += 1;
-        known.bytes += from.len() + to.len();
-        known.ranges.push_back((from.to_vec(), to.to_vec()));
+        known.ranges.retain(|other| !removed.covers(&other.range));
+        known.ranges.push_back(removed);
+        known.bytes = known.ranges.iter().map(Removed::bytes).sum();
         while known.ranges.len() > 1 && (known.ranges.len() > MOST_RANGES || known.bytes > MOST_BYTES) {
-            let forgotten = known.ranges.pop_front().map_or(0, |(from, to)| from.len() + to.len());
+            let forgotten = known.ranges.pop_front().map_or(0, |removed| removed.bytes());
             known.bytes -= forgotten;
         }
-        is_first
+        !std::mem::replace(&mut known.has_new, true)
     }
 
-    /// How many were ever added; `None` where none is known.
-    pub(super) fn added(&self) -> Option<u64> {
-        let known = self.known.lock();
-        (!known.ranges.is_empty()).then_some(known.added)
+    /// How many were ever added.
+    pub(super) fn added(&self) -> u64 {
+        self.known.lock().added
     }
 
-    fn retain(&self, is_kept: impl Fn(&KeyRange) -> bool) {
-        let mut known = self.known.lock();
-        known.ranges.retain(is_kept);
-        known.bytes = known.ranges.iter().map(|(from, to)| from.len() + to.len()).sum();
+    /// Whether there is one to look at.
+    pub(super) fn has_new(&self) -> bool {
+        self.known.lock().has_new
     }
 
-    /// Takes the range to compact now, and what of the tables lies in it; `None` where that is not worth it. Those in which tables have nothing are
-    /// forgotten.
+    /// Takes the range to compact now, and what it may hide of the tables; `None` where none is worth it, until another is added. Those that hide
+    /// nothing are forgotten. Only the first `flushed` of all that were added are looked at, of which no memtable holds the removal.
     ///
-    /// Values lie behind keys as evenly as `values` behind `tables`, both of the whole store: an estimate. As much as all tables may be rewritten.
+    /// Values lie behind keys as evenly as `values` behind all `tables`: an estimate. As much as all tables may be rewritten.
     ///
     /// # Errors
     ///
@@ -79,21 +110,34 @@ impl RemovedRanges {
         &self,
         db: &DB,
         family: DataFamily,
-        tables: Bytes,
+        tables: &[TableMetadata],
         values: Bytes,
         least: Bytes,
+        flushed: u64,
     ) -> Result<Option<(KeyRange, Bytes)>> {
-        let ranges: Vec<_> = self.known.lock().ranges.iter().cloned().collect();
-        let asked: Vec<_> = ranges.iter().map(|(from, to)| Range::new(from, to)).collect();
-        let hidden = db.get_approximate_sizes_cf(&family, &asked).map_err(|error| Error::from_rocks(&error))?;
-        let largest = ranges.iter().zip(&hidden).max_by_key(|(_, bytes)| **bytes);
-        let taken = largest.filter(|_| is_worth_it(&hidden, tables, values, least));
-        let taken = taken.map(|(range, bytes)| (range.clone(), Bytes(*bytes)));
-        let is_gone = |range: &KeyRange| {
-            taken.as_ref().is_some_and(|(taken, _)| taken == range)
-                || ranges.iter().zip(&hidden).any(|(other, bytes)| *bytes == 0 && other == range)
+        // Who adds one must not wait for what RocksDB reads.
+        let known: Vec<_> = {
+            let mut known = self.known.lock();
+            known.has_new = false;
+            known.ranges.iter().filter(|it| it.number < flushed).cloned().collect()
         };
-        self.retain(|range| !is_gone(range));
+        let asked: Vec<_> = known.iter().map(|it| Range::new(&it.range.0, &it.range.1)).collect();
+        let there = db.get_approximate_sizes_cf(&family, &asked).map_err(|error| Error::from_rocks(&error))?;
+        let hidden = known.iter().zip(there).map(|(it, there)| if it.is_held_by(tables) { there } else { 0 });
+        let hidden: Vec<_> = hidden.collect();
+        let table_bytes = Bytes(tables.iter().map(|table| table.bytes).sum());
+        let largest = known.iter().zip(&hidden).max_by_key(|(_, hidden)| **hidden);
+        let largest = largest.filter(|_| is_worth_it(&hidden, table_bytes, values, least));
+        let is_gone = |removed: &Removed| {
+            let hides_nothing = known.iter().zip(&hidden).any(|(it, hidden)| *hidden == 0 && it == removed);
+            hides_nothing || largest.is_some_and(|(largest, _)| largest == removed)
+        };
+        let mut now = self.known.lock();
+        now.ranges.retain(|removed| !is_gone(removed));
+        now.bytes = now.ranges.iter().map(Removed::bytes).sum();
+        let is_left = now.ranges.iter().any(|removed| largest.is_some() || removed.number >= flushed);
+        now.has_new |= is_left;
+        let taken = largest.map(|(removed, hidden)| (removed.range.clone(), Bytes(*hidden)));
         Ok(taken)
     }
 }
@@ -111,26 +155,44 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    fn added(count: usize, key_bytes: usize) -> RemovedRanges {
-        let ranges = RemovedRanges::default();
-        for number in 0..count {
-            let key = format!("{number:0key_bytes$}");
-            assert_eq!(ranges.add(key.as_bytes(), key.as_bytes()), number == 0);
-        }
-        ranges
+    fn key(number: usize, bytes: usize) -> Vec<u8> {
+        format!("{number:0bytes$}").into_bytes()
     }
 
     #[test]
     fn the_oldest_are_forgotten_where_there_are_too_many_or_too_long_ones() {
-        assert_eq!(RemovedRanges::default().added(), None);
         for (count, key_bytes, first) in [(MOST_RANGES, 8, 0), (MOST_RANGES + 3, 8, 3), (40, 32 * 1024, 24)] {
-            let ranges = added(count, key_bytes);
-            assert_eq!(ranges.added(), Some(count as u64));
+            let ranges = RemovedRanges::default();
+            for number in 0..count {
+                ranges.add((key(number, key_bytes), key(number + 1, key_bytes)));
+            }
             let known = ranges.known.lock();
-            assert_eq!(known.ranges.front().unwrap().0, format!("{first:0key_bytes$}").into_bytes());
+            assert_eq!(known.ranges.front().unwrap().range.0, key(first, key_bytes));
             assert_eq!(known.ranges.len(), count - first);
             assert_eq!(known.bytes, known.ranges.len() * 2 * key_bytes);
         }
+    }
+
+    #[test]
+    fn a_range_takes_the_place_of_those_within_it() {
+        let ranges = RemovedRanges::default();
+        for (from, to) in [(2, 3), (3, 5), (6, 8), (0, 1), (2, 6)] {
+            ranges.add((key(from, 1), key(to, 1)));
+        }
+        let known = ranges.known.lock();
+        let left: Vec<_> = known.ranges.iter().map(|it| it.range.clone()).collect();
+        assert_eq!(left, [(6, 8), (0, 1), (2, 6)].map(|(from, to)| (key(from, 1), key(to, 1))));
+    }
+
+    #[test]
+    fn somebody_is_woken_for_the_first_that_nobody_has_looked_at() {
+        let ranges = RemovedRanges::default();
+        assert!(!ranges.has_new());
+        assert!(ranges.add((key(1, 1), key(2, 1))) && !ranges.add((key(3, 1), key(4, 1))));
+        assert!(ranges.has_new());
+        // Found to be not worth it.
+        ranges.known.lock().has_new = false;
+        assert!(!ranges.has_new() && ranges.add((key(5, 1), key(6, 1))) && ranges.has_new());
     }
 
     #[test]

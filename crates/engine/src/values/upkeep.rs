@@ -35,7 +35,7 @@ use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
-use super::removed_ranges::RemovedRanges;
+use super::removed_ranges::{KeyRange, RemovedRanges};
 use super::segment;
 use super::sweep::{Sweep, compact_down, compact_range};
 use super::wake::Wake;
@@ -92,6 +92,7 @@ impl Upkeep {
         let of_thread = Thread {
             removed: removed.clone(),
             unmet_ranges: None,
+            flushed_ranges: None,
             removal,
             relocation,
             settings,
@@ -122,9 +123,9 @@ impl Upkeep {
         self.wake.wrote(bytes);
     }
 
-    /// The keys from `from` to before `to` are about to be removed.
-    pub(crate) fn removed(&self, from: &[u8], to: &[u8]) {
-        if self.removed.add(from, to) {
+    /// A range of keys was removed.
+    pub(crate) fn removed(&self, range: KeyRange) {
+        if self.removed.add(range) {
             self.wake.tables_changed();
         }
     }
@@ -170,16 +171,10 @@ struct Thread {
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
     removed: Arc<RemovedRanges>,
-    unmet_ranges: Option<UnmetRanges>,
-}
-
-/// Since when no table has come and no range was removed.
-struct UnmetRanges {
-    newest_table: u64,
-    added: u64,
-    since: Instant,
-    /// Whether it is known what to do about them until one or the other changes.
-    is_judged: bool,
+    /// Since when there are removed ranges to look at and no table has come, and which was the newest then.
+    unmet_ranges: Option<(u64, Instant)>,
+    /// How many ranges had been removed when a flush was begun for them.
+    flushed_ranges: Option<u64>,
 }
 
 /// The relocation of a cohort, which may grow until it is gone.
@@ -265,8 +260,11 @@ impl Thread {
             // What they rested for was the last one.
             self.relocation.pacing.set(0.0);
         }
-        let ranges = self.meet_removed_ranges(db, &tables, round)?;
-        Ok(self.meet_overwrites(db, &tables, ratio_with_hidden).or(ranges).or(wait))
+        Ok(match self.meet_overwrites(db, &tables, ratio_with_hidden) {
+            Some(again) => Some(again),
+            None if self.removed.has_new() => Some(self.meet_removed_ranges(db, &tables, round)?),
+            None => wait,
+        })
     }
 
     /// The segments but for those of passes that were given up.
@@ -385,29 +383,32 @@ impl Thread {
     }
 
     /// Where nothing is flushed any more nobody compacts what was removed as a range: then it is compacted on purpose, where it hides enough.
-    /// Returns how long to wait until that is to be asked again, `None` where it need not.
-    fn meet_removed_ranges(&mut self, db: &DB, tables: &[TableMetadata], round: &Round) -> Result<Option<Duration>> {
-        let Some(added) = self.removed.added() else { return Ok(None) };
-        let newest_table = self.newest_table;
-        let rest = self.unmet_ranges.take_if(|it| (it.newest_table, it.added) == (newest_table, added));
-        let rest = rest.unwrap_or_else(|| UnmetRanges { newest_table, added, since: Instant::now(), is_judged: false });
-        let rest = self.unmet_ranges.insert(rest);
-        if rest.is_judged {
-            return Ok(None);
+    /// Returns how long to wait until that is to be asked again.
+    fn meet_removed_ranges(&mut self, db: &DB, tables: &[TableMetadata], round: &Round) -> Result<Duration> {
+        if has_snapshots(db)? {
+            return Ok(PATIENCE);
         }
-        if rest.since.elapsed() < PATIENCE || tables.iter().any(|table| table.being_compacted) || has_snapshots(db)? {
-            return Ok(Some(ROUND_INTERVAL));
+        let rests = self.unmet_ranges.filter(|(newest, _)| *newest == self.newest_table);
+        let (_, since) = *self.unmet_ranges.insert(rests.unwrap_or_else(|| (self.newest_table, Instant::now())));
+        if since.elapsed() < PATIENCE || tables.iter().any(|table| table.being_compacted) {
+            return Ok(ROUND_INTERVAL);
         }
-        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(Some(ROUND_INTERVAL)) };
-        rest.is_judged = true;
-        let table_bytes = Bytes(tables.iter().map(|table| table.bytes).sum());
+        let Some(flushed) = self.flushed_ranges else {
+            let removed = self.removed.added();
+            self.flushed_ranges = self.flush(db)?.then_some(removed);
+            // Time for the flush to end, which brings a table unless there is nothing to flush.
+            self.unmet_ranges = None;
+            return Ok(ROUND_INTERVAL);
+        };
+        let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
+        self.flushed_ranges = None;
         let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
         let least = self.parameters_now().min_garbage_bytes;
-        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, table_bytes, values, least)? {
+        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, tables, values, least, flushed)? {
             // RocksDB's C API does not return the outcome.
             drop(compact_range(db, self.family, (&from, &to), bytes.0, &turn));
         }
-        Ok(Some(ROUND_INTERVAL))
+        Ok(ROUND_INTERVAL)
     }
 
     /// Begins a flush. `false`: writes are stopped, and RocksDB begins none that it is asked for.
