@@ -98,6 +98,33 @@ impl RemovedRanges {
         self.known.lock().has_new
     }
 
+    /// Whether all of them together may be worth a compaction, if they hide what lies in them; where not, there is none to look at until another is
+    /// added. So nothing is flushed for a little.
+    ///
+    /// # Errors
+    ///
+    /// Where RocksDB does not tell how much lies in them.
+    pub(super) fn may_be_worth_it(
+        &self,
+        db: &DB,
+        family: DataFamily,
+        tables: &[TableMetadata],
+        values: Bytes,
+        least: Bytes,
+    ) -> Result<bool> {
+        let known: Vec<_> = self.begin_to_look(u64::MAX);
+        let is = is_worth_it(&there(db, family, &known)?, bytes_of(tables), values, least);
+        self.known.lock().has_new |= is;
+        Ok(is)
+    }
+
+    /// The first `flushed` of all that were added. Who adds one meanwhile makes it known that there is one to look at.
+    fn begin_to_look(&self, flushed: u64) -> Vec<Removed> {
+        let mut known = self.known.lock();
+        known.has_new = false;
+        known.ranges.iter().filter(|it| it.number < flushed).cloned().collect()
+    }
+
     /// Takes the range to compact now, and what it may hide of the tables; `None` where none is worth it, until another is added. Those that hide
     /// nothing are forgotten. Only the first `flushed` of all that were added are looked at, of which no memtable holds the removal.
     ///
@@ -116,18 +143,12 @@ impl RemovedRanges {
         flushed: u64,
     ) -> Result<Option<(KeyRange, Bytes)>> {
         // Who adds one must not wait for what RocksDB reads.
-        let known: Vec<_> = {
-            let mut known = self.known.lock();
-            known.has_new = false;
-            known.ranges.iter().filter(|it| it.number < flushed).cloned().collect()
-        };
-        let asked: Vec<_> = known.iter().map(|it| Range::new(&it.range.0, &it.range.1)).collect();
-        let there = db.get_approximate_sizes_cf(&family, &asked).map_err(|error| Error::from_rocks(&error))?;
+        let known = self.begin_to_look(flushed);
+        let there = there(db, family, &known)?;
         let hidden = known.iter().zip(there).map(|(it, there)| if it.is_held_by(tables) { there } else { 0 });
         let hidden: Vec<_> = hidden.collect();
-        let table_bytes = Bytes(tables.iter().map(|table| table.bytes).sum());
         let largest = known.iter().zip(&hidden).max_by_key(|(_, hidden)| **hidden);
-        let largest = largest.filter(|_| is_worth_it(&hidden, table_bytes, values, least));
+        let largest = largest.filter(|_| is_worth_it(&hidden, bytes_of(tables), values, least));
         let is_gone = |removed: &Removed| {
             let hides_nothing = known.iter().zip(&hidden).any(|(it, hidden)| *hidden == 0 && it == removed);
             hides_nothing || largest.is_some_and(|(largest, _)| largest == removed)
@@ -140,6 +161,16 @@ impl RemovedRanges {
         let taken = largest.map(|(removed, hidden)| (removed.range.clone(), Bytes(*hidden)));
         Ok(taken)
     }
+}
+
+/// What of the tables lies in each range.
+fn there(db: &DB, family: DataFamily, ranges: &[Removed]) -> Result<Vec<u64>> {
+    let asked: Vec<_> = ranges.iter().map(|it| Range::new(&it.range.0, &it.range.1)).collect();
+    db.get_approximate_sizes_cf(&family, &asked).map_err(|error| Error::from_rocks(&error))
+}
+
+fn bytes_of(tables: &[TableMetadata]) -> Bytes {
+    Bytes(tables.iter().map(|table| table.bytes).sum())
 }
 
 /// Whether what the ranges hide, with the values behind it, is at least `least` and as much as all tables together.

@@ -393,17 +393,19 @@ impl Thread {
         if since.elapsed() < PATIENCE || tables.iter().any(|table| table.being_compacted) {
             return Ok(ROUND_INTERVAL);
         }
+        let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
+        let least = self.parameters_now().min_garbage_bytes;
         let Some(flushed) = self.flushed_ranges else {
             let removed = self.removed.added();
-            self.flushed_ranges = self.flush(db)?.then_some(removed);
-            // Time for the flush to end, which brings a table unless there is nothing to flush.
-            self.unmet_ranges = None;
+            if self.removed.may_be_worth_it(db, self.family, tables, values, least)? {
+                self.flushed_ranges = self.flush(db)?.then_some(removed);
+                // Time for the flush to end, which brings a table unless there is nothing to flush.
+                self.unmet_ranges = None;
+            }
             return Ok(ROUND_INTERVAL);
         };
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
         self.flushed_ranges = None;
-        let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
-        let least = self.parameters_now().min_garbage_bytes;
         if let Some(((from, to), bytes)) = self.removed.take(db, self.family, tables, values, least, flushed)? {
             // RocksDB's C API does not return the outcome.
             drop(compact_range(db, self.family, (&from, &to), bytes.0, &turn));
