@@ -33,6 +33,19 @@ fn record_bytes((key, value): (&Vec<u8>, &Vec<u8>)) -> u64 {
     12 + key.len() as u64 + value.len() as u64
 }
 
+/// Writes so many keys in their order, each with a value of 100 bytes, and flushes them.
+fn numbered(store: &Store, keys: u64) -> Model {
+    let mut model = Model::new();
+    for number in 0..keys {
+        let key = format!("key{number:06}").into_bytes();
+        let value = value_of(&key, 0, 100);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.flush(true).unwrap();
+    model
+}
+
 #[test]
 fn space_stays_near_what_lives_while_everything_is_overwritten() {
     let (directory, store) = common::store(relocating());
@@ -75,14 +88,7 @@ fn a_store_that_is_overwritten_flat_out_does_not_outgrow_what_lives() {
 #[test]
 fn cold_tables_are_compacted_on_purpose() {
     let (_directory, store) = common::store(relocating());
-    let mut model = Model::new();
-    for number in 0..4_000_u64 {
-        let key = format!("key{number:06}").into_bytes();
-        let value = value_of(&key, 0, 100);
-        store.put(&key, &value).unwrap();
-        model.insert(key, value);
-    }
-    store.flush(true).unwrap();
+    let mut model = numbered(&store, 4_000);
     store.compact(..).unwrap();
     // Every second one is deleted; the rest lies in tables that nothing else would touch again.
     for number in (0..4_000_u64).step_by(2) {
@@ -132,14 +138,7 @@ fn what_hides_is_met_when_nothing_is_written_any_more_though_a_cohort_waits() {
 #[test]
 fn a_removed_range_is_met_when_nothing_is_written_any_more() {
     let (_directory, store) = common::store(relocating());
-    let mut model = Model::new();
-    for number in 0..4_000_u64 {
-        let key = format!("key{number:06}").into_bytes();
-        let value = value_of(&key, 0, 100);
-        store.put(&key, &value).unwrap();
-        model.insert(key, value);
-    }
-    store.flush(true).unwrap();
+    let mut model = numbered(&store, 4_000);
     store.compact(..).unwrap();
     let before = store.value_log().unwrap();
     // Not worth it by itself.
@@ -270,14 +269,7 @@ fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
         ..relocating()
     };
     let (directory, store) = common::store(options());
-    let mut model = Model::new();
-    for number in 0..2_000_u64 {
-        let key = format!("key{number:06}").into_bytes();
-        let value = value_of(&key, 0, 100);
-        store.put(&key, &value).unwrap();
-        model.insert(key, value);
-    }
-    store.flush(true).unwrap();
+    let mut model = numbered(&store, 2_000);
     store.close().unwrap();
     let path = directory.path().join("store");
     let segment = path.join("values/000001.segment");

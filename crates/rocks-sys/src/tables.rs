@@ -8,7 +8,7 @@ use rust_rocksdb::{AsColumnFamilyRef, DB};
 use crate::Result;
 
 /// One live table. Sizes are in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableMetadata {
     /// The number in its name.
     pub file_number: u64,

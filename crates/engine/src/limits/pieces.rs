@@ -35,25 +35,8 @@ mod tests {
     use super::*;
 
     fn table(level: u32, smallest: &[u8], largest: &[u8], bytes: u64) -> TableMetadata {
-        TableMetadata {
-            file_number: 1,
-            name: String::new(),
-            directory: std::path::PathBuf::new(),
-            column_family: String::new(),
-            level,
-            bytes,
-            smallest_user_key: smallest.to_vec(),
-            largest_user_key: largest.to_vec(),
-            smallest_seqno: 0,
-            largest_seqno: 0,
-            entries: 0,
-            deletions: 0,
-            reads_sampled: 0,
-            being_compacted: false,
-            file_checksum: Vec::new(),
-            file_checksum_function: String::new(),
-            created_s: 0,
-        }
+        let (smallest_user_key, largest_user_key) = (smallest.to_vec(), largest.to_vec());
+        TableMetadata { level, bytes, smallest_user_key, largest_user_key, ..TableMetadata::default() }
     }
 
     #[test]

@@ -41,7 +41,6 @@ pub(crate) struct RemovedRanges {
 #[derive(Debug, Default)]
 struct Known {
     ranges: VecDeque<Removed>,
-    bytes: usize,
     /// How many were ever added.
     added: u64,
     /// Whether one was added since all of them were found to be not worth it.
@@ -72,6 +71,26 @@ impl Removed {
     }
 }
 
+/// What a compaction is weighed against.
+pub(super) struct Data<'a> {
+    pub(super) tables: &'a [TableMetadata],
+    /// That the tables name. They lie behind the keys evenly, for all that is known here.
+    pub(super) values: Bytes,
+    /// What must be freed at the least.
+    pub(super) least: Bytes,
+}
+
+impl Data<'_> {
+    /// Whether what ranges hide so much of the tables, with the values behind it, is at least `least` and as much as all tables together, which
+    /// may be rewritten.
+    fn is_worth_it(&self, hidden: &[u64]) -> bool {
+        let tables: u64 = self.tables.iter().map(|table| table.bytes).sum();
+        let keys = hidden.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)).min(tables);
+        let freed = keys as f64 * (1.0 + self.values.0 as f64 / tables.max(1) as f64);
+        freed >= self.least.0 as f64 && freed >= tables as f64
+    }
+}
+
 impl RemovedRanges {
     /// A range was removed. Returns whether there was none to look at before.
     pub(super) fn add(&self, range: KeyRange) -> bool {
@@ -80,10 +99,9 @@ impl RemovedRanges {
         known.added += 1;
         known.ranges.retain(|other| !removed.covers(&other.range));
         known.ranges.push_back(removed);
-        known.bytes = known.ranges.iter().map(Removed::bytes).sum();
-        while known.ranges.len() > 1 && (known.ranges.len() > MOST_RANGES || known.bytes > MOST_BYTES) {
-            let forgotten = known.ranges.pop_front().map_or(0, |removed| removed.bytes());
-            known.bytes -= forgotten;
+        let mut bytes: usize = known.ranges.iter().map(Removed::bytes).sum();
+        while known.ranges.len() > 1 && (known.ranges.len() > MOST_RANGES || bytes > MOST_BYTES) {
+            bytes -= known.ranges.pop_front().map_or(0, |removed| removed.bytes());
         }
         !std::mem::replace(&mut known.has_new, true)
     }
@@ -104,16 +122,9 @@ impl RemovedRanges {
     /// # Errors
     ///
     /// Where RocksDB does not tell how much lies in them.
-    pub(super) fn may_be_worth_it(
-        &self,
-        db: &DB,
-        family: DataFamily,
-        tables: &[TableMetadata],
-        values: Bytes,
-        least: Bytes,
-    ) -> Result<bool> {
-        let known: Vec<_> = self.begin_to_look(u64::MAX);
-        let is = is_worth_it(&there(db, family, &known)?, bytes_of(tables), values, least);
+    pub(super) fn may_be_worth_it(&self, db: &DB, family: DataFamily, data: &Data<'_>) -> Result<bool> {
+        let known = self.begin_to_look(u64::MAX);
+        let is = data.is_worth_it(&there(db, family, &known)?);
         self.known.lock().has_new |= is;
         Ok(is)
     }
@@ -128,8 +139,6 @@ impl RemovedRanges {
     /// Takes the range to compact now, and what it may hide of the tables; `None` where none is worth it, until another is added. Those that hide
     /// nothing are forgotten. Only the first `flushed` of all that were added are looked at, of which no memtable holds the removal.
     ///
-    /// Values lie behind keys as evenly as `values` behind all `tables`: an estimate. As much as all tables may be rewritten.
-    ///
     /// # Errors
     ///
     /// Where RocksDB does not tell how much lies in them.
@@ -137,25 +146,22 @@ impl RemovedRanges {
         &self,
         db: &DB,
         family: DataFamily,
-        tables: &[TableMetadata],
-        values: Bytes,
-        least: Bytes,
+        data: &Data<'_>,
         flushed: u64,
     ) -> Result<Option<(KeyRange, Bytes)>> {
         // Who adds one must not wait for what RocksDB reads.
         let known = self.begin_to_look(flushed);
         let there = there(db, family, &known)?;
-        let hidden = known.iter().zip(there).map(|(it, there)| if it.is_held_by(tables) { there } else { 0 });
+        let hidden = known.iter().zip(there).map(|(it, there)| if it.is_held_by(data.tables) { there } else { 0 });
         let hidden: Vec<_> = hidden.collect();
         let largest = known.iter().zip(&hidden).max_by_key(|(_, hidden)| **hidden);
-        let largest = largest.filter(|_| is_worth_it(&hidden, bytes_of(tables), values, least));
+        let largest = largest.filter(|_| data.is_worth_it(&hidden));
         let is_gone = |removed: &Removed| {
             let hides_nothing = known.iter().zip(&hidden).any(|(it, hidden)| *hidden == 0 && it == removed);
             hides_nothing || largest.is_some_and(|(largest, _)| largest == removed)
         };
         let mut now = self.known.lock();
         now.ranges.retain(|removed| !is_gone(removed));
-        now.bytes = now.ranges.iter().map(Removed::bytes).sum();
         let is_left = now.ranges.iter().any(|removed| largest.is_some() || removed.number >= flushed);
         now.has_new |= is_left;
         let taken = largest.map(|(removed, hidden)| (removed.range.clone(), Bytes(*hidden)));
@@ -167,17 +173,6 @@ impl RemovedRanges {
 fn there(db: &DB, family: DataFamily, ranges: &[Removed]) -> Result<Vec<u64>> {
     let asked: Vec<_> = ranges.iter().map(|it| Range::new(&it.range.0, &it.range.1)).collect();
     db.get_approximate_sizes_cf(&family, &asked).map_err(|error| Error::from_rocks(&error))
-}
-
-fn bytes_of(tables: &[TableMetadata]) -> Bytes {
-    Bytes(tables.iter().map(|table| table.bytes).sum())
-}
-
-/// Whether what the ranges hide, with the values behind it, is at least `least` and as much as all tables together.
-fn is_worth_it(hidden: &[u64], tables: Bytes, values: Bytes, least: Bytes) -> bool {
-    let keys: u64 = hidden.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)).min(tables.0);
-    let freed = keys as f64 * (1.0 + values.0 as f64 / tables.0.max(1) as f64);
-    freed >= least.0 as f64 && freed >= tables.0 as f64
 }
 
 #[cfg(test)]
@@ -200,7 +195,6 @@ mod tests {
             let known = ranges.known.lock();
             assert_eq!(known.ranges.front().unwrap().range.0, key(first, key_bytes));
             assert_eq!(known.ranges.len(), count - first);
-            assert_eq!(known.bytes, known.ranges.len() * 2 * key_bytes);
         }
     }
 
@@ -230,7 +224,8 @@ mod tests {
     fn more_must_be_freed_than_may_be_rewritten() {
         let is = |hidden: &[u64], tables: u64, values: u64| {
             let hidden: Vec<_> = hidden.iter().map(|mib| mib * MIB).collect();
-            is_worth_it(&hidden, Bytes(tables * MIB), Bytes(values * MIB), Bytes(16 * MIB))
+            let tables = [TableMetadata { bytes: tables * MIB, ..TableMetadata::default() }];
+            Data { tables: &tables, values: Bytes(values * MIB), least: Bytes(16 * MIB) }.is_worth_it(&hidden)
         };
         // Ten tables' bytes of values for each: one in eleven of the keys hides as much as all tables are.
         assert!(is(&[10], 100, 1000) && is(&[5, 5], 100, 1000) && !is(&[9], 100, 1000));

@@ -144,22 +144,11 @@ mod tests {
     fn table(file_number: u64, level: u32, keys: (u8, u8)) -> TableMetadata {
         TableMetadata {
             file_number,
-            name: format!("{file_number:06}.sst"),
-            directory: Default::default(),
-            column_family: "data".into(),
             level,
             bytes: 1,
             smallest_user_key: vec![keys.0],
             largest_user_key: vec![keys.1],
-            smallest_seqno: 0,
-            largest_seqno: 0,
-            entries: 1,
-            deletions: 0,
-            reads_sampled: 0,
-            being_compacted: false,
-            file_checksum: Vec::new(),
-            file_checksum_function: String::new(),
-            created_s: 0,
+            ..TableMetadata::default()
         }
     }
 

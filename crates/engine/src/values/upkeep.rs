@@ -18,7 +18,8 @@
 //! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that
 //! cannot be read. When the next pass comes to nothing as well, nothing is tried for as long.
 //!
-//! Failure: whatever fails is logged and tried again in the next round.
+//! Failure: whatever fails is logged and tried again in the next round, but for compactions of ranges of keys, of which RocksDB's C API does
+//! not tell whether they have failed.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -35,7 +36,7 @@ use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
-use super::removed_ranges::{KeyRange, RemovedRanges};
+use super::removed_ranges::{self, KeyRange, RemovedRanges};
 use super::segment;
 use super::sweep::{Sweep, compact_down, compact_range};
 use super::wake::Wake;
@@ -394,10 +395,10 @@ impl Thread {
             return Ok(ROUND_INTERVAL);
         }
         let values = Bytes(round.segments.iter().map(|segment| segment.referenced.0).sum());
-        let least = self.parameters_now().min_garbage_bytes;
+        let data = removed_ranges::Data { tables, values, least: self.parameters_now().min_garbage_bytes };
         let Some(flushed) = self.flushed_ranges else {
             let removed = self.removed.added();
-            if self.removed.may_be_worth_it(db, self.family, tables, values, least)? {
+            if self.removed.may_be_worth_it(db, self.family, &data)? {
                 self.flushed_ranges = self.flush(db)?.then_some(removed);
                 // Time for the flush to end, which brings a table unless there is nothing to flush.
                 self.unmet_ranges = None;
@@ -406,7 +407,7 @@ impl Thread {
         };
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(ROUND_INTERVAL) };
         self.flushed_ranges = None;
-        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, tables, values, least, flushed)? {
+        if let Some(((from, to), bytes)) = self.removed.take(db, self.family, &data, flushed)? {
             // RocksDB's C API does not return the outcome.
             drop(compact_range(db, self.family, (&from, &to), bytes.0, &turn));
         }
