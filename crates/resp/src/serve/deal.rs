@@ -163,11 +163,14 @@ impl Dealer {
             // Unless `CONFIG RESETSTAT` has set the count of requests back.
             if let Some(requests) = requests.checked_sub(requests_before) {
                 let window = Window {
+                    clients: self.inboxes.iter().map(|inbox| inbox.clients.load(Ordering::Relaxed)).sum(),
                     requests_per_s: requests as f64 / elapsed_s,
                     busy_lanes: busy.saturating_sub(busy_before).as_secs_f64() / elapsed_s,
                     idle_cores,
                 };
-                self.use_lanes(width.after(window));
+                let lanes = width.after(window);
+                tracing::trace!(?window, lanes, "a window");
+                self.use_lanes(lanes);
             }
             (at, busy_before, requests_before) = (now, busy, requests);
         }
