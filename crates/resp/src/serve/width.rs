@@ -1,10 +1,9 @@
 //! How many lanes serve the clients.
 //!
 //! One lane that serves all clients reads from many sockets each time it wakes and commits for all of them at once; two lanes each wake, read and
-//! commit by themselves. So more lanes cost processor time, and pay where one cannot keep up and a core is free. Which holds is not
-//! guessed: where it might, twice as many lanes serve for a moment, and go on if that carried more requests; now and then half as many do, and go
-//! on if that carried as many. Lanes that have little to do are halved without a trial. Clients that send more than one lane carries have more to
-//! send as soon as there are two, so as many requests as before mean that one was enough.
+//! commit by themselves. So more lanes cost processor time, and pay where one cannot keep up and much of a core is free. Which holds is not
+//! guessed: where it might, twice as many lanes serve for a moment, and go on if that carried more requests, or as many with room for more;
+//! now and then half as many do, and go on if that carried as many. Lanes that have little to do are halved without a trial.
 //!
 //! Pure: what was seen comes in, window by window, and a number of lanes goes out.
 
@@ -17,15 +16,21 @@ const RELAXED: f64 = 0.5;
 /// So many windows in a row must be relaxed.
 const RELAXED_WINDOWS: u32 = 4;
 
-/// Less of a core than this is not worth a trial: [`GAIN`] times the requests, each at 1.3 times the processor time, take two fifths of a core more,
-/// and their clients a tenth.
+/// Less of a core than this for each lane more is not worth a trial: [`GAIN`] times the requests, each at 1.3 times the processor time, take two
+/// fifths of a core more, and their clients a tenth.
 const FREE_CORES: f64 = 0.5;
 
-/// More lanes stay only if they carry so many times the requests.
+/// Lanes have room where as much of a core is left.
+const ROOM_CORES: f64 = 0.2;
+
+/// Lanes that have no rest, or leave less than [`FREE_CORES`], stay more only if they carry so many times the requests.
 const GAIN: f64 = 1.1;
 
 /// As many requests, within what two neighbouring windows differ by.
 const SAME: f64 = 0.95;
+
+/// More requests, by more than two neighbouring times of as many windows differ by.
+const MORE: f64 = 1.05;
 
 /// Windows of a trial that do not count: clients are just going to their lanes.
 const SETTLING_WINDOWS: u32 = 1;
@@ -33,12 +38,11 @@ const SETTLING_WINDOWS: u32 = 1;
 /// Windows of a trial that count, and as many before it.
 const TRIAL_WINDOWS: usize = 4;
 
-/// After half of those a trial of more lanes ends that carry less than this part of the requests.
+/// A trial ends after half of those where all of them carry less than this part of the requests.
 const HOPELESS: f64 = 0.9;
 
-/// Half as many lanes are tried where they would be busy for no more than this if requests cost them as much, which they do not; or where those
-/// there are leave no room anyway.
-const FITTING: f64 = 1.25;
+/// Half as many lanes are tried where they would be busy for no more than this, or where those there are leave no room anyway.
+const FITTING: f64 = 1.1;
 
 /// Windows between two trials, unless the second goes on in the direction in which the first was kept. Each that fails doubles them.
 const LEAST_PAUSE: u32 = 40;
@@ -53,7 +57,7 @@ const OTHER_LOAD: f64 = 1.5;
 /// What was seen in one window of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
-    /// Clients there are. A lane without one carries nothing.
+    /// Clients there are, those included that ask for nothing. A lane without one carries nothing.
     pub(super) clients: usize,
     /// Requests carried out by second.
     pub(super) requests_per_s: f64,
@@ -69,8 +73,8 @@ impl Window {
         self.busy_lanes / self.requests_per_s.max(1.0)
     }
 
-    fn has_core(&self) -> bool {
-        self.idle_cores.is_none_or(|idle| idle >= FREE_CORES)
+    fn has_cores(&self, least: f64) -> bool {
+        self.idle_cores.is_none_or(|idle| idle >= least)
     }
 }
 
@@ -84,6 +88,8 @@ pub(super) struct Width {
     relaxed_windows: u32,
     trial: Option<Trial>,
     last: Option<LastTrial>,
+    /// What a request cost before the last trial of more lanes.
+    narrow_cost: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -106,7 +112,7 @@ struct LastTrial {
 impl Width {
     /// One lane, and `most` of them at most.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, lanes: 1, seen: Vec::new(), relaxed_windows: 0, trial: None, last: None }
+        Self { most, lanes: 1, seen: Vec::new(), relaxed_windows: 0, trial: None, last: None, narrow_cost: None }
     }
 
     /// How many lanes are to serve after what `window` shows.
@@ -124,12 +130,12 @@ impl Width {
         }
         self.note(window);
         let fewer = self.lanes / 2;
-        if fewer > 0 && window.busy_lanes < RELAXED * fewer as f64 {
+        if window.busy_lanes < RELAXED * self.lanes as f64 / 2.0 {
             self.relaxed_windows += 1;
             if self.relaxed_windows == RELAXED_WINDOWS {
                 // What was tried under that load says nothing of the next.
                 self.last = None;
-                self.turn_to(fewer);
+                self.turn_to(fewer.max(1));
             }
             return;
         }
@@ -141,13 +147,15 @@ impl Width {
         if before.requests_per_s == 0.0 {
             return;
         }
-        let could_use_more = self.could_use_more(&before);
         let most = self.most.min(before.clients);
-        let wider = (self.lanes < most && could_use_more).then_some((2 * self.lanes).min(most));
-        // Lanes with room are not made fewer than can carry the load: their clients would wait.
-        let has_room = !self.has_saturated_lanes(&before) && before.has_core();
-        let fits = !has_room || before.busy_lanes <= FITTING * fewer as f64;
-        let narrower = (fewer > 0 && fits).then_some(fewer);
+        let wider = (2 * self.lanes).min(most);
+        let has_cores = before.has_cores(FREE_CORES * wider.saturating_sub(self.lanes) as f64);
+        let could_use_more = self.lanes < most && self.has_saturated_lanes(&before) && has_cores;
+        let wider = could_use_more.then_some(wider);
+        // Lanes with room are not made fewer than can carry the load: their clients would wait. Requests cost fewer lanes less, as they did then.
+        let cost = self.narrow_cost.map_or(before.cost(), |then| then.min(before.cost()));
+        let fits = before.requests_per_s * cost <= FITTING * fewer as f64;
+        let narrower = (fewer > 0 && (fits || !self.has_room(&before, ROOM_CORES))).then_some(fewer);
         let lanes = match &self.last {
             // More were in vain, or fewer were not: first on in that direction.
             Some(last) if last.was_wider != last.was_kept => narrower.or(wider),
@@ -156,6 +164,9 @@ impl Width {
         if let Some(lanes) = lanes
             && !self.pauses(lanes > self.lanes, &before)
         {
+            if lanes > self.lanes {
+                self.narrow_cost = Some(before.cost());
+            }
             self.trial = Some(Trial { from: self.lanes, before, windows: 0 });
             self.turn_to(lanes);
         }
@@ -166,15 +177,17 @@ impl Width {
         if trial.windows > SETTLING_WINDOWS {
             self.note(window);
         }
-        let was_wider = self.lanes > trial.from;
-        let now = typical(&self.seen);
-        let gain = now.requests_per_s / trial.before.requests_per_s;
-        let is_hopeless = was_wider && self.seen.len() >= TRIAL_WINDOWS / 2 && gain < HOPELESS;
+        let gain = |now: &Window| now.requests_per_s / trial.before.requests_per_s;
+        let is_hopeless =
+            self.seen.len() == TRIAL_WINDOWS / 2 && self.seen.iter().all(|window| gain(window) < HOPELESS);
         if self.seen.len() < TRIAL_WINDOWS && !is_hopeless {
             self.trial = Some(trial);
             return;
         }
-        let was_kept = gain >= if was_wider { GAIN } else { SAME };
+        let was_wider = self.lanes > trial.from;
+        let now = typical(&self.seen);
+        let needs_gain = was_wider && !self.has_room(&now, FREE_CORES);
+        let was_kept = gain(&now) >= if needs_gain { GAIN } else { SAME };
         let pause = match &self.last {
             Some(last) if !was_kept && !last.is_of_other_load(&trial.before) => (last.pause * 2).min(MOST_PAUSE),
             _ => LEAST_PAUSE,
@@ -202,6 +215,8 @@ impl Width {
         self.last.as_ref().is_some_and(|last| {
             let goes_on = last.was_kept && last.was_wider == would_widen;
             let pause = match (last.is_of_other_load(now), would_widen) {
+                // Lanes that have no rest carry more than they did: clients may send much more.
+                (_, true) if now.requests_per_s > MORE * last.seen.requests_per_s => 0,
                 (true, true) => LEAST_PAUSE,
                 // What made them more is over.
                 (true, false) => 0,
@@ -215,8 +230,8 @@ impl Width {
         window.busy_lanes >= SATURATED * self.lanes as f64
     }
 
-    fn could_use_more(&self, window: &Window) -> bool {
-        self.has_saturated_lanes(window) && window.has_core()
+    fn has_room(&self, window: &Window, cores: f64) -> bool {
+        !self.has_saturated_lanes(window) && window.has_cores(cores)
     }
 }
 
@@ -232,7 +247,7 @@ fn typical(windows: &[Window]) -> Window {
     let of = |value: fn(&Window) -> f64| median(windows.iter().map(value).collect());
     let idle: Option<Vec<f64>> = windows.iter().map(|window| window.idle_cores).collect();
     Window {
-        clients: windows.last().map_or(0, |window| window.clients),
+        clients: windows.iter().map(|window| window.clients).max().unwrap_or(0),
         requests_per_s: of(|window| window.requests_per_s),
         busy_lanes: of(|window| window.busy_lanes),
         idle_cores: idle.map(median),
@@ -327,29 +342,55 @@ mod tests {
         assert!(share(&lanes[100..], 1) > 0.95, "{lanes:?}");
     }
 
-    /// Clients that send at a rate of their own send what was not answered later.
-    #[test]
-    fn clients_that_send_what_one_lane_just_cannot_carry_get_two() {
-        let mut width = Width::new(4);
-        // Seconds of a window; requests a second, and requests.
-        let (window_s, sent_per_s, mut late) = (0.25, 54_000.0, 0.0_f64);
-        let mut lanes = Vec::new();
-        for _ in 0..4000 {
-            let now = Load { cores: 4.0, client_s: 0.0, sent_per_s: Some(sent_per_s + late / window_s), ..NEAR };
-            let window = now.window(width.lanes);
+    /// Clients that send at a rate of their own send later what was not answered. How late they are at most, in seconds.
+    fn lateness_s(load: Load, width: &mut Width, windows: usize) -> f64 {
+        let (window_s, mut late, mut latest_s) = (0.25, 0.0_f64, 0.0_f64);
+        let sent_per_s = load.sent_per_s.unwrap();
+        for _ in 0..windows {
+            let window = Load { sent_per_s: Some(sent_per_s + late / window_s), ..load }.window(width.lanes);
             late += (sent_per_s - window.requests_per_s) * window_s;
-            assert!(late < sent_per_s, "they wait for seconds: {lanes:?}");
-            lanes.push(width.after(window));
+            latest_s = latest_s.max(late / sent_per_s);
+            width.after(window);
         }
-        assert!(share(&lanes, 2) > 0.9, "{}", share(&lanes, 2));
+        latest_s
     }
 
     #[test]
-    fn clients_that_have_what_they_send_carried_by_one_lane_keep_it() {
-        // It has no rest to speak of, and two would each have much.
-        let open = Load { cores: 4.0, client_s: 0.0, sent_per_s: Some(46_000.0), ..NEAR };
-        let lanes = open.lanes(&mut Width::new(4), 4000);
-        assert!(share(&lanes, 1) > 0.97, "{}", share(&lanes, 1));
+    fn clients_that_send_what_one_lane_just_cannot_carry_get_two() {
+        for (more_s, times) in
+            [0.0, 1e-6, 8e-6].into_iter().flat_map(|more_s| [1.02, 1.04, 1.08, 1.12].map(|it| (more_s, it)))
+        {
+            let open = Load { cores: 4.0, client_s: 0.0, more_s, sent_per_s: Some(50_000.0 * times), ..NEAR };
+            let late_s = lateness_s(open, &mut Width::new(4), 4000);
+            assert!(late_s < 1.5, "{times} of what one carries, {more_s}: late by {late_s} s");
+        }
+    }
+
+    #[test]
+    fn clients_that_begin_to_send_more_do_not_wait_for_the_next_trial() {
+        let late_s = |windows| {
+            let mut width = Width::new(4);
+            let open = Load { cores: 4.0, client_s: 0.0, more_s: 2e-6, sent_per_s: Some(46_000.0), ..NEAR };
+            lateness_s(open, &mut width, windows);
+            lateness_s(Load { sent_per_s: Some(100_000.0), ..open }, &mut width, 400)
+        };
+        let mut late_s: Vec<f64> = (400..700).map(late_s).collect();
+        late_s.sort_unstable_by(f64::total_cmp);
+        // Those who begin within a trial of fewer lanes make it look good, and wait for the shortest pause.
+        assert!(late_s[270] < 3.0 && late_s[299] < 7.0, "{late_s:?}");
+    }
+
+    #[test]
+    fn one_stalled_window_does_not_end_a_trial() {
+        let far = Load { request_s: 80e-6, client_s: 0.0, ..NEAR };
+        let mut width = Width::new(2);
+        let mut lanes = Vec::new();
+        for number in 0..20 {
+            let window = far.window(width.lanes);
+            let stalled = Window { requests_per_s: 0.0, ..window };
+            lanes.push(width.after(if number == 5 { stalled } else { window }));
+        }
+        assert_eq!(lanes[3..], [2; 17]);
     }
 
     #[test]
@@ -376,9 +417,9 @@ mod tests {
         let mut width = Width::new(2);
         assert_eq!(far.lanes(&mut width, 40).last(), Some(&2));
         // More than one lane carries by the processor time of two, and less than two have room for.
-        let near = Load { sent_per_s: Some(42_000.0), client_s: 0.0, ..NEAR };
+        let near = Load { sent_per_s: Some(40_000.0), client_s: 0.0, ..NEAR };
         let lanes = near.lanes(&mut width, 400);
-        assert!(lanes[..10].contains(&1) && share(&lanes, 1) > 0.9, "{lanes:?}");
+        assert!(lanes[..10].contains(&1), "{lanes:?}");
     }
 
     /// As where clients go from pipelines to one request at a time.
@@ -430,11 +471,11 @@ mod tests {
 
     #[test]
     fn lanes_with_room_are_not_made_fewer_than_carry_the_load() {
-        let open = Load { cores: 8.0, client_s: 0.0, more_s: 0.0, sent_per_s: Some(140_000.0), ..NEAR };
+        let open = Load { cores: 8.0, client_s: 0.0, more_s: 0.0, sent_per_s: Some(120_000.0), ..NEAR };
         let mut width = Width::new(4);
         open.lanes(&mut width, 200);
         let lanes = open.lanes(&mut width, 4000);
-        assert_eq!(share(&lanes, 4), 1.0, "2.8 lanes of work");
+        assert_eq!(share(&lanes, 4), 1.0, "2.4 lanes of work");
     }
 
     #[test]
