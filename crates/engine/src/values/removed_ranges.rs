@@ -74,7 +74,7 @@ impl Removed {
 /// What a compaction is weighed against.
 pub(super) struct Data<'a> {
     pub(super) tables: &'a [TableMetadata],
-    /// That the tables name. They lie behind the keys evenly, for all that is known here.
+    /// Bytes of values that the tables name; taken to lie evenly behind the keys, an estimate.
     pub(super) values: Bytes,
     /// What must be freed at the least.
     pub(super) least: Bytes,

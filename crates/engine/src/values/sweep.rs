@@ -148,6 +148,7 @@ mod tests {
             bytes: 1,
             smallest_user_key: vec![keys.0],
             largest_user_key: vec![keys.1],
+            entries: 1,
             ..TableMetadata::default()
         }
     }

@@ -18,8 +18,8 @@
 //! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that
 //! cannot be read. When the next pass comes to nothing as well, nothing is tried for as long.
 //!
-//! Failure: whatever fails is logged and tried again in the next round, but for compactions of ranges of keys, of which RocksDB's C API does
-//! not tell whether they have failed.
+//! Failure: whatever fails is logged and tried again in the next round, but for compactions of removed ranges: RocksDB's C API does not tell
+//! whether they have failed.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
