@@ -12,45 +12,92 @@ results=${CARGO_TARGET_DIR:-target}/bench
 # Not /tmp, which may be memory: the figures are of a disk.
 stores=$(mktemp -d "${ECOTONE_BENCH_DIR:-/var/tmp}/ecotone-bench.XXXXXX")
 mkdir -p "$results"
+memory_group=
 clean() {
   rm -rf "$stores"
+  [ -z "$memory_group" ] || rmdir "$memory_group" 2>/dev/null || true
   # The lab takes root; what it found is whose that asked.
   if [ "$(id -u)" -eq 0 ] && [ -n "${SUDO_UID:-}" ]; then chown -R "$SUDO_UID:${SUDO_GID:-}" "$results"; fi
 }
 trap clean EXIT
-failed=()
-matched=0
+# Lines "matched NAME" and "failed NAME"; a file, since measurements at once are processes of their own.
+outcome=$stores/.outcome
+touch "$outcome"
 
-# measure NAME ARGUMENTS...: one run of ecotone.
+# measure NAME ARGUMENTS...: one run of ecotone, in the control group `memory_group` if there is one.
 measure() {
   local name=$1
   shift
   # shellcheck disable=SC2053 # a pattern is meant
   [[ $name == $pattern ]] || return 0
-  matched=$((matched + 1))
+  echo "matched $name" >>"$outcome"
   printf '\n== %s\necotone %s\n' "$name" "$*" | tee "$results/$name.txt"
-  "$ecotone" "$@" 2>&1 | tee -a "$results/$name.txt" || failed+=("$name")
+  {
+    [ -z "$memory_group" ] || echo "$BASHPID" >"$memory_group/cgroup.procs"
+    "$ecotone" "$@" 2>&1
+  } | tee -a "$results/$name.txt" || echo "failed $name" >>"$outcome"
+}
+
+# limit_memory BYTES: makes `memory_group`, a control group (version 1 or 2) of at most so much memory.
+limit_memory() {
+  local root=/sys/fs/cgroup limit=memory.max
+  [ ! -d $root/memory ] || root=$root/memory limit=memory.limit_in_bytes
+  memory_group=$root/ecotone-bench.$$
+  mkdir "$memory_group"
+  echo "$1" >"$memory_group/$limit"
 }
 
 # One store, with values with their keys, beside bare RocksDB with the same options: what our layers cost.
 for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekrandom mixgraph ycsb-{a,b,c,d,e,f}; do
-  measure "store-$workload" bench "$workload" --separation off --compare --dir "$stores/$workload" --keys 1000000 \
-    --seconds 30
+  measure "plain-$workload" bench "$workload" --separation off --compare --json --dir "$stores/$workload" --keys 1000000 --seconds 10 \
+    --rounds 3
   rm -rf "${stores:?}/$workload"
 done
 
-# Values apart from their keys, as by default, beside RocksDB alone and beside its BlobDB; under a limit of processor time; and
-# updates, of which the garbage shows in the space over time.
-apart=(--compare --keys 1000000 --rounds 3)
-measure store-apart-fillrandom bench fillrandom "${apart[@]}" --dir "$stores/apart" --seconds 60 --baseline-durability none
-measure store-apart-sync bench fillrandom "${apart[@]}" --dir "$stores/sync" --seconds 60 --durability always --threads 16
-measure store-apart-cores bench fillrandom "${apart[@]}" --dir "$stores/cores" --seconds 60 --cores 0.4
-updates=("${apart[@]}" --seconds 100 --cores 0.4 --settle-seconds 0 --baseline-durability none)
-for baseline in rocksdb rocksdb-blob; do
-  measure "store-updates-$baseline" bench updates "${updates[@]}" --dir "$stores/$baseline" --baseline "$baseline" \
-    --report "$results/store-updates-$baseline.html"
-  measure "store-updates-zipf-$baseline" bench updates "${updates[@]}" --dir "$stores/zipf-$baseline" --zipf 0.99 --baseline "$baseline" \
-    --report "$results/store-updates-zipf-$baseline.html"
+# Values apart from their keys, as by default, beside RocksDB alone whose log nobody syncs (scripts/apart.py makes the table).
+# measure_apart NAME WORKLOAD ARGUMENTS...
+measure_apart() {
+  local name=apart-$1 workload=$2
+  shift 2
+  measure "$name" bench "$workload" --compare --json --baseline-durability none --dir "$stores/$name" "$@"
+  rm -rf "${stores:?}/$name"
+}
+measure_apart fillrandom fillrandom --keys 40000000 --seconds 60 --rounds 2
+measure_apart fillrandom-overwriting fillrandom --keys 10000000 --seconds 60 --rounds 2
+measure_apart fillrandom-cores fillrandom --keys 10000000 --seconds 60 --cores 0.4 --rounds 3
+for bytes in 256 100; do
+  measure_apart fillrandom-$bytes fillrandom --keys 10000000 --seconds 20 --cores 0.4 --rounds 3 --value-bytes $bytes
+done
+measure_apart fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
+measure apart-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
+  --durability always --threads 16
+measure_apart readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
+measure_apart seekrandom seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
+measure_apart seekrandom-50 seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3 --scan-entries 50 --updates-before 100
+measure_apart readwhilewriting readwhilewriting --keys 500000 --seconds 15 --cores 0.4 --rounds 5
+# A quarter of the data.
+limit_memory 314572800
+measure_apart readrandom-beyond-memory readrandom --keys 1200000 --seconds 15 --rounds 3
+rmdir "$memory_group"
+memory_group=
+
+# Updates on 0.4 core, of which garbage shows in the space over time (scripts/updates.py draws it): the three stores at once, since the host's
+# speed changes; and at a rate that leaves relocation time.
+measure_updates() {
+  local name=updates-$1
+  shift
+  measure "$name" bench updates --json --settle-seconds 0 --dir "$stores/$name" "$@"
+  rm -rf "${stores:?}/$name"
+}
+for keys in uniform zipf; do
+  drawn=()
+  [ $keys = uniform ] || drawn=(--zipf 0.99)
+  measure_updates $keys-engine "${drawn[@]}" --seconds 100 --cores 0.4 &
+  for target in rocksdb rocksdb-blob; do
+    measure_updates $keys-$target "${drawn[@]}" --seconds 100 --cores 0.4 --target $target --durability none &
+  done
+  wait
+  measure_updates $keys-rate "${drawn[@]}" --seconds 240 --rate 20000
 done
 rm -rf "${stores:?}"/*
 
@@ -118,12 +165,12 @@ measure lab-separation lab fillrandom "${lab[@]}" --policies local,eco --separat
 measure lab-six lab fillrandom --profile six --seconds 90 --policies local,edgepilot,eco
 measure lab-pair lab fillrandom --profile pair --seconds 90 --policies local,eco-target --rate 4000
 
-if [ $matched -eq 0 ]; then
+if ! grep -q '^matched' "$outcome"; then
   echo "bench: no measurement is named like $pattern; see scripts/bench.sh" >&2
   exit 1
 fi
 printf '\nResults: %s\n' "$results"
-if [ ${#failed[@]} -gt 0 ]; then
-  echo "bench: failed: ${failed[*]}" >&2
+if grep '^failed' "$outcome" >&2; then
+  echo "bench: the above failed" >&2
   exit 1
 fi
