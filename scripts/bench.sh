@@ -97,7 +97,7 @@ for keys in uniform zipf; do
     measure_updates $keys-$target "${drawn[@]}" --seconds 100 --cores 0.4 --target $target --durability none &
   done
   wait
-  measure_updates $keys-rate "${drawn[@]}" --seconds 240 --rate 20000
+  measure_updates $keys-rate "${drawn[@]}" --seconds 400 --rate 10000
 done
 rm -rf "${stores:?}"/*
 

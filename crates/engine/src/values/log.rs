@@ -57,8 +57,13 @@ const LEVELS: usize = 7;
 pub enum Place {
     /// A user wrote it.
     Written,
-    /// It was relocated, and rests in this level now. Deeper levels than RocksDB has count as its last.
-    Relocated(u32),
+    /// It was relocated.
+    Relocated {
+        /// The level it rests in now. Deeper levels than RocksDB has count as its last.
+        level: u32,
+        /// Whether it had been before.
+        again: bool,
+    },
 }
 
 /// The value log of one store.
@@ -73,7 +78,8 @@ pub struct ValueLog {
     mappings: Mappings,
     next_number: Mutex<u32>,
     written: Stream,
-    relocated: [Stream; LEVELS],
+    /// For each level one of values that were relocated once, and one of those that were more often.
+    relocated: [[Stream; 2]; LEVELS],
     new_names: AtomicBool,
     syncing_names: Mutex<()>,
     /// Whether the watermark may be moved: not before replay has checked what lies behind it.
@@ -193,7 +199,7 @@ impl ValueLog {
     fn stream(&self, place: Place) -> &Stream {
         match place {
             Place::Written => &self.written,
-            Place::Relocated(level) => &self.relocated[(level as usize).min(LEVELS - 1)],
+            Place::Relocated { level, again } => &self.relocated[(level as usize).min(LEVELS - 1)][usize::from(again)],
         }
     }
 
@@ -212,7 +218,7 @@ impl ValueLog {
         }
         let resting_level = match place {
             Place::Written => None,
-            Place::Relocated(level) => Some(level),
+            Place::Relocated { level, .. } => Some(level),
         };
         let limit = self.most_segment_bytes();
         let syncs_often = self.syncs_each_write && resting_level.is_none();
@@ -228,7 +234,7 @@ impl ValueLog {
     /// Ends the segments that are appended to; the next appends begin others.
     pub fn seal_active(&self) {
         self.written.seal();
-        self.relocated.iter().for_each(Stream::seal);
+        self.relocated.iter().flatten().for_each(Stream::seal);
     }
 
     /// Whether a user's value was appended that may not be durable.
@@ -256,7 +262,7 @@ impl ValueLog {
     ///
     /// As [`sync`](Self::sync).
     pub fn sync_relocated(&self) -> Result<()> {
-        self.relocated.iter().try_for_each(|stream| self.sync_stream(stream).map(drop))
+        self.relocated.iter().flatten().try_for_each(|stream| self.sync_stream(stream).map(drop))
     }
 
     fn sync_stream(&self, stream: &Stream) -> Result<Option<Watermark>> {
@@ -400,7 +406,7 @@ impl ValueLog {
     /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
     pub fn remove(&self, segment: &Segment) -> Result<()> {
         self.segments.write().remove(&segment.number());
-        std::iter::once(&self.written).chain(&self.relocated).for_each(|stream| stream.forget(segment));
+        std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
         segment.remove()
     }
 

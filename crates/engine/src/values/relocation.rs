@@ -1,7 +1,7 @@
 //! Relocation: live values of garbage-rich segments are copied while their tables are compacted anyway.
 //!
 //! A cohort of segments is chosen (see `ecotone_policy::relocation`). Every local compaction that meets a pointer into it appends
-//! the value to the stream of the level that its tables go to, in the order of the keys, and changes the pointer. The change
+//! the value to a stream of the level that its tables go to, in the order of the keys, and changes the pointer. The change
 //! becomes real with the compaction or not at all. When the last table that named a segment of the cohort is gone, the
 //! segment goes too (see [`super::removal`]).
 //!
@@ -35,7 +35,7 @@ use parking_lot::RwLock;
 use super::ValueLog;
 use super::log::Place;
 use super::pacing::Pacing;
-use super::pointer::{Pointer, SegmentMap, SegmentSet};
+use super::pointer::{Pointer, SegmentMap, SegmentNumber, SegmentSet};
 use super::segment::{InFlight, Segment};
 use crate::duties::ThreadDuties;
 use crate::header::{Header, Kind, encode_separated};
@@ -172,11 +172,12 @@ impl CompactionFilterFactory for Relocators {
         Some(Box::new(Relocator {
             relocation: self.0.clone(),
             cohort,
-            place: Place::Relocated(output_level),
+            output_level,
             // All that such a compaction does is relocation already.
             tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
             now_ms,
-            segments: Vec::new(),
+            in_flight: Vec::new(),
+            last_segments: [None; 2],
             sources: Sources { relocation: self.0.clone(), of: SegmentMap::default() },
             record: Vec::new(),
             stored: Vec::new(),
@@ -192,14 +193,16 @@ impl CompactionFilterFactory for Relocators {
 struct Relocator {
     relocation: Arc<Relocation>,
     cohort: Arc<SegmentSet>,
-    place: Place,
+    output_level: u32,
     /// Whether a copy is another duty than the compaction it is made in.
     tells_duty: bool,
     /// Values whose time is over by then are removed.
     now_ms: Option<u64>,
     /// The segments that values went to, each once, in flight until this filter is dropped. The compaction's inputs are marked as
     /// being compacted for longer than that.
-    segments: Vec<InFlight>,
+    in_flight: Vec<InFlight>,
+    /// The last of them of either stream.
+    last_segments: [Option<SegmentNumber>; 2],
     sources: Sources,
     record: Vec<u8>,
     stored: Vec<u8>,
@@ -330,11 +333,18 @@ impl Relocator {
     /// Copies the value; `None` where that cannot be done.
     fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
         self.begin_duty();
+        let mut again = false;
         let copied = self
             .relocation
             .log
-            .read_by(key, pointer, &mut self.record, |segment, offset, into| self.sources.read(segment, offset, into))
-            .and_then(|value| self.relocation.log.append(self.place, key, &self.record[value]));
+            .read_by(key, pointer, &mut self.record, |segment, offset, into| {
+                again = segment.is_relocated();
+                self.sources.read(segment, offset, into)
+            })
+            .and_then(|value| {
+                let place = Place::Relocated { level: self.output_level, again };
+                self.relocation.log.append(place, key, &self.record[value])
+            });
         let (copy, in_flight) = match copied {
             Ok(copied) => copied,
             Err(error) => {
@@ -345,8 +355,8 @@ impl Relocator {
             }
         };
         UNSYNCED.set(true);
-        if self.segments.last().is_none_or(|last| last.segment() != copy.segment) {
-            self.segments.push(in_flight);
+        if self.last_segments[usize::from(again)].replace(copy.segment) != Some(copy.segment) {
+            self.in_flight.push(in_flight);
         }
         self.relocation.relocated_bytes.fetch_add(copy.record_bytes(key.len()) as u64, Ordering::Relaxed);
         self.stored.clear();

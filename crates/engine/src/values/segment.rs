@@ -182,6 +182,11 @@ impl Segment {
         self.written_by_users
     }
 
+    /// Whether its values are known to have been relocated before.
+    pub fn is_relocated(&self) -> bool {
+        !self.written_by_users
+    }
+
     /// Whether nothing is appended any more.
     pub fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
