@@ -82,7 +82,7 @@ rmdir "$memory_group"
 memory_group=
 
 # Updates on 0.4 core, of which garbage shows in the space over time (scripts/updates.py draws it): the three stores at once, since the host's
-# speed changes; and at a rate that leaves relocation time.
+# speed changes; and of ours at a rate that leaves relocation time, both draws at once.
 measure_updates() {
   local name=updates-$1
   shift
@@ -97,8 +97,10 @@ for keys in uniform zipf; do
     measure_updates $keys-$target "${drawn[@]}" --seconds 100 --cores 0.4 --target $target --durability none &
   done
   wait
-  measure_updates $keys-rate "${drawn[@]}" --seconds 400 --rate 10000
 done
+measure_updates uniform-rate --seconds 400 --rate 10000 &
+measure_updates zipf-rate --zipf 0.99 --seconds 400 --rate 10000 &
+wait
 rm -rf "${stores:?}"/*
 
 # Duplicates in lower levels, in a tree of five static ones: space by what is written for it, by way and threshold (scripts/duplicates.py draws

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""compared.py RESULTS PATTERN: the table of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'apart-*'.
+"""compared.py RESULTS PATTERN: tables of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'apart-*'.
 
 RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench. Prints Markdown: medians of the ratios within a round, our store by the other,
-with their range, and medians of each store's own figures. docs/benchmarks.md shows what it makes.
+with their range, and medians of each store's own figures, but the sum of its stalls; then latencies. docs/benchmarks.md shows what it
+makes.
 """
 
 import json
@@ -10,7 +11,8 @@ import statistics
 import sys
 from pathlib import Path
 
-HEADS = ("measurement", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled")
+COMPARED = ("measurement", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled")
+LATENCIES = ("measurement", "operation", "p50", "p99", "p99.9", "max")
 
 
 def read(path):
@@ -21,9 +23,12 @@ def read(path):
     return found if "rounds" in found else None
 
 
-def row(name, comparison):
-    rounds = comparison["rounds"]
-    mark = next(target for target in rounds[0] if target.startswith("rocksdb"))
+def mark_of(comparison):
+    return next(target for target in comparison["rounds"][0] if target.startswith("rocksdb"))
+
+
+def compared(name, comparison):
+    rounds, mark = comparison["rounds"], mark_of(comparison)
 
     def both(figure):
         pairs = [(one["engine"].get(figure), one[mark].get(figure)) for one in rounds]
@@ -44,18 +49,34 @@ def row(name, comparison):
             each("sar_at_end"), each("sar"))
 
 
+def latencies(name, comparison):
+    """A row for each operation: microseconds of our store and of the other, medians of the rounds."""
+    rounds, targets = comparison["rounds"], ("engine", mark_of(comparison))
+
+    def cell(operation, figure):
+        return " / ".join(
+            f"{statistics.median(one[target]['latency_us'][operation][figure] for one in rounds):,.0f}" for target in targets)
+
+    return [(name, operation, *(cell(operation, figure) for figure in ("p50", "p99", "p999", "max")))
+            for operation in rounds[0]["engine"]["latency_us"]]
+
+
+def table(heads, rows):
+    for cells in (heads, ("---",) * len(heads), *rows):
+        print("| " + " | ".join(cells) + " |")
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     results, pattern = Path(sys.argv[1]), sys.argv[2]
-    rows = [(path.stem, read(path)) for path in sorted(results.glob(f"{pattern}.txt"), key=lambda path: path.stat().st_mtime)]
-    rows = [row(name, found) for name, found in rows if found]
-    if not rows:
+    found = [(path.stem, read(path)) for path in sorted(results.glob(f"{pattern}.txt"), key=lambda path: path.stat().st_mtime)]
+    found = [(name, comparison) for name, comparison in found if comparison]
+    if not found:
         sys.exit(f"compared.py: {results} holds no comparison that is named like {pattern}")
-    print("| " + " | ".join(HEADS) + " |")
-    print("|" + "---|" * len(HEADS))
-    for cells in rows:
-        print("| " + " | ".join(cells) + " |")
+    table(COMPARED, [compared(*one) for one in found])
+    print()
+    table(LATENCIES, [row for one in found for row in latencies(*one)])
 
 
 main()

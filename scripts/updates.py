@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""updates.py OUT.svg TITLE NAME=RUN.json...: draws the space amplification of runs of `ecotone bench updates --json` over time, one below another
-in the legend. docs/space.md shows what it makes."""
+"""updates.py OUT.svg TITLE NAME=RUN...: draws the space amplification of runs of `ecotone bench updates --json` over time, one below another
+in the legend. RUN is a file of such JSON, or what `make bench ONLY='updates-*'` keeps. docs/space.md shows what it makes."""
 
 import json
 import pathlib
@@ -49,7 +49,8 @@ def main():
     runs = []
     for run in sys.argv[3:3 + len(COLOURS)]:
         name, path = run.split("=", 1)
-        samples = json.loads(pathlib.Path(path).read_text())["samples"]
+        text = "\n" + pathlib.Path(path).read_text()
+        samples = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)[0]["samples"]
         runs.append((name, [sample for sample in samples if sample.get("sar") is not None]))
     pathlib.Path(sys.argv[1]).write_text(plot(sys.argv[2], runs))
 

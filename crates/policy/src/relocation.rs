@@ -479,14 +479,14 @@ mod tests {
     #[test]
     fn no_cohort_copies_more_than_there_is_room_for() {
         let parameters = far_apart();
-        // By the share of their garbage: 4, 3, 2, 1.
-        let segments = [segment(1, 100, 40), segment(2, 100, 30), segment(3, 400, 70), segment(4, 60, 6)];
+        // By age as by the share of their garbage: 1, 2, 3, 4.
+        let segments = [segment(1, 60, 6), segment(2, 400, 70), segment(3, 100, 30), segment(4, 100, 40)];
         for (room, chosen, copied) in [
             (u64::MAX, vec![1, 2, 3, 4], 146),
-            (106 * MIB, vec![2, 3, 4], 106),
-            (106 * MIB - 1, vec![3, 4], 76),
-            (76 * MIB - 1, vec![2, 4], 36),
-            (6 * MIB, vec![4], 6),
+            (106 * MIB, vec![1, 2, 3], 106),
+            (106 * MIB - 1, vec![1, 2], 76),
+            (76 * MIB - 1, vec![1, 3], 36),
+            (6 * MIB, vec![1], 6),
             (6 * MIB - 1, vec![], 0),
         ] {
             let found = cohort(&segments, &parameters, Bytes(room));

@@ -398,9 +398,53 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
+    use crate::header::{Attributes, encode_inline};
     use crate::tap::Tap;
 
     const SEGMENT_BYTES: u64 = 64 * 1024;
+
+    #[test]
+    fn what_was_relocated_before_lies_apart_from_what_a_user_wrote_lately() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
+        let own = OwnCompactions::idle();
+        let relocation = Arc::new(Relocation::new(log.clone(), None, own, false, u64::MAX, ThreadDuties::new(None)));
+        let append = |number: u32| log.append(Place::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0;
+        // One compaction that relocates all values that there are, in the order of keys. Where they were is dropped.
+        let relocate = |pointers: &mut [(u32, Pointer)]| {
+            log.seal_active();
+            relocation.set_cohort(pointers.iter().map(|(_, pointer)| pointer.segment).collect());
+            let context = FilterContext { column_family_id: 0, is_full: true, is_manual: false, input_level: Some(1) };
+            let mut filter = Relocators(relocation.clone()).filter(context).unwrap();
+            pointers.sort_unstable_by_key(|(number, _)| *number);
+            for (number, pointer) in pointers {
+                let (mut inline, mut stored) = (Vec::new(), Vec::new());
+                encode_inline(&Attributes::default(), &mut inline).unwrap();
+                encode_separated(&inline, *pointer, &mut stored);
+                let Verdict::Change(changed) = filter.decide(1, &number.to_be_bytes(), &stored) else {
+                    panic!("value {number} stays where it is")
+                };
+                let Kind::Separated(copy) = Header::decode(changed).unwrap().kind else { panic!("it is inline") };
+                assert_ne!(copy.segment, pointer.segment);
+                *pointer = copy;
+            }
+        };
+        // Every third value is old, and has neighbours that were written lately.
+        let mut pointers: Vec<_> = (0..900).step_by(3).map(|number| (number, append(number))).collect();
+        relocate(&mut pointers);
+        pointers.extend((0..900).filter(|number| number % 3 != 0).map(|number| (number, append(number))));
+        relocate(&mut pointers);
+        let segments_of = |old: bool| {
+            let of = pointers.iter().filter(|(number, _)| (number % 3 == 0) == old);
+            of.map(|(_, pointer)| pointer.segment).collect::<SegmentSet>()
+        };
+        assert!(segments_of(true).len() >= 4 && segments_of(true).is_disjoint(&segments_of(false)));
+        for (number, pointer) in &pointers {
+            let mut record = Vec::new();
+            let found = log.read(&number.to_be_bytes(), *pointer, &mut record).unwrap();
+            assert_eq!(record[found], [*number as u8; 1000]);
+        }
+    }
 
     /// Bytes of the files in `directory` that this process has mapped for reading, as the kernel counts them.
     fn mapped_below(directory: &Path) -> u64 {
