@@ -54,7 +54,7 @@ for workload in fillseq fillrandom overwrite readrandom readwhilewriting seekran
   rm -rf "${stores:?}/$workload"
 done
 
-# Values apart from their keys, as by default, beside RocksDB alone whose log nobody syncs (scripts/apart.py makes the table).
+# Values apart from their keys, as by default, beside RocksDB alone whose log nobody syncs (scripts/compared.py makes the table).
 # measure_apart NAME WORKLOAD ARGUMENTS...
 measure_apart() {
   local name=apart-$1 workload=$2

@@ -212,7 +212,8 @@ fn a_cohort_that_waits_gives_way_to_a_cheaper_one_and_both_to_one_on_purpose() {
     };
     let (directory, store) = common::store(options);
     let path = directory.path().join("store");
-    let (dear, cheap, segments) = (2, 23, 24);
+    // Of nearly the same age, so that it is the garbage that decides.
+    let (dear, cheap, segments) = (2, 7, 24);
     let mut model = load(&store, 0..segments * KEYS_OF_SEGMENT);
     let part = |number, per_cent| {
         let keys = keys_of(number);

@@ -7,8 +7,7 @@
 //!
 //! A segment of `bytes` of which `referenced` are live costs `referenced` to move and gives back `bytes - referenced`. The
 //! cohort is made of those that are worth most by garbage and age, as in the cost-benefit of a log-structured file system (Rosenblum and
-//! Ousterhout 1992, section 3.6). Age weighs less here than there: where a Zipfian decides what is overwritten, a simulation of segments
-//! copied least with its fourth root, of none, the fourth root, the square root and the age itself.
+//! Ousterhout 1992, section 3.6). Age weighs less here than there ([`RelocationParameters::age_exponent`]).
 //!
 //! Segments that are mostly garbage are always in the cohort: what compactions that run anyway copy of them is little. The others
 //! join it when there is much garbage, and only when there is too much are tables compacted for it alone. Until a pass is over, its
@@ -41,6 +40,10 @@ pub struct RelocationParameters {
     /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
     /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
+    /// What the age of a segment, as the segments begun since, is raised to before it weighs the share of garbage. Default 0.25, 0 (no
+    /// weight) to 1 (as in a log-structured file system): where a Zipfian decides what is overwritten, a simulation of segments copied
+    /// least with it, of 0, 0.25, 0.5 and 1.
+    pub age_exponent: f64,
     /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
     pub copied_in_passing: f64,
     /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.3, at
@@ -71,6 +74,7 @@ impl Default for RelocationParameters {
             end_ratio: 1.05,
             on_purpose_ratio: 1.35,
             min_garbage_share: 0.2,
+            age_exponent: 0.25,
             copied_in_passing: 0.25,
             copied_on_purpose: 0.3,
             min_garbage_bytes: Bytes::from_mib(16),
@@ -98,6 +102,9 @@ impl RelocationParameters {
         }
         if !(self.min_garbage_share > 0.0 && self.min_garbage_share < 1.0) {
             return refuse("relocation.min_garbage_share", self.min_garbage_share, "more than 0 and less than 1");
+        }
+        if !(self.age_exponent >= 0.0 && self.age_exponent <= 1.0) {
+            return refuse("relocation.age_exponent", self.age_exponent, "0 to 1");
         }
         if !(self.on_purpose_ratio >= self.begin_ratio && self.on_purpose_ratio.is_finite()) {
             let expected = "at least `begin_ratio` and finite";
@@ -131,7 +138,7 @@ impl RelocationParameters {
 
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
     /// in proportion to it, down to a tenth, and the garbage that is left alone down to nothing: a small store must not stay full
-    /// of it. `min_garbage_share` stays: what a freed byte may cost in copies is not changed by want of space.
+    /// of it; and so does the weight of age, since what frees most for a copy is then better than what lasts longest. `min_garbage_share` stays: what a freed byte may cost in copies is not changed by want of space.
     #[must_use]
     pub fn for_free_share(&self, free_share: f64) -> Self {
         let part = (free_share / self.ample_free_share).clamp(0.0, 1.0);
@@ -146,6 +153,7 @@ impl RelocationParameters {
             pace_ratio: nearer(self.pace_ratio).max(may_stay),
             slowest_ratio: nearer(self.slowest_ratio).max(may_stay + LEAST_DISTANCE),
             min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
+            age_exponent: self.age_exponent * part,
             ..self.clone()
         }
     }
@@ -173,11 +181,11 @@ impl SegmentUse {
         self.garbage() as f64 / self.bytes.0.max(1) as f64
     }
 
-    /// How much it is worth to copy what lives: the share of garbage, times the fourth root of the age in segments begun since. What is
-    /// young goes on to become garbage by itself, what is old stays as it is.
-    fn benefit(&self, newest: u32) -> f64 {
+    /// How much it is worth to copy what lives: the share of garbage, weighed by age. What is young goes on to become garbage by itself,
+    /// what is old stays as it is.
+    fn benefit(&self, newest: u32, age_exponent: f64) -> f64 {
         let age = f64::from(newest.saturating_sub(self.segment)) + 1.0;
-        self.garbage_share() * age.sqrt().sqrt()
+        self.garbage_share() * age.powf(age_exponent)
     }
 }
 
@@ -287,7 +295,7 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: 
     let mut worth: Vec<_> = segments
         .iter()
         .filter(|segment| segment.settled && segment.garbage_share() >= parameters.min_garbage_share)
-        .map(|segment| (segment, segment.benefit(newest)))
+        .map(|segment| (segment, segment.benefit(newest, parameters.age_exponent)))
         .collect();
     worth.sort_by(|(one, benefit), (other, other_benefit)| {
         other_benefit.total_cmp(benefit).then(one.segment.cmp(&other.segment))
@@ -361,18 +369,23 @@ mod tests {
     }
 
     #[test]
-    fn of_as_much_garbage_the_older_is_moved_first_and_a_newer_one_where_it_has_much_more() {
-        let parameters = far_apart();
+    fn of_as_much_garbage_the_older_is_moved_first_and_a_newer_one_where_it_has_much_more_or_space_is_short() {
+        let ample = RelocationParameters { age_exponent: 0.25, ..far_apart() };
         // Segments of 100 MiB, more garbage in all than may stay, and room for one of them.
-        let chosen = |garbage: [u64; 10]| {
+        let chosen = |parameters: &RelocationParameters, garbage: [u64; 10]| {
             let segments =
                 (1..).zip(garbage).map(|(number, garbage)| segment(number, 100, 100 - garbage)).collect::<Vec<_>>();
-            cohort(&segments, &parameters, Bytes(70 * MIB)).segments
+            cohort(&segments, parameters, Bytes(70 * MIB)).segments
         };
-        assert_eq!(chosen([34, 34, 34, 34, 34, 34, 34, 34, 34, 34]), [1]);
+        assert_eq!(chosen(&ample, [34, 34, 34, 34, 34, 34, 34, 34, 34, 34]), [1]);
         // The newest has to have 10^(1/4) times the garbage of the oldest, 1.78.
-        assert_eq!(chosen([34, 30, 30, 30, 30, 30, 30, 30, 30, 60]), [1]);
-        assert_eq!(chosen([34, 30, 30, 30, 30, 30, 30, 30, 30, 61]), [10]);
+        assert_eq!(chosen(&ample, [34, 30, 30, 30, 30, 30, 30, 30, 30, 60]), [1]);
+        assert_eq!(chosen(&ample, [34, 30, 30, 30, 30, 30, 30, 30, 30, 61]), [10]);
+        // 10^(1/8), and 1.
+        let scarce = |free_share| ample.for_free_share(free_share);
+        assert_eq!(chosen(&scarce(ample.ample_free_share / 2.0), [34, 30, 30, 30, 30, 30, 30, 30, 30, 45]), [1]);
+        assert_eq!(chosen(&scarce(ample.ample_free_share / 2.0), [34, 30, 30, 30, 30, 30, 30, 30, 30, 46]), [10]);
+        assert_eq!(chosen(&scarce(0.0), [34, 30, 30, 30, 30, 30, 30, 30, 30, 35]), [10]);
     }
 
     #[test]
@@ -545,6 +558,9 @@ mod tests {
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: -0.1, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: 1.1, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: f64::NAN, ..valid.clone() }),
         ] {
             assert!(wrong.validate().unwrap_err().to_string().contains(name));
         }

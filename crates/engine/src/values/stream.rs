@@ -1,7 +1,8 @@
 //! One sequence of segments that is appended to.
 //!
 //! Users' writes have one, and values that were relocated have two for each level that they came to rest in: one for those that a
-//! user wrote lately, and one for those that had been relocated before and have lived longer, so that what is cold lies together. Each is appended to, sealed and synced by itself.
+//! user wrote lately, and one for those that had been relocated before and have lived longer. So what is cold lies together.
+//! Each is appended to, sealed and synced by itself.
 //!
 //! Invariant: what is said to be synced is on the device, names included.
 
