@@ -3,7 +3,8 @@
 //! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes a value of up to
 //! half a page once it was read by the row: where memory is short the kernel's cache would hold a whole page for it, and asking the kernel
 //! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
-//! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none.
+//! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none. A row that had its
+//! value has the new one from the write on: it was read, and need not be read again from where the write has put it.
 //!
 //! # Invariants
 //!
@@ -34,6 +35,7 @@ use twox_hash::XxHash3_64;
 
 use self::removed::RemovedRanges;
 use crate::batch_records::{Record, records};
+use crate::header::{Header, Kind};
 
 /// Longer rows are not kept: copying them costs what finding them does.
 pub(crate) const MOST_ROW_BYTES: usize = 1024;
@@ -94,9 +96,10 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key.
-    fn of(key: &[u8], stored: &[u8]) -> Self {
-        Self { bytes: [key, stored].concat().into(), key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
+    /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key. An empty `value` is none.
+    fn of(key: &[u8], stored: &[u8], value: &[u8]) -> Self {
+        let bytes = [key, stored, value].concat().into();
+        Self { bytes, key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
     }
 
     fn with(&self, value: &[u8]) -> Self {
@@ -222,7 +225,7 @@ impl RowCache {
         if stored.len() > MOST_ROW_BYTES {
             return;
         }
-        let row = Row::of(key, stored);
+        let row = Row::of(key, stored, &[]);
         let mut shard = self.shard(absent.hash).lock();
         if shard.writers == 0 && shard.changes == changes {
             shard.rows.insert(absent.hash, self.kept(row));
@@ -240,7 +243,7 @@ impl RowCache {
         let here = shard.rows.peek(&hash).filter(|here| Arc::ptr_eq(&here.row.bytes, &row.bytes));
         let spared = here.map(|here| here.spared.load(Ordering::Relaxed));
         if let Some(spared) = spared
-            && weight(value.len()) <= shard.rows.capacity() / VALUES_OF_SHARD
+            && shard.has_place(value)
         {
             // It is here. The lookup that found it has counted as one already.
             let _ = shard.rows.replace(hash, Kept { row: row.with(value), spared: spared.into() }, true);
@@ -254,7 +257,7 @@ impl RowCache {
     }
 
     /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never said it was not.
-    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch) -> Writing<'c> {
+    pub(crate) fn begin_write<'c>(&'c self, batch: &'c WriteBatch, apart: Apart<'c>) -> Writing<'c> {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         let mut changes_all = false;
         for record in records(batch.data()) {
@@ -268,7 +271,7 @@ impl RowCache {
         if changes_all {
             self.shards.iter().for_each(|shard| shard.lock().begin(number));
         }
-        Writing { cache: self, batch, changes_all, is_written: false }
+        Writing { cache: self, batch, apart, changes_all, is_written: false }
     }
 
     pub(crate) fn counts(&self) -> RowCounts {
@@ -297,16 +300,53 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// `key` has `stored` from now on, of which `keep` makes a row.
-    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8], keep: impl FnOnce(Row) -> Kept) {
+    /// `key` has `stored` from now on, of which `keep` makes a row. If it is a pointer, it leads to `value` where that is given.
+    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8], value: Option<&[u8]>, keep: impl FnOnce(Row) -> Kept) {
         if self.is_mixed || stored.len() > MOST_ROW_BYTES {
             self.rows.remove(&hash);
-        } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
-            self.rows.insert(hash, keep(Row::of(key, stored)));
-        } else if self.rows.contains_key(&hash) {
+        } else if let Some(here) = self.rows.peek(&hash) {
+            let is_apart = || Header::decode(stored).is_ok_and(|header| matches!(header.kind, Kind::Separated(_)));
+            let had_value = here.row.value().is_some();
+            let value = value.filter(|value| had_value && self.has_place(value) && is_apart()).unwrap_or_default();
             // It is here.
-            let _ = self.rows.replace(hash, keep(Row::of(key, stored)), true);
+            let _ = self.rows.replace(hash, keep(Row::of(key, stored, value)), true);
+        } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
+            self.rows.insert(hash, keep(Row::of(key, stored, &[])));
         }
+    }
+
+    /// Whether `value` may stand beside its pointer.
+    fn has_place(&self, value: &[u8]) -> bool {
+        value.len() <= MOST_VALUE_BYTES && weight(value.len()) <= self.rows.capacity() / VALUES_OF_SHARD
+    }
+}
+
+/// The values of a batch whose pointers lead to them.
+#[derive(Clone, Copy)]
+pub(crate) enum Apart<'v> {
+    /// The batch holds all of its values itself.
+    Nothing,
+    /// That of its only record.
+    Value(&'v [u8]),
+    /// The same records in the same order, all with values.
+    Records(&'v WriteBatch),
+}
+
+impl<'v> Apart<'v> {
+    /// One for each record of the batch that goes apart, and perhaps for others.
+    fn values(self) -> impl Iterator<Item = Option<&'v [u8]>> {
+        let (value, batch) = match self {
+            Apart::Nothing => (None, None),
+            Apart::Value(value) => (Some(value), None),
+            Apart::Records(batch) => (None, Some(batch)),
+        };
+        let of_record = |record| match record {
+            Ok(Record::Put { value, .. }) => Header::decode(value).ok().map(|header| &value[header.bytes..]),
+            _ => None,
+        };
+        std::iter::once(value)
+            .take(value.iter().len())
+            .chain(batch.into_iter().flat_map(move |batch| records(batch.data()).map(of_record)))
     }
 }
 
@@ -315,6 +355,7 @@ impl Shard {
 pub(crate) struct Writing<'c> {
     cache: &'c RowCache,
     batch: &'c WriteBatch,
+    apart: Apart<'c>,
     changes_all: bool,
     is_written: bool,
 }
@@ -328,13 +369,15 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
+        let mut apart = self.apart.values();
         for record in records(self.batch.data()) {
+            let value = apart.next().flatten();
             match record {
-                Ok(Record::Put { key, value, .. }) => {
+                Ok(Record::Put { key, value: stored, .. }) => {
                     let hash = XxHash3_64::oneshot(key);
                     let mut shard = self.cache.shard(hash).lock();
                     if self.is_written && !self.changes_all {
-                        shard.put(hash, key, value, |row| self.cache.kept(row));
+                        shard.put(hash, key, stored, value, |row| self.cache.kept(row));
                     } else {
                         shard.rows.remove(&hash);
                     }

@@ -10,6 +10,7 @@ use crate::data_layer::DataLayer;
 use crate::header::{Attributes, PLAIN, encode_inline};
 use crate::limits::gate::{Admitted, Purpose, cost};
 use crate::options::{MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::row_cache::Apart;
 use crate::values::removed_ranges::KeyRange;
 use crate::{Durability, Error, Result, StallCondition, Store, WriteOptions};
 
@@ -123,7 +124,7 @@ impl Store {
             _ => {
                 let _admitted = self.admit(Purpose::Takes, cost(key.len() + value.len(), 0))?;
                 let add = |scratch: &mut Scratch| add_put(self, &mut scratch.batch, &mut scratch.stored, key, value);
-                self.write_scratch(options, add)
+                self.write_scratch(Apart::Nothing, options, add)
             }
         }
     }
@@ -132,7 +133,7 @@ impl Store {
     fn put_separated(&self, values: &DataLayer, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
         self.check_writable()?;
         let mut in_flight = None;
-        self.write_scratch(options, |scratch| {
+        self.write_scratch(Apart::Value(value), options, |scratch| {
             in_flight = Some(values.separate(key, &[PLAIN], value, &mut scratch.stored)?);
             scratch.batch.put_cf(&self.family, key, &scratch.stored);
             Ok(())
@@ -148,7 +149,7 @@ impl Store {
     pub fn delete_opt(&self, key: &[u8], options: WriteOptions) -> Result<()> {
         check_key(key)?;
         let _admitted = self.admit(Purpose::Frees, cost(key.len(), 0))?;
-        self.write_scratch(options, |scratch| {
+        self.write_scratch(Apart::Nothing, options, |scratch| {
             scratch.batch.delete_cf(&self.family, key);
             Ok(())
         })
@@ -169,7 +170,7 @@ impl Store {
         let cuts = self.cuts(&from, &to);
         let cut_bytes: usize = cuts.iter().map(Vec::len).sum();
         let _admitted = self.admit(Purpose::Frees, cost(from.len() + to.len() + 2 * cut_bytes, 0))?;
-        self.write_scratch(WriteOptions::default(), |scratch| {
+        self.write_scratch(Apart::Nothing, WriteOptions::default(), |scratch| {
             add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
             Ok(())
         })?;
@@ -213,8 +214,8 @@ impl Store {
             None => None,
         };
         match separated {
-            Some((separated, _in_flights)) => self.commit(&separated, options)?,
-            None => self.commit(&batch.batch, options)?,
+            Some((separated, _in_flights)) => self.commit(&separated, Apart::Records(&batch.batch), options)?,
+            None => self.commit(&batch.batch, Apart::Nothing, options)?,
         }
         if let Some(values) = &self.values {
             batch.removed.iter().for_each(|range| values.removed(range.clone()));
@@ -253,11 +254,16 @@ impl Store {
     }
 
     #[inline]
-    fn write_scratch(&self, options: WriteOptions, fill: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
+    fn write_scratch(
+        &self,
+        apart: Apart<'_>,
+        options: WriteOptions,
+        fill: impl FnOnce(&mut Scratch) -> Result<()>,
+    ) -> Result<()> {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.batch.clear();
             fill(scratch)?;
-            let outcome = self.commit(&scratch.batch, options);
+            let outcome = self.commit(&scratch.batch, apart, options);
             if scratch.batch.size_in_bytes() > KEPT_BYTES {
                 scratch.batch = WriteBatch::default();
             }
@@ -266,7 +272,7 @@ impl Store {
     }
 
     #[inline]
-    fn commit(&self, batch: &WriteBatch, options: WriteOptions) -> Result<()> {
+    fn commit(&self, batch: &WriteBatch, apart: Apart<'_>, options: WriteOptions) -> Result<()> {
         let wal_sync = self.check_writable()?;
         let durability = options.durability.unwrap_or(self.durability);
         // With a value log the sync comes after the write: all values that the WAL names before this write are in the kernel
@@ -277,7 +283,7 @@ impl Store {
             (false, true) => &self.write_at_once,
             (false, false) => &self.write_unsynced,
         };
-        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch));
+        let rows = self.rows.as_ref().map(|rows| rows.begin_write(batch, apart));
         self.db.write_opt(batch, rocks_options).map_err(|error| match error.kind() {
             ErrorKind::Incomplete if options.no_wait => Error::WouldWait,
             _ => self.failure(&error),

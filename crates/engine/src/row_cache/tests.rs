@@ -1,4 +1,6 @@
 use super::*;
+use crate::header::{PLAIN, encode_separated};
+use crate::values::pointer::{Pointer, SegmentNumber};
 
 const ROOM: u64 = 8 << 20;
 
@@ -14,7 +16,7 @@ fn batch(changes: &[(&str, Option<&str>)]) -> WriteBatch {
 }
 
 fn write(rows: &RowCache, changes: &[(&str, Option<&str>)]) {
-    rows.begin_write(&batch(changes)).succeed();
+    rows.begin_write(&batch(changes), Apart::Nothing).succeed();
 }
 
 fn told(rows: &RowCache, key: &str) -> Option<String> {
@@ -54,7 +56,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     let rows = RowCache::new(ROOM);
     let before = absent(&rows, "a");
     let change = batch(&[("a", Some("new"))]);
-    let writing = rows.begin_write(&change);
+    let writing = rows.begin_write(&change, Apart::Nothing);
     // Found before the write, which RocksDB may have done already.
     rows.keep(before, b"a", b"old");
     assert_eq!(told(&rows, "a"), None);
@@ -65,7 +67,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     rows.keep(meanwhile, b"a", b"old");
     assert_eq!(told(&rows, "a").as_deref(), Some("new"));
     // One that was told before is not told while it changes.
-    let writing = rows.begin_write(&change);
+    let writing = rows.begin_write(&change, Apart::Nothing);
     assert_eq!(told(&rows, "a"), None);
     drop(writing);
     assert_eq!(told(&rows, "a"), None, "what became of a write that failed is for RocksDB to say");
@@ -76,7 +78,7 @@ fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
     let rows = RowCache::new(ROOM);
     read(&rows, "a", "0");
     let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
-    let (first, second) = (rows.begin_write(&one), rows.begin_write(&other));
+    let (first, second) = (rows.begin_write(&one, Apart::Nothing), rows.begin_write(&other, Apart::Nothing));
     second.succeed();
     assert_eq!(told(&rows, "a"), None);
     first.succeed();
@@ -95,7 +97,7 @@ fn a_range_that_is_removed_takes_its_rows_and_no_others() {
     let mut removal = WriteBatch::default();
     removal.delete_range("25", "5");
     removal.put("300", "again");
-    let writing = rows.begin_write(&removal);
+    let writing = rows.begin_write(&removal, Apart::Nothing);
     assert_eq!(told(&rows, "000"), None, "any row may be in the range");
     writing.succeed();
     rows.keep(stale, b"25", b"stale");
@@ -109,7 +111,7 @@ fn a_range_that_is_removed_takes_its_rows_and_no_others() {
 fn remove(rows: &RowCache, from: &str, to: &str) {
     let mut removal = WriteBatch::default();
     removal.delete_range(from, to);
-    rows.begin_write(&removal).succeed();
+    rows.begin_write(&removal, Apart::Nothing).succeed();
 }
 
 #[test]
@@ -224,7 +226,7 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
                     let which = round % 4 * 2 + thread;
                     let next = (truth[which].load(Ordering::SeqCst) + 1).to_string();
                     let change = batch(&[(&keys[which], Some(&next))]);
-                    let write = rows.begin_write(&change);
+                    let write = rows.begin_write(&change, Apart::Nothing);
                     truth[which].fetch_add(1, Ordering::SeqCst);
                     write.succeed();
                 }
@@ -284,6 +286,64 @@ fn a_value_is_told_with_its_pointer_until_that_is_changed() {
     assert_eq!(value("b"), None);
     rows.keep_value(&b, &[b'v'; MOST_VALUE_BYTES]);
     assert_eq!(value("b").map(|value| value.len()), Some(MOST_VALUE_BYTES));
+}
+
+/// What is stored in the place of a value that lies apart, or with a value that does not.
+fn stored(segment: Option<u32>, payload: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::new();
+    match segment {
+        Some(segment) => {
+            let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: payload.len() as u32 };
+            encode_separated(&[PLAIN], pointer, &mut stored);
+        }
+        None => stored.extend([&[PLAIN], payload].concat()),
+    }
+    stored
+}
+
+#[test]
+fn a_row_that_had_its_value_has_the_one_that_was_written() {
+    let rows = RowCache::new(ROOM);
+    let value = |key: &str| rows.get(key.as_bytes()).ok().unwrap().value().map(<[u8]>::to_vec);
+    let keys = ["a", "b", "c", "d", "e"];
+    for key in keys {
+        rows.keep(absent(&rows, key), key.as_bytes(), &stored(Some(1), b"old"));
+        if key != "b" {
+            rows.keep_value(&rows.get(key.as_bytes()).ok().unwrap(), b"old");
+        }
+    }
+    // The values of a batch, one of which stays with its key, and what is written; a deletion comes between them.
+    let long = [b'l'; MOST_VALUE_BYTES + 1];
+    let (mut before, mut written) = (WriteBatch::default(), WriteBatch::default());
+    let changes: [(&str, Option<u32>, &[u8]); 4] =
+        [("a", Some(2), b"new a"), ("b", Some(2), b"new b"), ("d", None, b"new d"), ("e", Some(3), &long)];
+    for (key, segment, payload) in changes {
+        before.put(key, stored(None, payload));
+        written.put(key, stored(segment, payload));
+        if key == "a" {
+            before.delete("c");
+            written.delete("c");
+        }
+    }
+    rows.begin_write(&written, Apart::Records(&before)).succeed();
+    for (key, segment, payload) in changes {
+        assert_eq!(rows.get(key.as_bytes()).ok().unwrap().stored(), stored(segment, payload), "{key}");
+    }
+    assert_eq!(value("a").as_deref(), Some(b"new a".as_slice()));
+    assert_eq!(value("b"), None, "nobody has read it");
+    assert_eq!(told(&rows, "c"), None);
+    assert_eq!(value("d"), None, "it stands with its key");
+    assert_eq!(value("e"), None, "it is too long");
+    // A single one; and one that fails, or meets another.
+    let mut single = WriteBatch::default();
+    single.put("a", stored(Some(4), b"newer"));
+    rows.begin_write(&single, Apart::Value(b"newer")).succeed();
+    assert_eq!(value("a").as_deref(), Some(b"newer".as_slice()));
+    let (one, other) =
+        (rows.begin_write(&single, Apart::Value(b"one")), rows.begin_write(&single, Apart::Value(b"other")));
+    one.succeed();
+    drop(other);
+    assert!(rows.get(b"a").is_err());
 }
 
 #[test]
