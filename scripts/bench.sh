@@ -33,18 +33,23 @@ measure() {
   echo "matched $name" >>"$outcome"
   printf '\n== %s\necotone %s\n' "$name" "$*" | tee "$results/$name.txt"
   {
-    [ -z "$memory_group" ] || echo "$BASHPID" >"$memory_group/cgroup.procs"
+    # Without its limit it would be another measurement.
+    [ -z "$memory_group" ] || echo "$BASHPID" >"$memory_group/cgroup.procs" || exit 1
     "$ecotone" "$@" 2>&1
   } | tee -a "$results/$name.txt" || echo "failed $name" >>"$outcome"
 }
 
-# limit_memory BYTES: makes `memory_group`, a control group (version 1 or 2) of at most so much memory.
+# limit_memory BYTES: makes `memory_group`, a control group (version 1 or 2) of at most so much memory. Where that fails, so does what is measured
+# in it.
 limit_memory() {
   local root=/sys/fs/cgroup limit=memory.max
-  [ ! -d $root/memory ] || root=$root/memory limit=memory.limit_in_bytes
+  if [ -d $root/memory ]; then
+    root=$root/memory limit=memory.limit_in_bytes
+  else
+    echo +memory >$root/cgroup.subtree_control || true
+  fi
   memory_group=$root/ecotone-bench.$$
-  mkdir "$memory_group"
-  echo "$1" >"$memory_group/$limit"
+  mkdir "$memory_group" && echo "$1" >"$memory_group/$limit" || memory_group=/nowhere
 }
 
 # One store, with values with their keys, beside bare RocksDB with the same options: what our layers cost.
@@ -76,10 +81,13 @@ measure_apart seekrandom seekrandom --keys 300000 --seconds 10 --cores 0.4 --rou
 measure_apart seekrandom-50 seekrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3 --scan-entries 50 --updates-before 100
 measure_apart readwhilewriting readwhilewriting --keys 500000 --seconds 15 --cores 0.4 --rounds 5
 # A quarter of the data.
-limit_memory 314572800
-measure_apart readrandom-beyond-memory readrandom --keys 1200000 --seconds 15 --rounds 3
-rmdir "$memory_group"
-memory_group=
+# shellcheck disable=SC2053 # a pattern is meant
+if [[ apart-readrandom-beyond-memory == $pattern ]]; then
+  limit_memory 314572800
+  measure_apart readrandom-beyond-memory readrandom --keys 1200000 --seconds 15 --rounds 3
+  rmdir "$memory_group" || true
+  memory_group=
+fi
 
 # Updates on 0.4 core, of which garbage shows in the space over time (scripts/updates.py draws it): the three stores at once, since the host's
 # speed changes; and of ours at a rate that leaves relocation time, both draws at once.

@@ -19,7 +19,10 @@ def read(path):
     """The object that a comparison has printed, or None."""
     text = path.read_text()
     begin = text.find("\n{")
-    found = json.JSONDecoder().raw_decode(text, begin + 1)[0] if begin >= 0 else {}
+    try:
+        found = json.JSONDecoder().raw_decode(text, begin + 1)[0] if begin >= 0 else {}
+    except json.JSONDecodeError:
+        return None
     return found if "rounds" in found else None
 
 
@@ -71,12 +74,15 @@ def main():
         sys.exit(__doc__)
     results, pattern = Path(sys.argv[1]), sys.argv[2]
     found = [(path.stem, read(path)) for path in sorted(results.glob(f"{pattern}.txt"), key=lambda path: path.stat().st_mtime)]
+    without = [name for name, comparison in found if not comparison]
     found = [(name, comparison) for name, comparison in found if comparison]
     if not found:
         sys.exit(f"compared.py: {results} holds no comparison that is named like {pattern}")
     table(COMPARED, [compared(*one) for one in found])
     print()
     table(LATENCIES, [row for one in found for row in latencies(*one)])
+    if without:
+        sys.exit(f"compared.py: no comparison was printed by {', '.join(without)}: they failed, or are measurements of another kind")
 
 
 main()
