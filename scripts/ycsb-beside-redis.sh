@@ -48,7 +48,10 @@ group() {
 
 # oom_kills FOLDER: processes of the group that the kernel has ended.
 oom_kills() {
-  cat "$1/memory.events" "$1/memory.oom_control" 2>/dev/null | awk '$1 == "oom_kill" { kills += $2 } END { print kills + 0 }'
+  # Of either version of control groups.
+  local file=$1/memory.events
+  [ -e "$file" ] || file=$1/memory.oom_control
+  awk '$1 == "oom_kill" { kills += $2 } END { print kills + 0 }' "$file"
 }
 
 # begin NAME GROUP COMMAND...: starts a server of `port`, in the group if it is named, and waits until it answers.

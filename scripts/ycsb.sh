@@ -8,7 +8,9 @@
 #
 # YCSB's client and workloads are site.ycsb:core 0.17.0. Its Redis binding is not in Maven Central, so ycsb/RedisBinding.java sends the same
 # commands with the same library (jedis 2.9.0). With YCSB_BINDING=redis-binding-0.17.0.jar (of YCSB's own release) or another jar or folder of
-# classes that binding, class site.ycsb.db.RedisClient, runs instead.
+# classes that binding, class site.ycsb.db.RedisClient, runs instead. To compile it after this has run once:
+#   git clone --branch 0.17.0 https://github.com/brianfrankcooper/YCSB && mkdir binding &&
+#     javac -cp "$HOME/.cache/ecotone/ycsb/lib/*" -d binding YCSB/redis/src/main/java/site/ycsb/db/RedisClient.java
 #
 # With YCSB_LOADED=1 nothing is loaded: the records are there from an earlier call. So two servers can be asked in turn.
 #
