@@ -90,7 +90,7 @@ pub struct StoreOptions {
     /// cache of 64 MiB of the store's own, and memtables of `memtable_bytes` times `memtable_count` beside it.
     pub memory: Option<MemoryLimit>,
     /// Bytes of rows that are kept in memory by their keys, beside `memory`: short values, and the places of those kept apart,
-    /// with the value itself where that is no longer than 2 KiB. A lookup that finds one does not go to RocksDB. 0 is none, and so is `None`,
+    /// with the value itself where that is no longer than 2 KiB and was read since the key came here. A lookup that finds one does not go to RocksDB. 0 is none, and so is `None`,
     /// which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.

@@ -13,13 +13,13 @@
 //! - What a lookup found in RocksDB is kept only if no write was under way in its shard since before the lookup.
 //! - A row may name a place in the value log that its value has left: who finds it gone [forgets](RowCache::forget) the row and asks
 //!   RocksDB. A value in a row is what its pointer led to, and no other value is ever there, so wherever it has gone since it is the same.
-//! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). Rows of a range that is likely to hold
-//!   much are looked for at once, so that their memory is free.
+//! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). With a range that is likely to hold
+//!   most of them all rows go, whose memory a thread frees.
 //!
 //! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
 //! beside them of at most [`MOST_VALUE_BYTES`].
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, or a large range is removed.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows.
 
 mod removed;
 
@@ -57,16 +57,28 @@ const ROW_OVERHEAD_BYTES: u64 = 152;
 /// For the size of the tables.
 const USUAL_ROW_BYTES: u64 = 256;
 
+/// Of one shard, by the hash of the key; of two keys with one hash the later one is here.
+type Rows = Cache<u64, Kept, RowWeight, HashItself>;
+
+/// None yet, and room for `bytes`.
+fn rows(bytes: u64) -> Rows {
+    let mut options = OptionsBuilder::new();
+    options.weight_capacity(bytes);
+    options.estimated_items_capacity(usize::try_from(bytes / USUAL_ROW_BYTES).unwrap_or(usize::MAX));
+    let options = options.build().unwrap_or_else(|_| unreachable!("both that must be given are"));
+    Cache::with_options(options, RowWeight, HashItself, DefaultLifecycle::default())
+}
+
 /// The rows of one store.
 pub(crate) struct RowCache {
     shards: Box<[Mutex<Shard>]>,
+    shard_bytes: u64,
     writes: AtomicU64,
     removed: RemovedRanges,
 }
 
 struct Shard {
-    /// By the hash of the key; of two keys with one hash the later one is here.
-    rows: Cache<u64, Kept, RowWeight, HashItself>,
+    rows: Rows,
     /// Changes of keys of this shard that are under way.
     writers: u32,
     /// The write that began when there were none.
@@ -146,17 +158,14 @@ pub(crate) struct RowCounts {
 impl RowCache {
     /// Of about `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
+        let shard_bytes = bytes / SHARDS as u64;
         let shard = || {
-            let capacity = bytes / SHARDS as u64;
-            let mut options = OptionsBuilder::new();
-            options.weight_capacity(capacity);
-            options.estimated_items_capacity(usize::try_from(capacity / USUAL_ROW_BYTES).unwrap_or(usize::MAX));
-            let options = options.build().unwrap_or_else(|_| unreachable!("both that must be given are"));
-            let rows = Cache::with_options(options, RowWeight, HashItself, DefaultLifecycle::default());
+            let rows = rows(shard_bytes);
             Mutex::new(Shard { rows, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
+            shard_bytes,
             writes: AtomicU64::new(0),
             removed: RemovedRanges::default(),
         }
@@ -210,13 +219,21 @@ impl RowCache {
 
     /// What RocksDB had in `range` is removed. Writes are under way in all shards.
     fn remove(&self, range: Range<&[u8]>) {
-        if range.start.first() == range.end.first() {
+        let first = |key: &[u8]| key.first().copied().unwrap_or_default();
+        if first(range.end).saturating_sub(first(range.start)) > 1 {
+            // Likely to hold most rows.
+            self.clear();
+        } else {
             self.removed.add(range);
-            return;
         }
-        for shard in &self.shards {
-            shard.lock().rows.retain(|_, kept| !range.contains(&kept.row.key()));
-        }
+    }
+
+    /// Lets go of all rows. Freeing millions takes seconds, in which nobody may wait: a thread does it.
+    fn clear(&self) {
+        let gone: Vec<Rows> =
+            self.shards.iter().map(|shard| std::mem::replace(&mut shard.lock().rows, rows(self.shard_bytes))).collect();
+        // Where no thread is to be had they are freed here, with what it was to run.
+        drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone)));
     }
 
     /// Keeps what RocksDB has `stored` with `key`, found since `absent` was told of it.
@@ -300,14 +317,21 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// `key` has `stored` from now on, of which `keep` makes a row. If it is a pointer, it leads to `value` where that is given.
-    fn put(&mut self, hash: u64, key: &[u8], stored: &[u8], value: Option<&[u8]>, keep: impl FnOnce(Row) -> Kept) {
+    /// `key` has `stored` from now on, of which `keep` makes a row. A pointer leads to the value it was `made_of`.
+    fn put(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        stored: &[u8],
+        made_of: Option<MadeOf<'_>>,
+        keep: impl FnOnce(Row) -> Kept,
+    ) {
         if self.is_mixed || stored.len() > MOST_ROW_BYTES {
             self.rows.remove(&hash);
         } else if let Some(here) = self.rows.peek(&hash) {
-            let is_apart = || Header::decode(stored).is_ok_and(|header| matches!(header.kind, Kind::Separated(_)));
             let had_value = here.row.value().is_some();
-            let value = value.filter(|value| had_value && self.has_place(value) && is_apart()).unwrap_or_default();
+            let made_of = made_of.filter(|_| had_value && is_pointer(stored));
+            let value = made_of.and_then(MadeOf::value).filter(|value| self.has_place(value)).unwrap_or_default();
             // It is here.
             let _ = self.rows.replace(hash, keep(Row::of(key, stored, value)), true);
         } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
@@ -321,32 +345,54 @@ impl Shard {
     }
 }
 
-/// The values of a batch whose pointers lead to them.
+fn is_pointer(stored: &[u8]) -> bool {
+    Header::decode(stored).is_ok_and(|header| matches!(header.kind, Kind::Separated(_)))
+}
+
+/// Where the values are that the pointers of a batch lead to.
 #[derive(Clone, Copy)]
 pub(crate) enum Apart<'v> {
-    /// The batch holds all of its values itself.
+    /// The batch has no pointers.
     Nothing,
     /// That of its only record.
     Value(&'v [u8]),
-    /// The same records in the same order, all with values.
+    /// The same records in the same order, with values in the place of pointers.
     Records(&'v WriteBatch),
 }
 
+/// What a record of a batch of pointers was made of.
+#[derive(Clone, Copy)]
+enum MadeOf<'v> {
+    Value(&'v [u8]),
+    /// A header and a value.
+    Stored(&'v [u8]),
+}
+
 impl<'v> Apart<'v> {
-    /// One for each record of the batch that goes apart, and perhaps for others.
-    fn values(self) -> impl Iterator<Item = Option<&'v [u8]>> {
+    /// One for each record of the batch, or none at all.
+    fn records(self) -> impl Iterator<Item = Option<MadeOf<'v>>> {
         let (value, batch) = match self {
             Apart::Nothing => (None, None),
-            Apart::Value(value) => (Some(value), None),
+            Apart::Value(value) => (Some(MadeOf::Value(value)), None),
             Apart::Records(batch) => (None, Some(batch)),
         };
-        let of_record = |record| match record {
-            Ok(Record::Put { value, .. }) => Header::decode(value).ok().map(|header| &value[header.bytes..]),
+        let made_of = |record| match record {
+            Ok(Record::Put { value, .. }) => Some(MadeOf::Stored(value)),
             _ => None,
         };
-        std::iter::once(value)
-            .take(value.iter().len())
-            .chain(batch.into_iter().flat_map(move |batch| records(batch.data()).map(of_record)))
+        value.map(Some).into_iter().chain(batch.into_iter().flat_map(move |batch| records(batch.data()).map(made_of)))
+    }
+}
+
+impl<'v> MadeOf<'v> {
+    fn value(self) -> Option<&'v [u8]> {
+        match self {
+            MadeOf::Value(value) => Some(value),
+            MadeOf::Stored(stored) => {
+                let header = Header::decode(stored).ok().filter(|header| header.kind == Kind::Inline)?;
+                Some(&stored[header.bytes..])
+            }
+        }
     }
 }
 
@@ -369,15 +415,15 @@ impl Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut apart = self.apart.values();
+        let mut apart = self.apart.records();
         for record in records(self.batch.data()) {
-            let value = apart.next().flatten();
+            let made_of = apart.next().flatten();
             match record {
                 Ok(Record::Put { key, value: stored, .. }) => {
                     let hash = XxHash3_64::oneshot(key);
                     let mut shard = self.cache.shard(hash).lock();
                     if self.is_written && !self.changes_all {
-                        shard.put(hash, key, stored, value, |row| self.cache.kept(row));
+                        shard.put(hash, key, stored, made_of, |row| self.cache.kept(row));
                     } else {
                         shard.rows.remove(&hash);
                     }
@@ -391,7 +437,7 @@ impl Drop for Writing<'_> {
                 }
                 Ok(Record::DeleteRange { from, to }) => self.cache.remove(from..to),
                 Ok(Record::Other) | Err(_) => {
-                    self.cache.shards.iter().for_each(|shard| shard.lock().rows.clear());
+                    self.cache.clear();
                 }
             }
         }

@@ -1,6 +1,7 @@
 use super::*;
-use crate::header::{PLAIN, encode_separated};
+use crate::header::{Attributes, PLAIN, encode_separated};
 use crate::values::pointer::{Pointer, SegmentNumber};
+use crate::{OpenMode, Store, StoreOptions, WriteOptions};
 
 const ROOM: u64 = 8 << 20;
 
@@ -89,23 +90,29 @@ fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
 }
 
 #[test]
-fn a_range_that_is_removed_takes_its_rows_and_no_others() {
-    let rows = RowCache::new(ROOM);
-    let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
-    keys.iter().for_each(|key| read(&rows, key, "value"));
-    let stale = absent(&rows, "25");
-    let mut removal = WriteBatch::default();
-    removal.delete_range("25", "5");
-    removal.put("300", "again");
-    let writing = rows.begin_write(&removal, Apart::Nothing);
-    assert_eq!(told(&rows, "000"), None, "any row may be in the range");
-    writing.succeed();
-    rows.keep(stale, b"25", b"stale");
-    for key in &keys {
-        let is_there = !("25".."5").contains(&key.as_str());
-        assert_eq!(told(&rows, key).is_some(), is_there, "{key}");
+fn a_range_that_is_removed_takes_its_rows_and_a_wide_one_all() {
+    for (to, takes_all) in [("3", false), ("5", true)] {
+        let rows = RowCache::new(ROOM);
+        let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
+        keys.iter().for_each(|key| read(&rows, key, "value"));
+        let stale = absent(&rows, "25");
+        let mut removal = WriteBatch::default();
+        removal.delete_range("25", to);
+        removal.put("300", "again");
+        let writing = rows.begin_write(&removal, Apart::Nothing);
+        assert_eq!(told(&rows, "000"), None, "any row may be in the range");
+        writing.succeed();
+        rows.keep(stale, b"25", b"stale");
+        for key in &keys {
+            let is_in_range = ("25"..to).contains(&key.as_str());
+            let is_there = !is_in_range && !takes_all && key != "300";
+            assert_eq!(told(&rows, key).is_some(), is_there, "{key}, {to}");
+        }
+        assert_eq!(told(&rows, "25"), None);
+        assert_eq!(rows.counts().bytes == 0, takes_all);
+        read(&rows, "26", "again");
+        assert_eq!(told(&rows, "26").as_deref(), Some("again"));
     }
-    assert_eq!(told(&rows, "25"), None);
 }
 
 fn remove(rows: &RowCache, from: &str, to: &str) {
@@ -334,16 +341,31 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
     assert_eq!(told(&rows, "c"), None);
     assert_eq!(value("d"), None, "it stands with its key");
     assert_eq!(value("e"), None, "it is too long");
-    // A single one; and one that fails, or meets another.
+    // A single one.
     let mut single = WriteBatch::default();
     single.put("a", stored(Some(4), b"newer"));
     rows.begin_write(&single, Apart::Value(b"newer")).succeed();
     assert_eq!(value("a").as_deref(), Some(b"newer".as_slice()));
-    let (one, other) =
-        (rows.begin_write(&single, Apart::Value(b"one")), rows.begin_write(&single, Apart::Value(b"other")));
+    // Of two at a time nobody knows which was the last.
+    let one = rows.begin_write(&single, Apart::Value(b"one"));
+    let other = rows.begin_write(&single, Apart::Value(b"other"));
     one.succeed();
-    drop(other);
+    other.succeed();
     assert!(rows.get(b"a").is_err());
+    rows.keep(absent(&rows, "a"), b"a", &stored(Some(4), b"newer"));
+    drop(rows.begin_write(&single, Apart::Value(b"never")));
+    assert!(rows.get(b"a").is_err(), "it failed");
+}
+
+#[test]
+fn bytes_of_a_pointer_are_never_taken_for_a_value() {
+    let rows = RowCache::new(ROOM);
+    rows.keep(absent(&rows, "a"), b"a", &stored(Some(1), b"old"));
+    rows.keep_value(&rows.get(b"a").ok().unwrap(), b"old");
+    let mut batch = WriteBatch::default();
+    batch.put("a", stored(Some(2), b"new"));
+    rows.begin_write(&batch, Apart::Records(&batch)).succeed();
+    assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
 }
 
 #[test]
@@ -370,4 +392,33 @@ fn a_value_that_is_large_for_its_cache_costs_no_row() {
     rows.keep_value(&row, &[b'v'; MOST_VALUE_BYTES]);
     assert_eq!(told(&rows, "a").as_deref(), Some("pointer"));
     assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
+}
+
+#[test]
+fn a_store_tells_its_rows_the_values_that_it_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = StoreOptions { row_cache_bytes: Some(ROOM), ..StoreOptions::separated(128) };
+    let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
+    let of_row = |key: &[u8]| store.rows.as_ref().unwrap().get(key).ok().unwrap().value().map(<[u8]>::to_vec);
+    let (long, short) = (|byte: u8| vec![byte; 300], b"short");
+    let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+    for key in keys {
+        store.put(key, &long(b'1')).unwrap();
+        assert_eq!(of_row(key), None);
+        assert_eq!(store.get(key).unwrap().as_deref(), Some(&*long(b'1')));
+        assert_eq!(of_row(key), Some(long(b'1')));
+    }
+    store.put(b"a", &long(b'2')).unwrap();
+    assert_eq!(of_row(b"a"), Some(long(b'2')));
+    let mut batch = store.batch();
+    batch.put(b"a", &long(b'3')).unwrap();
+    batch.delete(b"b").unwrap();
+    batch.put(b"c", short).unwrap();
+    let attributes = Attributes { expires_at_ms: Some(u64::MAX), ..Attributes::NONE };
+    batch.put_with(b"d", &long(b'4'), &attributes).unwrap();
+    store.write(&batch, WriteOptions::default()).unwrap();
+    assert_eq!((of_row(b"a"), of_row(b"c"), of_row(b"d")), (Some(long(b'3')), None, Some(long(b'4'))));
+    assert_eq!(store.get(b"c").unwrap().as_deref(), Some(&short[..]));
+    assert_eq!(store.get(b"d").unwrap().unwrap().attributes(), &attributes);
+    store.close().unwrap();
 }
