@@ -81,8 +81,8 @@ pub use family::DATA_FAMILY;
 pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use inspect::{
-    Checking, CountedLevel, DuplicateCensus, Finding, LostTable, LostValue, LostWal, ManifestState, RepairReport,
-    Repairing, SegmentSpace, Space, VerifyReport, repair, verify,
+    Checking, CountedLevel, DuplicateCensus, Finding, FindingKind, LostTable, LostValue, LostWal, ManifestState,
+    RepairReport, Repairing, SegmentSpace, Space, VerifyReport, repair, verify,
 };
 pub use limits::{Room, SpaceLimits};
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};

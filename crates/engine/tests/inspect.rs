@@ -4,13 +4,19 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use common::{Model, fill};
-use ecotone_engine::{Error, LockHolder, OpenMode, Separation, Store, StoreOptions, verify};
+use ecotone_engine::header::{Header, Kind};
+use ecotone_engine::{DATA_FAMILY, Error, FindingKind, LockHolder, OpenMode, Separation, Store, StoreOptions, verify};
+use ecotone_rocks_sys::properties::{
+    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+};
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 
@@ -31,9 +37,16 @@ fn closed() -> (tempfile::TempDir, PathBuf, u64) {
     (directory, path, model.len() as u64 + 1)
 }
 
-fn newest(directory: &Path, end: &str) -> PathBuf {
+/// Files whose names end so, the oldest first.
+fn files(directory: &Path, end: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == end)).max().unwrap()
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == end)).collect();
+    files.sort();
+    files
+}
+
+fn newest(directory: &Path, end: &str) -> PathBuf {
+    files(directory, end).pop().unwrap()
 }
 
 #[test]
@@ -48,9 +61,7 @@ fn a_sound_store_is_sound_and_every_byte_has_its_place() {
     let store = Store::open(&path, OpenMode::ReadOnly, separated()).unwrap();
     let space = store.space().unwrap();
     let on_disk = |directory: &Path, end: &str| -> u64 {
-        let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-        let files = files.filter(|path| path.extension().is_some_and(|extension| extension == end));
-        files.map(|path| fs::metadata(path).unwrap().len()).sum()
+        files(directory, end).iter().map(|path| fs::metadata(path).unwrap().len()).sum()
     };
     assert_eq!(space.table_bytes(), on_disk(&path, "sst"));
     assert_eq!(space.segment_bytes(), on_disk(&path.join("values"), "segment"));
@@ -88,8 +99,147 @@ fn a_missing_segment_and_every_value_lost_with_it_are_named() {
     fs::remove_file(oldest).unwrap();
     let report = verify(&path, |_| ()).unwrap();
     assert!(!report.is_sound());
-    assert!(report.damaged[0].detail.contains("is missing"), "{:?}", report.damaged[0]);
+    let missing = &report.damaged[0];
+    assert_eq!(missing.kind, FindingKind::DanglingPointer);
+    assert!(missing.detail.contains("is missing") && missing.detail.contains(".sst"), "{missing:?}");
     assert_eq!(report.entries + report.damaged_count - 1, entries, "each lost value is one finding");
+}
+
+/// What a table is to say of the segments that its entries name, by what they do name.
+type Say = fn(&mut BTreeMap<u32, u64>) -> Option<Vec<u8>>;
+
+struct Sayers(Say);
+
+impl TableCollectorFactory for Sayers {
+    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
+        Some(Box::new(Sayer { named: BTreeMap::new(), say: self.0 }))
+    }
+}
+
+struct Sayer {
+    named: BTreeMap<u32, u64>,
+    say: Say,
+}
+
+impl TableCollector for Sayer {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, _sequence: u64, _file_bytes: u64) {
+        if kind == EntryKind::Put
+            && let Kind::Separated(pointer) = Header::decode(value).unwrap().kind
+        {
+            let bytes = 12 + key.len() as u64 + u64::from(pointer.value_bytes);
+            *self.named.entry(pointer.segment.0).or_default() += bytes;
+        }
+    }
+
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        (self.say)(&mut self.named).map(|says| ("ecotone.values".into(), says)).into_iter().collect()
+    }
+}
+
+fn encoded(named: &BTreeMap<u32, u64>) -> Option<Vec<u8>> {
+    let item = |(segment, bytes): (&u32, &u64)| [&segment.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
+    Some(named.iter().flat_map(item).collect())
+}
+
+/// Writes all tables of a closed store anew, each of which then says of itself what it is to.
+fn write_tables_anew(path: &Path, say: Say) {
+    let mut data = rust_rocksdb::Options::default();
+    add_table_collector(&mut data, Arc::new(Sayers(say)));
+    let options = rust_rocksdb::Options::default();
+    let families = [("default", options.clone()), (DATA_FAMILY, data)];
+    let db = rust_rocksdb::DB::open_cf_with_opts(&options, path, families).unwrap();
+    let family = db.cf_handle(DATA_FAMILY).unwrap();
+    db.flush_cf(&family).unwrap();
+    let mut all = rust_rocksdb::CompactOptions::default();
+    all.set_bottommost_level_compaction(rust_rocksdb::BottommostLevelCompaction::Force);
+    db.compact_range_cf_opt(&family, None::<&[u8]>, None::<&[u8]>, &all);
+}
+
+#[test]
+fn a_table_that_says_less_or_more_than_its_entries_name_is_found() {
+    use FindingKind::{OverstatedReferences, UnderstatedReferences};
+    let (_directory, path, entries) = closed();
+    let cases: [(Say, Option<FindingKind>); 8] = [
+        (|named| encoded(named), None),
+        // It may name anything, and all is kept.
+        (|_| None, None),
+        (|_| Some(Vec::new()), Some(UnderstatedReferences)),
+        (|_| Some(vec![7; 5]), Some(UnderstatedReferences)),
+        (
+            |named| {
+                named.pop_first();
+                encoded(named)
+            },
+            Some(UnderstatedReferences),
+        ),
+        (
+            |named| {
+                *named.first_entry().unwrap().get_mut() += 1;
+                encoded(named)
+            },
+            Some(OverstatedReferences),
+        ),
+        (
+            |named| {
+                named.insert(99_999, 100);
+                encoded(named)
+            },
+            Some(OverstatedReferences),
+        ),
+        // As much in all, but not of each.
+        (
+            |named| {
+                *named.first_entry().unwrap().get_mut() += 1;
+                *named.last_entry().unwrap().get_mut() -= 1;
+                encoded(named)
+            },
+            Some(UnderstatedReferences),
+        ),
+    ];
+    for (case, (say, kind)) in cases.into_iter().enumerate() {
+        write_tables_anew(&path, say);
+        let report = verify(&path, |_| ()).unwrap();
+        assert_eq!((report.entries, report.tables), (entries, 1), "case {case}");
+        let table = newest(&path, "sst").display().to_string();
+        let found: Vec<_> = report.damaged.iter().map(|finding| (finding.kind, finding.place.clone())).collect();
+        let expected: Vec<_> = kind.map(|kind| (kind, table)).into_iter().collect();
+        assert_eq!(found, expected, "case {case}: {report:?}");
+        assert_eq!(report.is_sound(), kind.is_none());
+    }
+}
+
+/// The segment stays as long as a table names it, so what it names must be there, whoever can read it.
+#[test]
+fn what_only_a_hidden_version_names_is_missed_as_well() {
+    for in_one_table in [false, true] {
+        let (directory, store) = common::store(separated());
+        store.put(b"visible", &[1; 100]).unwrap();
+        store.put(b"hidden", &[2; 100]).unwrap();
+        // It holds both versions until there is a copy.
+        let snapshot = store.snapshot();
+        if !in_one_table {
+            store.flush(true).unwrap();
+        }
+        store.put(b"hidden", &[3; 10]).unwrap();
+        store.flush(true).unwrap();
+        let path = directory.path().join("copy");
+        store.checkpoint(&path).unwrap();
+        drop(snapshot);
+        store.close().unwrap();
+        let report = verify(&path, |_| ()).unwrap();
+        assert!(report.is_sound() && report.entries == 2 && report.records == 2, "{report:?}");
+        assert_eq!(report.tables, if in_one_table { 1 } else { 2 });
+
+        let oldest_table = files(&path, "sst")[0].display().to_string();
+        let segment = newest(&path.join("values"), "segment");
+        let bytes = fs::metadata(&segment).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&segment).unwrap().set_len(bytes - 1).unwrap();
+        let report = verify(&path, |_| ()).unwrap();
+        let [finding] = &report.damaged[..] else { panic!("{report:?}") };
+        assert_eq!((finding.kind, &finding.place), (FindingKind::DanglingPointer, &oldest_table));
+        assert!(finding.detail.starts_with("1 of its entries") && finding.detail.contains("\"hidden\""), "{finding:?}");
+        assert_eq!(report.entries, 2, "all that can be read is read");
+    }
 }
 
 #[test]

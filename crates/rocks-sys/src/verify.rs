@@ -15,7 +15,7 @@
 //! - first and last key are those promised, or a range deletion accounts for the difference;
 //! - size, identity and all counts are those promised.
 //!
-//! [`verify_table`] does both, and compares the checksum of the file.
+//! [`verify_table`] does both, and compares the checksum of the file; [`verify_and_recount_table`] does all of it.
 //!
 //! A worker that forges a consistent table is outside what this can find: see the threat model.
 //!
@@ -237,6 +237,28 @@ pub fn recount_table(
 ///
 /// The first fault found.
 pub fn verify_table(path: &Path, expected: &ExpectedTable) -> Result<TableSummary, VerifyError> {
+    verify_as_read(path, expected, |stop| read_table(path, stop))
+}
+
+/// The same, and shows each entry to `collector` as [`recount_table`] does, in one reading.
+///
+/// # Errors
+///
+/// The first fault found.
+pub fn verify_and_recount_table(
+    path: &Path,
+    expected: &ExpectedTable,
+    collector: Box<dyn TableCollector>,
+    may_lack: &[&str],
+) -> Result<TableSummary, VerifyError> {
+    verify_as_read(path, expected, |stop| recount_table(path, stop, collector, may_lack))
+}
+
+fn verify_as_read(
+    path: &Path,
+    expected: &ExpectedTable,
+    read: impl FnOnce(&AtomicBool) -> Result<TableSummary, VerifyError>,
+) -> Result<TableSummary, VerifyError> {
     let io = |error: std::io::Error| VerifyError::Io { file: path.to_owned(), what: error.to_string() };
     compare::check_size(std::fs::metadata(path).map_err(io)?.len(), path, expected.file_bytes)?;
     if let Some(promised) = &expected.file_checksum {
@@ -246,7 +268,7 @@ pub fn verify_table(path: &Path, expected: &ExpectedTable) -> Result<TableSummar
             return Err(VerifyError::Corrupt { file: path.to_owned(), what });
         }
     }
-    let found = read_table(path, &AtomicBool::new(false))?;
+    let found = read(&AtomicBool::new(false))?;
     found.check(path, expected)?;
     Ok(found)
 }

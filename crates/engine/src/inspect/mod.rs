@@ -2,6 +2,7 @@
 //! where they are not.
 
 mod duplicates;
+mod named;
 mod repair;
 mod space;
 mod verify;
@@ -9,4 +10,4 @@ mod verify;
 pub use duplicates::{CountedLevel, DuplicateCensus};
 pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair};
 pub use space::{SegmentSpace, Space};
-pub use verify::{Checking, Finding, VerifyReport, verify};
+pub use verify::{Checking, Finding, FindingKind, VerifyReport, verify};

@@ -1,8 +1,9 @@
 //! Whether all bytes of a store are as they were written.
 //!
-//! Checked are: every block and the checksum of every table; every record of every segment; every value that can be read,
-//! through its pointer; and that each segment a table names is there. What is found is listed; only what keeps the check
-//! itself from going on is an error.
+//! Checked are: every block and the checksum of every table; what each table says of the segments that it names, by counting its
+//! entries again; every pointer in a table, whether or not a newer version hides it, against the segments there are; every record of
+//! every segment; and every value that can be read, through its pointer. What is found is listed; only what keeps the check itself
+//! from going on is an error.
 //!
 //! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
 //! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
 use serde::Serialize;
 
+use super::named::Named;
 use crate::directory_lock::writer;
 use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
-use crate::values::references::References;
 use crate::values::segment::{SEGMENT_HEADER_BYTES, Segment};
-use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions, identity};
+use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions};
 
 /// Bytes of a segment that are read at once.
 const CHUNK_BYTES: usize = 4 * 1024 * 1024;
@@ -49,9 +50,29 @@ pub enum Checking {
     },
 }
 
+/// What is wrong about a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// Bytes that are not those that were written, or are missing.
+    Damage,
+    /// A table says less of a segment than its entries name, or what cannot be read: values are lost with the segment when that is
+    /// removed. Do not open the store for writing.
+    UnderstatedReferences,
+    /// A table says more of a segment than its entries name, and of none less: garbage is kept.
+    OverstatedReferences,
+    /// Entries of a table, perhaps hidden by newer versions, name what no segment has.
+    DanglingPointer,
+    /// The end of a segment that cannot be walked any further.
+    TornEnd,
+}
+
 /// Something that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
+    /// What kind of thing is wrong.
+    pub kind: FindingKind,
     /// The file, with an offset where one is known.
     pub place: String,
     /// What is wrong there.
@@ -89,10 +110,18 @@ impl VerifyReport {
     }
 
     fn damaged(&mut self, place: impl ToString, detail: impl ToString) {
+        self.found(FindingKind::Damage, place, detail);
+    }
+
+    pub(super) fn found(&mut self, kind: FindingKind, place: impl ToString, detail: impl ToString) {
         self.damaged_count += 1;
         if self.damaged.len() < MOST_FINDINGS {
-            self.damaged.push(Finding { place: place.to_string(), detail: detail.to_string() });
+            self.damaged.push(Finding { kind, place: place.to_string(), detail: detail.to_string() });
         }
+    }
+
+    fn torn_end(&mut self, place: String, detail: String) {
+        self.torn_ends.push(Finding { kind: FindingKind::TornEnd, place, detail });
     }
 }
 
@@ -132,32 +161,28 @@ fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyR
         }
         opened => opened?,
     };
-    check_tables(&store, &mut report, &mut progress)?;
-    if let Some(values) = &store.values {
-        let identity = identity::read(store.directory())?;
-        let references = References::count(&store.db, &store.family, identity)?;
-        let segments = values.log.segments();
+    let log = store.values.as_ref().map(|values| &values.log);
+    let mut named = log.map(|log| Named::begin(&store, log)).transpose()?;
+    check_tables(&store, named.as_mut(), &mut report, &mut progress)?;
+    if let (Some(log), Some(named)) = (log, named) {
+        let segments = log.segments();
         for (done, segment) in segments.iter().enumerate() {
             progress(Checking::Segment { done, of: segments.len() });
-            check_segment(segment, references.bytes.contains_key(&segment.number()), &mut report);
+            check_segment(segment, named.has(segment.number()), &mut report);
         }
-        for (number, bytes) in &references.bytes {
-            match values.log.segment(*number) {
-                None => report
-                    .damaged(format!("segment {number}"), format!("it is missing; tables name {bytes} bytes of it")),
-                Some(segment) if segment.bytes() < *bytes => {
-                    let detail = format!("tables name {bytes} bytes of it, it has {}", segment.bytes());
-                    report.damaged(segment.path().display(), detail);
-                }
-                Some(_) => (),
-            }
-        }
+        named.check_segments(log, &mut report);
     }
     check_entries(&store, &mut report, &mut progress)?;
     Ok(report)
 }
 
-fn check_tables(store: &Store, report: &mut VerifyReport, progress: &mut impl FnMut(Checking)) -> Result<()> {
+/// Without a value log tables name nothing.
+fn check_tables(
+    store: &Store,
+    mut named: Option<&mut Named>,
+    report: &mut VerifyReport,
+    progress: &mut impl FnMut(Checking),
+) -> Result<()> {
     let tables = store.live_tables()?;
     for (done, table) in tables.iter().enumerate() {
         progress(Checking::Table { done, of: tables.len() });
@@ -169,7 +194,11 @@ fn check_tables(store: &Store, report: &mut VerifyReport, progress: &mut impl Fn
             file_checksum: (!table.file_checksum.is_empty()).then(|| table.file_checksum.clone()),
             ..ExpectedTable::default()
         };
-        if let Err(error) = verify_table(&path, &expected) {
+        let verified = match &mut named {
+            Some(named) => named.check_table(table.file_number, &path, &expected, report),
+            None => verify_table(&path, &expected).map(drop),
+        };
+        if let Err(error) = verified {
             report.damaged(path.display(), error);
         }
     }
@@ -206,7 +235,7 @@ fn check_segment(segment: &Segment, is_named: bool, report: &mut VerifyReport) {
         chunk.resize(wanted, 0);
         match segment.read(offset, &mut chunk) {
             Err(Error::Corrupt { location: Some(place), detail }) if !is_named => {
-                return report.torn_ends.push(Finding { place, detail });
+                return report.torn_end(place, detail);
             }
             Err(error) => return report.damaged(segment.path().display(), error),
             Ok(()) => (),
@@ -246,7 +275,7 @@ fn check_segment(segment: &Segment, is_named: bool, report: &mut VerifyReport) {
             Some(error) => {
                 let place = format!("{} at offset {offset}", segment.path().display());
                 let detail = format!("{error}; {} bytes follow", end - offset);
-                return report.torn_ends.push(Finding { place, detail });
+                return report.torn_end(place, detail);
             }
         }
     }

@@ -72,7 +72,7 @@ fn encode(bytes: &BTreeMap<SegmentNumber, u64>) -> Vec<u8> {
     bytes.iter().flat_map(item).collect()
 }
 
-fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
+pub(crate) fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
     if !property.len().is_multiple_of(ITEM_BYTES) {
         return None;
     }

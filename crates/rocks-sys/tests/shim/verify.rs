@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Numbers, key, small_store};
 use crate::job::{Job, Shape, run};
+use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 use ecotone_rocks_sys::remote::RemoteOutput;
 use ecotone_rocks_sys::tables::live_tables;
-use ecotone_rocks_sys::verify::{ExpectedTable, VerifyError, file_checksum, read_table, verify_table};
+use ecotone_rocks_sys::verify::{
+    ExpectedTable, VerifyError, file_checksum, read_table, verify_and_recount_table, verify_table,
+};
 use rust_rocksdb::{DB, Options, SstFileWriter};
 
 const PLAIN: Shape = Shape { keys: 2000, value_bytes: 120, subcompactions: 1, range_deletions: false, seed: 1 };
@@ -49,6 +52,41 @@ fn every_output_of_real_jobs_is_accepted() {
         checked.iter().all(|count| *count > 10),
         "tables, split ones, with range deletions, with deletions: {checked:?}"
     );
+}
+
+/// Counts entries, and would leave their number.
+struct Entries(u64);
+
+impl TableCollector for Entries {
+    fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {
+        self.0 += 1;
+    }
+
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        assert!(self.0 > 0, "no entry was shown");
+        vec![("test.entries".into(), self.0.to_le_bytes().to_vec())]
+    }
+}
+
+#[test]
+fn a_table_that_is_counted_again_is_compared_with_its_promise_as_well() {
+    let root = tempfile::tempdir().expect("a directory");
+    let jobs = run(root.path(), PLAIN);
+    let (job, output) = largest(&jobs);
+    let sound = job.expected(output);
+    let recount = |expected: &ExpectedTable, may_lack: &[&str]| {
+        verify_and_recount_table(&job.path(output), expected, Box::new(Entries(0)), may_lack)
+    };
+    assert_eq!(recount(&sound, &["test.entries"]).expect("sound").entries, output.entries);
+    assert!(matches!(recount(&sound, &[]), Err(VerifyError::Foreign { .. })), "nobody has left that property in it");
+    let wrong = [
+        ExpectedTable { entries: Some(output.entries + 1), ..sound.clone() },
+        ExpectedTable { file_bytes: Some(output.file_bytes + 1), ..sound.clone() },
+        ExpectedTable { file_checksum: Some(vec![0; 4]), ..sound },
+    ];
+    for expected in wrong {
+        recount(&expected, &["test.entries"]).expect_err("must be refused");
+    }
 }
 
 #[test]
