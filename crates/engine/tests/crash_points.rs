@@ -3,7 +3,8 @@
 //! A store is written by one thread while it flushes, compacts, relocates and removes segments, on a disk that is recorded. Right
 //! before or after each sync, and at some moments between, the directory is made as a loss of power would leave it (see
 //! `common/disk.rs`), opened, and compared with the states that the store went through: exactly one of them must be there, and
-//! none from before what was promised. Of some, what the tables say of the value log is counted anew, and every byte verified.
+//! none from before what was promised. What the tables say of the value log is counted anew; of some also after they were compacted, and
+//! every byte verified.
 //!
 //! After some of these moments the store lives on for a while and loses power again, also when the first death was but a kill,
 //! so that the second loss takes what the first process had left in the kernel's hands.
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use common::disk::{Change, Image, Recorded, Recorder, contents_below};
 use common::random::{Random, with_seeds};
-use common::writes::{Writes, read_all, recount};
+use common::writes::{Writes, read_all, recount_compacted, recount_tables};
 use common::{directory_in_memory, until};
 use ecotone_engine::{DedupMode, Durability, OpenMode, SYNC_INTERVAL, Store, StoreOptions, WriteOptions, verify};
 
@@ -137,8 +138,9 @@ impl Promises {
 /// Opens what a death left, looks for the state it is in, and, where wanted, checks every byte.
 fn check(root: &Path, promises: &Promises, writes: &mut Writes, durability: Durability, counts: bool, moment: &str) {
     let path = root.join(STORE);
-    let store = Store::open(&path, OpenMode::CreateOrOpen, options(durability));
-    let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
+    recount_tables(&path, moment);
+    let open = || Store::open(&path, OpenMode::CreateOrOpen, options(durability));
+    let store = open().unwrap_or_else(|error| panic!("{moment}: {error}"));
     let found = read_all(&store).unwrap_or_else(|error| panic!("{moment}: {error}"));
     // One more may be there than was acknowledged.
     let written =
@@ -147,10 +149,14 @@ fn check(root: &Path, promises: &Promises, writes: &mut Writes, durability: Dura
         let before = (0..promises.promised).rev().find(|it| writes.state_after(*it) == found.state);
         panic!("{moment}: {} entries, the state after {before:?} writes; {promises:?}", found.entries);
     }
+    store.close().unwrap();
     if !counts {
-        return store.close().unwrap();
+        return;
     }
-    recount(&store, found.live_bytes);
+    // Those that recovery wrote.
+    recount_tables(&path, moment);
+    let store = open().unwrap_or_else(|error| panic!("{moment}: {error}"));
+    recount_compacted(&store, found.live_bytes);
     store.close().unwrap();
     let report = verify(&path, |_| ()).unwrap();
     assert!(report.is_sound(), "{moment}: {report:?}");
@@ -176,6 +182,7 @@ fn second_life(
         image = Image::of(root.path());
     }
     let moment = format!("{moment}, {} and", if killed { "a kill" } else { "a loss of power" });
+    recount_tables(&root.path().join(STORE), &moment);
     let life = Life::begin(root.path(), durability);
     let found = read_all(&life.store).unwrap_or_else(|error| panic!("{moment}: {error}")).state;
     let least = if killed { promises.acknowledged } else { promises.promised };

@@ -2,8 +2,8 @@
 //!
 //! The test starts itself again as a child that writes with several threads while the store flushes, compacts, relocates and
 //! removes segments, and kills it with SIGKILL some milliseconds later. Then it opens the store itself: each writer's newest
-//! acknowledged writes must be there, at most the one that was under way beside them, each of its parts or none; and every few
-//! rounds what the tables of a copy name is counted anew.
+//! acknowledged writes must be there, at most the one that was under way beside them, each of its parts or none. What the tables that it
+//! left name is counted anew, and every few rounds what those of a copy do once it is compacted.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use common::random::{Random, with_seeds};
 use common::value_of;
-use common::writes::{live_bytes, recount};
+use common::writes::{live_bytes, recount_compacted, recount_tables};
 use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions, WriteOptions, verify};
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
@@ -39,7 +39,7 @@ const ROUNDS: u64 = 70;
 /// In one of so many rounds the child lives long enough for a sync in the background, in three it may not come to open the store.
 const LONG_ROUNDS: u64 = 20;
 
-/// After one of so many rounds the live bytes are counted anew.
+/// After one of so many rounds the live bytes are counted anew. What each table names is after every one.
 const COUNTED: u64 = 3;
 
 fn options(durability: Durability) -> StoreOptions {
@@ -206,7 +206,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
     let path = directory.path().join("store");
     let mut random = Random::new(seed);
     let mut kept = Kept { next: [1; WRITERS], newest: HashMap::new() };
-    let (mut relocated_bytes, mut removed_segments) = (0, 0);
+    let (mut relocated_bytes, mut removed_segments, mut recounted_tables) = (0, 0, 0);
     for round in 0..ROUNDS {
         let up_to = |random: &mut Random, most_ms| Duration::from_millis(random.below(most_ms) as u64);
         let after = match round % LONG_ROUNDS {
@@ -217,6 +217,8 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
         let said = live_and_die(&path, durability, kept.next, after);
         relocated_bytes += said.relocated_bytes;
         removed_segments += said.removed_segments;
+
+        recounted_tables += recount_tables(&path, &format!("kill {round}"));
 
         let options = options(durability);
         let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
@@ -234,8 +236,9 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
             // In a copy: to compact the store itself would make all rounds begin alike.
             let copy = directory.path().join("copy");
             store.checkpoint(&copy).unwrap();
+            recounted_tables += recount_tables(&copy, &format!("after kill {round}"));
             let copied = Store::open(&copy, OpenMode::Open, options).unwrap();
-            recount(&copied, live);
+            recount_compacted(&copied, live);
             copied.close().unwrap();
             std::fs::remove_dir_all(&copy).unwrap();
         }
@@ -245,6 +248,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
             assert!(report.is_sound() && report.entries == entries, "{report:?}");
         }
     }
+    assert!(recounted_tables as u64 > ROUNDS, "{recounted_tables} tables only");
     assert!(relocated_bytes > 0 && removed_segments > 0, "the kills were to meet relocation");
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use common::appended::written_bytes;
 use common::disk::zero_sectors;
 use common::value_of;
+use common::writes::recount_tables;
 use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 use proptest::prelude::*;
@@ -168,6 +169,7 @@ proptest! {
             let synced = durable.iter().find(|(known, _)| known.strip_prefix(&path).unwrap() == name);
             lose(file, synced.map_or(0, |(_, bytes)| *bytes), &losses[number % losses.len()]);
         }
+        recount_tables(&lost, "a loss");
         if interrupted {
             // A first recovery that ends before it has written anything down must not make the second one trust more.
             let hooks = FileSystemHooks { tap: Some(Arc::new(NoTables)), ..FileSystemHooks::default() };
@@ -186,6 +188,7 @@ proptest! {
         }
         store.flush(true).unwrap();
         store.close().unwrap();
+        prop_assert!(recount_tables(&lost, "what was written after a loss") > 0);
         let store = Store::open(&lost, OpenMode::Open, options(segment_bytes)).unwrap();
         prop_assert_eq!(store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap).count(), 300);
     }
@@ -213,6 +216,7 @@ fn one_writer_that_syncs_vouches_for_those_before_it() {
             lose(&file, *bytes, &Loss { kept: 0.0, hole: None });
         }
     }
+    recount_tables(&lost, "a loss");
     let store = Store::open(&lost, OpenMode::Open, options(1 << 20)).unwrap();
     let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(|entry| entry.unwrap().0).collect();
     assert_eq!(found, [key(0), key(1)]);
@@ -242,6 +246,7 @@ const FIRST: u8 = 2;
 
 /// The numbers of the keys that are there, which must be the first ones.
 fn prefix(path: &Path, options: StoreOptions, what: &str) -> u64 {
+    recount_tables(path, what);
     let store = Store::open(path, OpenMode::Open, options).unwrap();
     let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(|entry| entry.unwrap().0).collect();
     assert!(

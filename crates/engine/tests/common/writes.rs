@@ -2,9 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::fs;
 use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
-use ecotone_engine::{Attributes, Direction, Result, Store, WriteOptions};
+use ecotone_engine::header::{Header, Kind};
+use ecotone_engine::{Attributes, Direction, OpenMode, Result, Store, StoreOptions, WriteOptions};
+use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
+use ecotone_rocks_sys::verify::recount_table;
 
 use super::random::Random;
 use super::value_of;
@@ -182,8 +189,68 @@ pub fn live_bytes(key: &[u8], value: &[u8]) -> u64 {
     if value.len() < LONG_BYTES as usize { 0 } else { 12 + key.len() as u64 + value.len() as u64 }
 }
 
-/// Compacts the store until there is one version of each entry, and compares what its tables name with what they must.
-pub fn recount(store: &Store, live_bytes: u64) {
+/// What the entries of one table name, all versions of them.
+#[derive(Default)]
+struct Names {
+    bytes: BTreeMap<u32, u64>,
+    /// Where the last record ends that any table names, by segment.
+    ends: Arc<Mutex<BTreeMap<u32, u64>>>,
+}
+
+impl TableCollector for Names {
+    fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, _sequence: u64, _file_bytes: u64) {
+        if kind == EntryKind::Put
+            && let Kind::Separated(pointer) = Header::decode(value).unwrap().kind
+        {
+            let bytes = 12 + key.len() as u64 + u64::from(pointer.value_bytes);
+            *self.bytes.entry(pointer.segment.0).or_default() += bytes;
+            let mut ends = self.ends.lock().unwrap();
+            let end = ends.entry(pointer.segment.0).or_default();
+            *end = (*end).max(u64::from(pointer.offset) + bytes);
+        }
+    }
+
+    /// As docs/formats.md has it.
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        let items = self.bytes.iter();
+        let items = items.flat_map(|(segment, bytes)| [&segment.to_le_bytes()[..], &bytes.to_le_bytes()].concat());
+        vec![("ecotone.values".into(), items.collect())]
+    }
+}
+
+/// Counts again what each table of a store names, as a crash has left it and before anything is compacted, and compares it with what the
+/// table says of itself; whatever is named must be there. Returns how many tables there are. Nobody has the store open for writing.
+pub fn recount_tables(path: &Path, moment: &str) -> usize {
+    let mut files = fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
+    if !files.any(|path| path.extension().is_some_and(|end| end == "sst")) {
+        // Perhaps the crash came before there was a store.
+        return 0;
+    }
+    let store = Store::open(path, OpenMode::ReadOnly, StoreOptions::default());
+    let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
+    if store.value_log().is_none() {
+        return 0;
+    }
+    let tables = store.live_tables().unwrap();
+    let ends = Arc::<Mutex<BTreeMap<u32, u64>>>::default();
+    for table in &tables {
+        let names = Names { ends: ends.clone(), ..Names::default() };
+        recount_table(&path.join(&table.name), &AtomicBool::new(false), Box::new(names), &[])
+            .unwrap_or_else(|error| panic!("{moment}: {error}"));
+    }
+    for (segment, end) in &*ends.lock().unwrap() {
+        let segment = path.join(format!("values/{segment:06}.segment"));
+        let bytes = fs::metadata(&segment)
+            .map(|metadata| metadata.len())
+            .unwrap_or_else(|error| panic!("{moment}: {segment:?}: {error}"));
+        assert!(*end <= bytes, "{moment}: {segment:?} has {bytes} bytes, a table names what ends at {end}");
+    }
+    tables.len()
+}
+
+/// Compacts the store until there is one version of each entry, and compares what its tables name with what they must. That writes all
+/// tables anew: what they said before is seen by [`recount_tables`].
+pub fn recount_compacted(store: &Store, live_bytes: u64) {
     store.flush(true).unwrap();
     store.compact(..).unwrap();
     // A segment that goes between the count and the list is in the one and not in the other; once is enough.
