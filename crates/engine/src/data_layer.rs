@@ -16,6 +16,7 @@ use crate::choices::Durability;
 use crate::dedup::known::KnownSamples;
 use crate::directory_lock::DirectoryLock;
 use crate::duties::ThreadDuties;
+use crate::expired::ExpiredValues;
 use crate::family::DataFamily;
 use crate::group_sync::GroupSync;
 use crate::header::{Header, Kind, encode_separated};
@@ -99,6 +100,7 @@ impl Opening {
         directory: &Path,
         gate: Option<&Arc<Gate>>,
         own: &Arc<OwnCompactions>,
+        expired: Option<&ExpiredValues>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
         options: &mut Options,
@@ -125,7 +127,7 @@ impl Opening {
         options.set_wal_filter(replay);
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
-        let expired = store_options.reclaim_expired;
+        let expired = expired.cloned();
         let relocation = Relocation::new(log.clone(), gate.cloned(), own.clone(), expired, mapped, duties);
         let relocation = Arc::new(relocation);
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));
@@ -330,7 +332,6 @@ impl DataLayer {
         ValueLogProperties {
             relocating_segments: self.relocation.cohort_segments(),
             relocated_bytes: self.relocation.relocated_bytes(),
-            expired_values: self.relocation.expired_values(),
             paced_ms: self.relocation.pacing.rested().as_millis() as u64,
             ..properties
         }

@@ -36,6 +36,7 @@ mod directory_lock;
 mod duties;
 mod error;
 mod events;
+mod expired;
 #[allow(unsafe_code)] // keeps a raw handle beside the database that owns it
 mod family;
 mod group_sync;

@@ -118,6 +118,8 @@ pub(crate) struct Totals {
     pub(crate) compactions: AtomicU64,
     pub(crate) remote_compactions: AtomicU64,
     pub(crate) failed_compactions: AtomicU64,
+    /// Values that compactions removed because their time was over.
+    pub(crate) expired_values: AtomicU64,
 }
 
 /// The first background error that stopped writes, until RocksDB recovers from it.

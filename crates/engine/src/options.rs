@@ -148,7 +148,8 @@ pub struct StoreOptions {
     pub dedup: DedupOptions,
     /// When values are relocated.
     pub relocation: RelocationParameters,
-    /// Whether compactions remove values whose expiry has passed. Only for a layer above that takes such values for gone.
+    /// Whether compactions remove values whose expiry has passed, whether they are kept apart or not. Only for a layer above that takes such
+    /// values for gone. Compactions that run on a worker remove none.
     pub reclaim_expired: bool,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.

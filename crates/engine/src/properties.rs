@@ -147,6 +147,8 @@ pub struct Counters {
     pub times_out_of_space: u64,
     /// Compactions that were put off because they would not have fitted; one that is tried again counts again.
     pub compactions_put_off: u64,
+    /// Values that compactions here removed because their time was over.
+    pub expired_values: u64,
     /// Blocks found in the block cache.
     pub block_cache_hits: u64,
     /// Blocks not found there.
@@ -198,6 +200,7 @@ impl Counters {
             refused_writes: gate.map_or(0, Gate::refused_writes),
             times_out_of_space: gate.map_or(0, Gate::times_closed),
             compactions_put_off: ticker(Ticker::CompactionCancelled),
+            expired_values: totals.expired_values.load(Relaxed),
             block_cache_hits: ticker(Ticker::BlockCacheHit),
             block_cache_misses: ticker(Ticker::BlockCacheMiss),
             row_cache_hits: 0,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::hooked_env;
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use ecotone_rocks_sys::version::self_test;
@@ -23,6 +24,7 @@ use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
 use crate::events::BackgroundError;
+use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::limits::bookkeeping_bytes;
 use crate::limits::gate::Gate;
@@ -130,9 +132,21 @@ impl Store {
         let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
         let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
-        let values = Opening::prepare(&directory, gate.as_ref(), &own, &options, &mut hooks, &mut rocks_options)?;
+        let expired = ExpiredValues::of(&options, &totals);
+        let values = Opening::prepare(
+            &directory,
+            gate.as_ref(),
+            &own,
+            expired.as_ref(),
+            &options,
+            &mut hooks,
+            &mut rocks_options,
+        )?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
+            if let Some(expired) = expired {
+                set_compaction_filter(&mut rocks_options, Arc::new(expired));
+            }
         }
         let env = hooked_env(hooks.unwrap_or_default()).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         rocks_options.set_env(&env);

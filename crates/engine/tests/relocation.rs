@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::offloads::InProcess;
 use common::{Model, assert_equals, fill, until, value_of};
-use ecotone_engine::{
-    Attributes, Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, WriteOptions,
-};
+use ecotone_engine::{Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, WriteOptions};
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 
@@ -194,30 +192,6 @@ fn readers_see_every_value_while_it_moves() {
         until(&store, |log| log.relocated_bytes > 0 && log.removed_segments > 20);
         done.store(true, Ordering::Release);
     });
-}
-
-#[test]
-fn values_whose_time_is_over_are_reclaimed_where_asked_for_and_only_there() {
-    for reclaim_expired in [false, true] {
-        let (_directory, store) = common::store(StoreOptions { reclaim_expired, ..relocating() });
-        let mut batch = store.batch();
-        for number in 0..100_u64 {
-            let over = Attributes { expires_at_ms: Some(1 + number), ..Attributes::NONE };
-            batch.put_with(format!("over{number}").as_bytes(), &[1; 100], &over).unwrap();
-            let inline = Attributes { expires_at_ms: Some(1 + number), version: Some(7), type_tag: None };
-            batch.put_with(format!("short{number}").as_bytes(), &[1; 10], &inline).unwrap();
-            let later = Attributes { expires_at_ms: Some(u64::MAX), ..Attributes::NONE };
-            batch.put_with(format!("later{number}").as_bytes(), &[2; 100], &later).unwrap();
-        }
-        store.write(&batch, WriteOptions::default()).unwrap();
-        store.flush(true).unwrap();
-        store.compact(..).unwrap();
-        let left = store.scan(.., Direction::Forward, None).unwrap().map(Result::unwrap);
-        let over = left.filter(|(key, _)| !key.starts_with(b"later")).count();
-        assert_eq!(over, if reclaim_expired { 0 } else { 200 });
-        assert_eq!(store.value_log().unwrap().expired_values, if reclaim_expired { 200 } else { 0 });
-        assert_eq!(store.get(b"later7").unwrap().as_deref(), Some(&[2; 100][..]));
-    }
 }
 
 #[derive(Default)]

@@ -13,7 +13,7 @@
 //!
 //! Where there is no room for a copy the value stays where it is, as well: relocation must free space, not fill the disk.
 //!
-//! A value whose time is over is removed instead, by the clock at the compaction's begin.
+//! A value whose time is over is removed instead (see [`crate::expired`]).
 //!
 //! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason. To say so costs two readings of
 //! the thread's clock, so a few entries that are kept between two copies count as well.
@@ -25,7 +25,6 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
@@ -38,6 +37,7 @@ use super::pacing::Pacing;
 use super::pointer::{Pointer, SegmentMap, SegmentNumber, SegmentSet};
 use super::segment::{InFlight, Segment};
 use crate::duties::ThreadDuties;
+use crate::expired::{ExpiredAtBegin, ExpiredValues};
 use crate::header::{Header, Kind, encode_separated};
 use crate::limits::gate::Gate;
 use crate::own_compactions::{OwnCompactions, Purpose};
@@ -76,23 +76,22 @@ pub(crate) struct Relocation {
     is_pursued: AtomicBool,
     /// Among them those that are made for relocation alone.
     pub(crate) own: Arc<OwnCompactions>,
-    reclaims_expired: bool,
+    expired: Option<ExpiredValues>,
     /// The store closes: what runs should end soon.
     stopping: AtomicBool,
     relocated_bytes: AtomicU64,
-    expired_values: AtomicU64,
     /// Bytes of segments that may be mapped into memory at a time, and that are.
     most_mapped_bytes: u64,
     mapped_bytes: AtomicU64,
 }
 
 impl Relocation {
-    /// With `reclaims_expired`, compactions remove values whose time is over.
+    /// With `expired`, compactions remove values whose time is over.
     pub(crate) fn new(
         log: Arc<ValueLog>,
         gate: Option<Arc<Gate>>,
         own: Arc<OwnCompactions>,
-        reclaims_expired: bool,
+        expired: Option<ExpiredValues>,
         most_mapped_bytes: u64,
         duties: ThreadDuties,
     ) -> Self {
@@ -104,10 +103,9 @@ impl Relocation {
             pacing: Pacing::default(),
             is_pursued: AtomicBool::new(false),
             own,
-            reclaims_expired,
+            expired,
             stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
-            expired_values: AtomicU64::new(0),
             most_mapped_bytes,
             mapped_bytes: AtomicU64::new(0),
         }
@@ -147,11 +145,6 @@ impl Relocation {
     pub(crate) fn relocated_bytes(&self) -> u64 {
         self.relocated_bytes.load(Ordering::Relaxed)
     }
-
-    /// Values removed because their time was over, since the store was opened.
-    pub(crate) fn expired_values(&self) -> u64 {
-        self.expired_values.load(Ordering::Relaxed)
-    }
 }
 
 /// Makes a filter for each compaction.
@@ -160,22 +153,18 @@ pub(crate) struct Relocators(pub(crate) Arc<Relocation>);
 impl CompactionFilterFactory for Relocators {
     fn filter(&self, context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
         let cohort = self.0.cohort();
-        if cohort.is_empty() && !self.0.reclaims_expired {
+        if cohort.is_empty() && self.0.expired.is_none() {
             // Nothing to do: the compaction is not held up by a call for each entry.
             return None;
         }
         let output_level = OUTPUT_LEVEL.get().or(context.input_level).unwrap_or(0);
-        let now_ms = self
-            .0
-            .reclaims_expired
-            .then(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64));
         Some(Box::new(Relocator {
             relocation: self.0.clone(),
             cohort,
             output_level,
             // All that such a compaction does is relocation already.
             tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
-            now_ms,
+            expired: self.0.expired.as_ref().map(ExpiredValues::at_begin),
             in_flight: Vec::new(),
             last_segments: [None; 2],
             sources: Sources { relocation: self.0.clone(), of: SegmentMap::default() },
@@ -196,8 +185,7 @@ struct Relocator {
     output_level: u32,
     /// Whether a copy is another duty than the compaction it is made in.
     tells_duty: bool,
-    /// Values whose time is over by then are removed.
-    now_ms: Option<u64>,
+    expired: Option<ExpiredAtBegin>,
     /// The segments that values went to, each once, in flight until this filter is dropped. The compaction's inputs are marked as
     /// being compacted for longer than that.
     in_flight: Vec<InFlight>,
@@ -368,10 +356,7 @@ impl Relocator {
 impl CompactionFilter for Relocator {
     fn decide(&mut self, _level: u32, key: &[u8], value: &[u8]) -> Verdict<'_> {
         let Ok(header) = Header::decode(value) else { return Verdict::Keep };
-        if let (Some(expires_at_ms), Some(now_ms)) = (header.attributes.expires_at_ms, self.now_ms)
-            && expires_at_ms <= now_ms
-        {
-            self.relocation.expired_values.fetch_add(1, Ordering::Relaxed);
+        if self.expired.as_ref().is_some_and(|expired| expired.takes(&header.attributes)) {
             return Verdict::Remove;
         }
         match header.kind {
@@ -408,7 +393,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
         let own = OwnCompactions::idle();
-        let relocation = Arc::new(Relocation::new(log.clone(), None, own, false, u64::MAX, ThreadDuties::new(None)));
+        let relocation = Arc::new(Relocation::new(log.clone(), None, own, None, u64::MAX, ThreadDuties::new(None)));
         let append = |number: u32| log.append(Place::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0;
         // One compaction that relocates all values that there are, in the order of keys. Where they were is dropped.
         let relocate = |pointers: &mut [(u32, Pointer)]| {
@@ -469,7 +454,7 @@ mod tests {
 
         let most = SEGMENT_BYTES * 5 / 2;
         let relocation =
-            Relocation::new(log.clone(), None, OwnCompactions::idle(), false, most, ThreadDuties::new(None));
+            Relocation::new(log.clone(), None, OwnCompactions::idle(), None, most, ThreadDuties::new(None));
         let relocation = Arc::new(relocation);
         let threads = 3;
         // All that they have mapped is there at once, in the second turn as in the first.
@@ -529,7 +514,7 @@ mod tests {
         for most_mapped_bytes in [u64::MAX, 0] {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let own = OwnCompactions::idle();
-            let relocation = Relocation::new(log.clone(), None, own, false, most_mapped_bytes, ThreadDuties::new(None));
+            let relocation = Relocation::new(log.clone(), None, own, None, most_mapped_bytes, ThreadDuties::new(None));
             let mut sources = Sources { relocation: Arc::new(relocation), of: SegmentMap::default() };
             // What the device reads for these values.
             let mut read = |numbers: &[u64]| {

@@ -112,8 +112,6 @@ pub struct ValueLogProperties {
     pub relocated_bytes: u64,
     /// How long writers have rested since the store was opened, all together, so that relocation keeps up; in milliseconds.
     pub paced_ms: u64,
-    /// Values that were removed since the store was opened because their time was over.
-    pub expired_values: u64,
     /// Segments removed since the store was opened.
     pub removed_segments: u64,
     /// Their length together, in bytes.
@@ -160,7 +158,6 @@ impl Removal {
             referenced_bytes: state.references.bytes.values().sum(),
             relocating_segments: 0,
             relocated_bytes: 0,
-            expired_values: 0,
             paced_ms: 0,
             removed_segments: state.removed_segments,
             removed_bytes: state.removed_bytes,

@@ -52,6 +52,7 @@ pub(super) fn store(store: &Store) -> Lines {
         line("compaction_written_bytes_total", counters.compaction_written_bytes),
         line("offloaded_read_bytes_total", counters.remote_read_bytes),
         line("offloaded_written_bytes_total", counters.remote_written_bytes),
+        line("expired_values_total", counters.expired_values),
         line("written_bytes_total", counters.user_bytes()),
         line("block_cache_hits_total", counters.block_cache_hits),
         line("block_cache_misses_total", counters.block_cache_misses),
@@ -74,7 +75,6 @@ pub(super) fn store(store: &Store) -> Lines {
             line("value_log_relocating_segments", values.relocating_segments),
             line("value_log_relocated_bytes_total", values.relocated_bytes),
             line("value_log_removed_bytes_total", values.removed_bytes),
-            line("value_log_expired_values_total", values.expired_values),
             line("value_log_paced_ms_total", values.paced_ms),
         ]);
     }

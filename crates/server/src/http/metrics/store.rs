@@ -162,6 +162,11 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
             done.map(|of| of.compactions_put_off),
         ),
         (
+            "ecotone_store_expired_values_total",
+            "Values that compactions of this server removed because their time was over.",
+            done.map(|of| of.expired_values),
+        ),
+        (
             "ecotone_store_block_cache_hits_total",
             "Blocks found in the block cache.",
             done.map(|of| of.block_cache_hits),
@@ -229,11 +234,6 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
         ),
         ("ecotone_value_log_removed_segments_total", "Segments removed.", values.map(|of| of.removed_segments)),
         ("ecotone_value_log_removed_bytes_total", "Bytes of removed segments.", values.map(|of| of.removed_bytes)),
-        (
-            "ecotone_value_log_expired_values_total",
-            "Values removed because their time was over.",
-            values.map(|of| of.expired_values),
-        ),
     ] {
         page.counter(name, help, value);
     }
