@@ -6,7 +6,9 @@
 //!
 //! A store with a value log has one filter for this and for relocation (see [`crate::values::relocation`]), any other the one here.
 //!
-//! A compaction that only moves tables asks no filter, and a worker has none: of what it compacts every value comes back.
+//! A compaction that only moves tables asks no filter: what came in the order of its keys is moved to the last level, and rests there. So
+//! tables are rewritten once they are old ([`StoreOptions::expired_sweep_seconds`]). Nor has a worker a filter, so that such compactions
+//! stay here (see [`crate::offload::adapter`]); of others that run there every value comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

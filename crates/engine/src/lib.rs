@@ -91,8 +91,8 @@ pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{Collects, CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{
-    DEFAULT_SEPARATION_BYTES, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode, Separation, StoreOptions,
-    WriteOptions,
+    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode,
+    Separation, StoreOptions, WriteOptions,
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};

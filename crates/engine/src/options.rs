@@ -44,6 +44,13 @@ pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GI
 /// not. Why they meet about here: see `docs/space.md#threshold`.
 pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
 
+/// After how long a table that nothing compacts is rewritten for the values that have expired in it: 30 days, in seconds. That costs a
+/// thirtieth of the tables' bytes a day at most, little beside what writing them took, and is what RocksDB takes by itself.
+pub const EXPIRED_SWEEP_SECONDS: u64 = 30 * 24 * 60 * 60;
+
+/// Ten years: what is asked for beyond is a mistake of units.
+const MOST_EXPIRED_SWEEP_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
+
 /// Which values go to the value log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Separation {
@@ -151,6 +158,9 @@ pub struct StoreOptions {
     /// Whether compactions remove values whose expiry has passed, whether they are kept apart or not. Only for a layer above that takes such
     /// values for gone. Compactions that run on a worker remove none.
     pub reclaim_expired: bool,
+    /// Age of a table, in seconds, at which it is rewritten where `reclaim_expired` is set, so that what has expired in it goes though nothing
+    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. Default [`EXPIRED_SWEEP_SECONDS`].
+    pub expired_sweep_seconds: u64,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.
     pub mapped_bytes: u64,
@@ -206,6 +216,7 @@ impl Default for StoreOptions {
             dedup: DedupOptions::default(),
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
+            expired_sweep_seconds: EXPIRED_SWEEP_SECONDS,
             mapped_bytes: 512 * MIB,
             mapped_read_bytes: 256 * MIB,
             hooks: None,
@@ -293,6 +304,7 @@ impl StoreOptions {
                 "1 is too few with a dedup.threshold: RocksDB would compact nothing else while duplicates are merged";
             return Err(Error::invalid("background_compactions", problem));
         }
+        at_most("expired_sweep_seconds", self.expired_sweep_seconds, MOST_EXPIRED_SWEEP_SECONDS)?;
         self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;

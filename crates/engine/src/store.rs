@@ -30,7 +30,7 @@ use crate::limits::bookkeeping_bytes;
 use crate::limits::gate::Gate;
 use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
-use crate::offload::adapter::{Adapter, OffloadState};
+use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
 use crate::offload::slots::LocalSlots;
 use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
@@ -170,8 +170,11 @@ impl Store {
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            let relocation = values.as_ref().map(Opening::relocation);
-            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone(), relocation)
+            let only_here = OnlyHere {
+                relocation: values.as_ref().map(Opening::relocation),
+                reclaims_expired: options.reclaim_expired,
+            };
+            OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone(), only_here)
         });
         if let Some(offload) = &offload {
             rocks_options.set_compaction_service(Adapter(offload.clone()));

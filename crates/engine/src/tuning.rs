@@ -89,6 +89,9 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_target_file_size_base(options.target_file_bytes);
     db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
     db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
+    // Said in any case: to a store with a compaction filter RocksDB gives a period of its own, which would rewrite tables for nothing where
+    // no value goes.
+    db.set_periodic_compaction_seconds(if options.reclaim_expired { options.expired_sweep_seconds } else { 0 });
     db.set_max_subcompactions(options.max_subcompactions);
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));

@@ -1,18 +1,24 @@
-//! Values whose time is over: compactions remove them where asked to, in either layout.
+//! Values whose time is over: compactions remove them where asked to, in either layout, and in tables that nothing else compacts.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
 mod common;
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use common::contents;
-use ecotone_engine::{Attributes, Separation, Store, StoreOptions, WriteOptions};
+use common::offloads::InProcess;
+use ecotone_engine::{Attributes, OpenMode, Separation, Store, StoreOptions, WriteOptions};
 
 /// Of each kind.
 const VALUES: u64 = 100;
 
-/// Values with their keys, and values apart.
+/// Values with their keys, and values apart; expired ones are reclaimed, but by no sweep.
 fn layouts() -> [StoreOptions; 2] {
-    let plain = StoreOptions { reclaim_expired: true, ..common::small() };
+    let plain = StoreOptions { reclaim_expired: true, expired_sweep_seconds: 0, ..common::small() };
     let separation = Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 });
     [plain.clone(), StoreOptions { separation, ..plain }]
 }
@@ -60,5 +66,61 @@ fn values_whose_time_is_over_are_reclaimed_where_asked_for_and_only_there() {
             assert_eq!((over_left(&store), store.counters().expired_values), (3 * VALUES - removed, removed));
             assert_eq!(store.get(b"over7").unwrap().is_some(), !reclaim_expired);
         }
+    }
+}
+
+/// Makes a store of one table that compactions have moved to the last level and never rewritten.
+fn moved(path: &Path, options: &StoreOptions) {
+    let store =
+        Store::open(path, OpenMode::Create, StoreOptions { l0_compaction_trigger: 1, ..options.clone() }).unwrap();
+    write(&store);
+    wait(&store, |store| store.properties().unwrap().l0_tables == 0);
+    let (properties, counters) = (store.properties().unwrap(), store.counters());
+    assert_eq!(properties.levels.last().unwrap().tables, 1, "{properties:?}");
+    assert_eq!(counters.compaction_written_bytes, 0, "it was moved, not rewritten");
+    assert_eq!((over_left(&store), counters.expired_values), (3 * VALUES, 0));
+    store.close().unwrap();
+}
+
+fn wait(store: &Store, is_so: impl Fn(&Store) -> bool) {
+    let begin = Instant::now();
+    while !is_so(store) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?} {:?}", store.properties(), store.counters());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_was_only_ever_moved_is_reclaimed_once_it_is_old() {
+    for options in layouts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        moved(&path, &options);
+        let store = Store::open(&path, OpenMode::Open, StoreOptions { expired_sweep_seconds: 1, ..options }).unwrap();
+        // Nobody writes, flushes or compacts.
+        wait(&store, |store| store.counters().expired_values > 0);
+        wait(&store, |store| over_left(store) == 0);
+        assert_eq!(store.counters().expired_values, 3 * VALUES);
+    }
+}
+
+#[test]
+fn a_sweep_stays_here_and_other_compactions_do_not() {
+    for options in layouts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        moved(&path, &options);
+        let worker = tempfile::tempdir().unwrap();
+        let offload = Arc::new(InProcess::new(worker.path()));
+        let options = StoreOptions { expired_sweep_seconds: 1, offload: Some(offload.clone()), ..options };
+        let store = Store::open(&path, OpenMode::Open, options).unwrap();
+        wait(&store, |store| over_left(store) == 0);
+        assert_eq!(offload.jobs.load(Ordering::Relaxed), 0);
+        assert_eq!(store.counters().remote_compactions, 0);
+        // A worker gives back what has expired as well.
+        write(&store);
+        store.compact(..).unwrap();
+        assert!(offload.installed.load(Ordering::Relaxed) > 0, "{:?}", offload.refused);
+        assert_eq!(offload.worker_errors.lock().unwrap()[..], []);
     }
 }

@@ -289,6 +289,14 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         "Bytes of write-ahead logs beyond which memtables are flushed: 0 for RocksDB's, else at least a memtable."
     ),
     whole!(
+        expired_sweep_seconds,
+        "seconds",
+        0,
+        10 * 365 * 24 * 60 * 60,
+        "Age at which a table is rewritten that nothing else compacts, so that what has expired in it frees its space; 0 is never. Other compactions \
+         of this server free it as well, those that run on another do not. Only where clients are served."
+    ),
+    whole!(
         mapped_bytes,
         "bytes",
         0,

@@ -13,6 +13,7 @@ use ecotone_policy::duty::Duty;
 use ecotone_rocks_sys::remote::RemoteInput;
 use ecotone_rocks_sys::tables::{CollectedProperties, TableMetadata, collected_properties_but, live_tables};
 use parking_lot::Mutex;
+use rust_rocksdb::event_listener::DBCompactionReason;
 use rust_rocksdb::{
     CompactionService, CompactionServiceJobInfo, CompactionServiceJobStatus, DB, Range, ScheduleResponse,
 };
@@ -31,6 +32,23 @@ use crate::values::relocation::Relocation;
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
 
+/// What compactions do here beside compacting, and workers do not.
+pub(crate) struct OnlyHere {
+    /// Where the store has a value log.
+    pub(crate) relocation: Option<Arc<Relocation>>,
+    /// Whether values whose time is over are removed.
+    pub(crate) reclaims_expired: bool,
+}
+
+impl OnlyHere {
+    /// Whether a compaction for this reason is to meet values whose time is over, since its tables are old. A worker would give all of
+    /// them back, in tables that are new again.
+    fn is_sweep(&self, reason: Option<DBCompactionReason>) -> bool {
+        self.reclaims_expired
+            && matches!(reason, Some(DBCompactionReason::KPeriodicCompaction | DBCompactionReason::KTtl))
+    }
+}
+
 /// What the adapter shares with the store and its listener.
 pub(crate) struct OffloadState {
     pub(crate) offload: Arc<dyn CompactionOffload>,
@@ -40,8 +58,7 @@ pub(crate) struct OffloadState {
     pub(crate) table_format: TableFormat,
     pub(crate) siblings: Siblings,
     own: Arc<OwnCompactions>,
-    /// Where the store has a value log.
-    relocation: Option<Arc<Relocation>>,
+    only_here: OnlyHere,
     closing: AtomicBool,
     /// Jobs between RocksDB's schedule and wait: one for each of its threads at most.
     scheduled: Mutex<HashMap<u64, RemoteJob>>,
@@ -58,7 +75,7 @@ impl OffloadState {
         duties: ThreadDuties,
         table_format: TableFormat,
         own: Arc<OwnCompactions>,
-        relocation: Option<Arc<Relocation>>,
+        only_here: OnlyHere,
     ) -> Arc<Self> {
         Arc::new(Self {
             offload,
@@ -68,7 +85,7 @@ impl OffloadState {
             table_format,
             siblings: Siblings::default(),
             own,
-            relocation,
+            only_here,
             closing: AtomicBool::new(false),
             scheduled: Mutex::default(),
             db: OnceLock::new(),
@@ -183,6 +200,9 @@ impl OffloadState {
     fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<Option<RemoteJob>, String> {
         let compaction = compaction_of(info.job_id());
         let own = if info.is_manual_compaction() { self.own.purpose_of(compaction) } else { None };
+        if self.only_here.is_sweep(info.compaction_reason()) {
+            return Ok(None);
+        }
         let (purpose, deadline) = match own {
             // A worker has no values to relocate.
             Some(Purpose::Relocation) => return Ok(None),
@@ -243,7 +263,7 @@ impl OffloadState {
 
     /// Whether a compaction of these tables would relocate values if it ran here.
     fn may_relocate(&self, inputs: &[CollectedProperties]) -> bool {
-        let Some(relocation) = &self.relocation else { return false };
+        let Some(relocation) = &self.only_here.relocation else { return false };
         let cohort = relocation.cohort();
         inputs.iter().any(|table| references::may_name(table.properties.get(references::PROPERTY), &cohort))
     }

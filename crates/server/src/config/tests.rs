@@ -75,6 +75,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.dedup_max_filter_bytes", "1"),
     ("store.max_open_files", "15"),
     ("store.max_wal_bytes", "\"off\""),
+    ("store.expired_sweep_seconds", "315360001"),
     ("store.mapped_bytes", "-1"),
     ("store.mapped_read_bytes", "\"off\""),
     ("store.compaction_readahead_bytes", "1073741825"),
