@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ecotone_engine::Error as StoreError;
 
 use crate::client::{Client, Then};
-use crate::command::{Call, Command, flag, table, transactions};
+use crate::command::{Call, Command, flag, secrets, table, transactions};
 use crate::error::{Failure, repeated, texts};
 use crate::keyspace::{Group, Known, Seen, Slot, Waiting};
 use crate::protocol::reply::Reply;
@@ -106,7 +106,9 @@ pub fn execute<'s>(
         };
         if matches!(step, Step::Done { .. }) {
             service.statistics.commands.fetch_add(1, Ordering::Relaxed);
-            service.statistics.usage.carried_out(command, began.elapsed(), has_failed);
+            // Nothing else than a command that sleeps makes a transaction's client rest.
+            let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
+            service.statistics.usage.carried_out(command, began.elapsed() + sleeps, has_failed);
         }
         step
     } else {
@@ -344,7 +346,7 @@ pub(crate) fn run_latched(
     group.begins(takes_room);
     let room = if takes_room { service.keyspace.store().check_room() } else { Ok(()) };
     let keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
-    let mut call = Call { arguments, keys, reply, client, service, command };
+    let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
     let outcome = match room {
         // A command that panics takes nobody else down: this thread serves other clients, and its group has what they wrote.
         Ok(()) => catch_unwind(AssertUnwindSafe(|| (command.run)(&mut call))).unwrap_or(Err(PANICKED)),
@@ -354,7 +356,7 @@ pub(crate) fn run_latched(
         Ok(()) if call.reply.is_over() => Err(too_long(service)),
         outcome => call.keys.refusal().map_or(outcome, Err),
     };
-    let seen = call.keys.seen();
+    let (seen, sleeps) = (call.keys.seen(), call.sleeps);
     drop(call);
     let mut error = None;
     match outcome {
@@ -374,7 +376,7 @@ pub(crate) fn run_latched(
         }
     }
     let depends = group.has_written_since(mark) || seen.is_uncommitted;
-    Ok(Ran { depends, command, took: began.elapsed(), seen, error })
+    Ok(Ran { depends, command, took: began.elapsed() + sleeps, seen, error })
 }
 
 /// What a client is told instead of a reply that is longer than it may be.
@@ -387,20 +389,14 @@ fn too_long(service: &Service) -> Failure {
 }
 
 fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]], took: Duration) {
-    // Nothing that is slow is shorter than this, whatever the limit.
-    if took.as_micros() == 0 {
+    if !service.slowlog.is_slow(took) || command.has(flag::SKIP_SLOWLOG) {
         return;
     }
-    let limits = service.limits.read();
-    if limits.slow_after.is_some_and(|after| took >= after) {
-        let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let name = client.info.name.lock();
-        let mut arguments = arguments.to_vec();
-        if command.has(flag::SECRET) {
-            arguments[1..].fill(b"(redacted)");
-        }
-        service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, limits.slowlog_entries);
-    }
+    let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let name = client.info.name.lock();
+    let arguments = secrets::redacted(service, command, arguments);
+    let most = service.limits.read().slowlog_entries;
+    service.slowlog.add(&arguments, at_s, took, &client.info.address, &name, most);
 }
 
 /// The slots whose latches a command needs: ascending, each once.

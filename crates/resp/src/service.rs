@@ -54,10 +54,10 @@ impl Service {
             clients: Clients::default(),
             client_memory: keyspace.memory().taken_bytes().clone(),
             keyspace,
+            slowlog: Slowlog::new(limits.slow_after),
             limits: RwLock::new(Arc::new(limits)),
             limits_changed: watch::Sender::new(()),
             statistics: Statistics::default(),
-            slowlog: Slowlog::default(),
             host,
             saves: Arc::default(),
             run_id: run_id(),
@@ -68,6 +68,7 @@ impl Service {
     /// From now on these limits hold, also for clients that are connected. Only whether a client gave a password is not asked again.
     pub fn set_limits(&self, limits: Limits) {
         self.keyspace.memory().limit_to(limits.memory_bytes);
+        self.slowlog.set_slow_after(limits.slow_after);
         *self.limits.write() = Arc::new(limits);
         self.limits_changed.send_replace(());
     }
@@ -95,6 +96,9 @@ pub trait Host: Send + Sync {
 
     /// The settings whose names match one of the lower-case glob patterns, by name.
     fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String>;
+
+    /// Whether the value of a setting is a password. `name` is in lower case.
+    fn is_secret(&self, name: &str) -> bool;
 
     /// Changes settings, all or none. Names are as the client wrote them, in any case. The error is a text without code word.
     ///

@@ -15,8 +15,10 @@ const MOST_ARGUMENTS: usize = 32;
 const MOST_BYTES: usize = 128;
 
 /// The slow log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Slowlog {
+    /// What takes so long is slow; the most there is: nothing.
+    slow_after_ns: AtomicU64,
     next_id: AtomicU64,
     entries: Mutex<VecDeque<Slow>>,
 }
@@ -39,6 +41,23 @@ pub struct Slow {
 }
 
 impl Slowlog {
+    /// One without entries, for commands that take so long; none: for no command.
+    pub fn new(slow_after: Option<Duration>) -> Self {
+        Self { slow_after_ns: in_ns(slow_after).into(), next_id: AtomicU64::default(), entries: Mutex::default() }
+    }
+
+    /// From now on commands are slow that take so long; none: no command.
+    pub fn set_slow_after(&self, slow_after: Option<Duration>) {
+        self.slow_after_ns.store(in_ns(slow_after), Ordering::Relaxed);
+    }
+
+    /// Whether a command that took so long is noted. Asked after each one: it costs a look at a number that hardly ever changes.
+    #[inline]
+    pub fn is_slow(&self, took: Duration) -> bool {
+        let slow_after_ns = self.slow_after_ns.load(Ordering::Relaxed);
+        slow_after_ns != u64::MAX && took.as_nanos() >= slow_after_ns.into()
+    }
+
     /// Notes a command. The oldest beyond `most` are forgotten.
     pub fn add(&self, arguments: &[&[u8]], at_s: u64, took: Duration, address: &str, name: &[u8], most: usize) {
         let kept = if arguments.len() > MOST_ARGUMENTS { MOST_ARGUMENTS - 1 } else { arguments.len() };
@@ -72,6 +91,10 @@ impl Slowlog {
     pub fn clear(&self) {
         self.entries.lock().clear();
     }
+}
+
+fn in_ns(slow_after: Option<Duration>) -> u64 {
+    slow_after.map_or(u64::MAX, |after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn shortened(argument: &[u8]) -> Vec<u8> {

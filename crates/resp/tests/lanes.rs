@@ -34,6 +34,10 @@ impl Host for TellsLane {
         BTreeMap::new()
     }
 
+    fn is_secret(&self, _: &str) -> bool {
+        false
+    }
+
     fn change(&self, _: &[(String, String)]) -> Result<(), String> {
         Ok(())
     }

@@ -168,6 +168,10 @@ impl Host for Holding {
         BTreeMap::new()
     }
 
+    fn is_secret(&self, _: &str) -> bool {
+        false
+    }
+
     fn change(&self, _: &[(String, String)]) -> Result<(), String> {
         Ok(())
     }

@@ -217,6 +217,50 @@ fn the_slow_log_can_be_read_and_cleared() {
 }
 
 #[test]
+fn the_slow_log_has_every_command_where_its_limit_is_0_and_none_where_it_is_off() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let set = |slow_after| fixture.service.set_limits(Limits { slow_after, ..Limits::default() });
+    set(Some(Duration::ZERO));
+    for number in 0..100 {
+        // Some of them take less than a microsecond.
+        client.ask("PING");
+        assert_eq!(fixture.service.slowlog.len(), number + 1);
+    }
+    client.ask("EXEC");
+    client.ask("nothing");
+    assert_eq!(fixture.service.slowlog.len(), 100, "neither EXEC nor what is no command stands in it");
+    set(None);
+    client.ask("PING");
+    assert_eq!(fixture.service.slowlog.len(), 100);
+}
+
+#[test]
+fn the_time_that_a_client_sleeps_is_time_of_its_command() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for request in ["DEBUG SLEEP 1.5", "MULTI", "DEBUG SLEEP 1.25", "EXEC", "WAIT 1 2000"] {
+        client.ask(request);
+        // Nobody waits here.
+        client.client.then = Then::Go;
+    }
+    let slow: Vec<_> = fixture.service.slowlog.newest(10).into_iter().map(|slow| slow.took).collect();
+    assert_eq!(slow.len(), 2, "{slow:?}");
+    for (took, slept_ms) in slow.iter().zip([1250, 1500]) {
+        assert!((slept_ms..slept_ms + 1000).contains(&took.as_millis()), "{took:?}");
+    }
+    let sections = info(&mut client, "INFO commandstats");
+    for (name, least_us, most_us) in
+        [("debug", 2_750_000, 9_000_000), ("exec", 1_250_000, 2_749_000), ("wait", 0, 1_999_000)]
+    {
+        let line = &sections[0].1[&format!("cmdstat_{name}")];
+        let (_, usec) = line.split_once("usec=").unwrap();
+        let usec: u64 = usec.split(',').next().unwrap().parse().unwrap();
+        assert!((least_us..=most_us).contains(&usec), "{name}: {line}");
+    }
+}
+
+#[test]
 fn who_rests_or_closes_is_told_to_the_connection() {
     let fixture = Fixture::new();
     let mut client = fixture.client();

@@ -29,6 +29,10 @@ impl Host for NoHost {
         BTreeMap::new()
     }
 
+    fn is_secret(&self, _: &str) -> bool {
+        false
+    }
+
     fn change(&self, _: &[(String, String)]) -> Result<(), String> {
         Err("there is no setting".into())
     }

@@ -211,8 +211,8 @@ fn memory_help(call: &mut Call<'_>) -> Outcome {
 fn debug(call: &mut Call<'_>) -> Outcome {
     match call.arguments[1..] {
         [subcommand, seconds] if subcommand.eq_ignore_ascii_case(b"SLEEP") => {
-            let seconds = leading_number(seconds);
-            call.client.then = Then::Rest(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+            call.sleeps = Duration::try_from_secs_f64(leading_number(seconds)).unwrap_or_default();
+            call.client.then = Then::Rest(call.sleeps);
             call.reply.simple("OK");
             Ok(())
         }

@@ -17,6 +17,7 @@ pub mod keys;
 pub mod lists;
 pub mod saving;
 pub mod scan;
+pub(crate) mod secrets;
 pub mod set_algebra;
 pub mod sets;
 pub mod sorted_set_random;
@@ -28,6 +29,7 @@ mod tips;
 pub mod transactions;
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use crate::client::Client;
 use crate::error::Outcome;
@@ -52,6 +54,8 @@ pub struct Call<'c> {
     pub service: &'c Service,
     /// The table's entry.
     pub command: &'static Command,
+    /// How long its client waits behind it; that counts as time that the command took.
+    pub sleeps: Duration,
 }
 
 /// Breaks a visit whose reply has become too long.
@@ -138,7 +142,7 @@ pub mod flag {
     pub const LATCHES: u32 = 1 << 19;
     /// It is carried out between `MULTI` and `EXEC`, not queued. Not told.
     pub const NOT_QUEUED: u32 = 1 << 18;
-    /// Its arguments may be passwords: they are written down nowhere. Not told.
+    /// Among its arguments may be passwords, which are written down nowhere. Not told.
     pub const SECRET: u32 = 1 << 20;
     /// Only for who knows the inside of the server. `COMMAND DOCS` tells it.
     pub const INTERNAL: u32 = 1 << 21;

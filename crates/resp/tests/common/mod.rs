@@ -55,6 +55,10 @@ impl Host for TestHost {
         settings.iter().filter(|(name, _)| matches(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
+    fn is_secret(&self, name: &str) -> bool {
+        name == "requirepass"
+    }
+
     fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
         let mut known = self.settings.lock();
         for (name, _) in settings {

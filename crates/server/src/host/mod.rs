@@ -85,6 +85,10 @@ impl Host for ServerHost {
         all
     }
 
+    fn is_secret(&self, name: &str) -> bool {
+        settings::is_secret(name)
+    }
+
     fn change(&self, settings: &[(String, String)]) -> Result<(), String> {
         let mut config = self.config.lock();
         let listening = self.serving.get().map(|serving| &serving.listening);

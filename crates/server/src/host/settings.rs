@@ -121,6 +121,12 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
     all
 }
 
+/// Whether the value of the setting of this name, ours or Redis', is a password.
+pub(super) fn is_secret(name: &str) -> bool {
+    let path = ALIASES.iter().find(|alias| alias.name == name).map_or(name, |alias| alias.path);
+    path == "clients.password"
+}
+
 fn redis_durability(durability: &str) -> &str {
     if durability == "none" { "no" } else { durability }
 }
@@ -205,6 +211,13 @@ mod tests {
             let back = change(&[(name, &shown[&name.to_lowercase()])]).unwrap();
             assert_eq!(back.text(path), text, "{name} as it is shown");
         }
+    }
+
+    #[test]
+    fn the_password_is_a_secret_by_both_its_names_and_nothing_else_is() {
+        let config = Config::default();
+        let secrets: Vec<String> = all(&config, None).into_keys().filter(|name| is_secret(name)).collect();
+        assert_eq!(secrets, ["clients.password", "requirepass"]);
     }
 
     #[test]
