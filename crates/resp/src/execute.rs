@@ -321,7 +321,7 @@ impl Ran {
         }
         let statistics = &service.statistics;
         statistics.commands.fetch_add(1, Ordering::Relaxed);
-        if command.has(flag::READONLY) {
+        if seen.hits + seen.misses > 0 {
             statistics.hits.fetch_add(seen.hits.into(), Ordering::Relaxed);
             statistics.misses.fetch_add(seen.misses.into(), Ordering::Relaxed);
         }
@@ -345,7 +345,8 @@ pub(crate) fn run_latched(
     let takes_room = command.has(flag::DENYOOM);
     group.begins(takes_room);
     let room = if takes_room { service.keyspace.store().check_room() } else { Ok(()) };
-    let keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
+    let mut keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
+    keys.count_lookups(command.has(flag::READONLY));
     let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
     let outcome = match room {
         // A command that panics takes nobody else down: this thread serves other clients, and its group has what they wrote.

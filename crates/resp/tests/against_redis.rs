@@ -402,6 +402,152 @@ fn of_getkeys() {
     }
 }
 
+/// What `INFO stats` says of keys that were asked for.
+fn lookups(info: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(info).into_owned();
+    text.lines().filter(|line| line.starts_with("keyspace_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn of_lookups() {
+    let real = RealRedis::start();
+    let own = Fixture::new();
+    let (mut ours, mut theirs) = (own.client(), real.new_client());
+    let begin = [
+        "FLUSHALL",
+        "SET text 1",
+        "SADD set a b",
+        "SADD other b c",
+        "HSET hash field 1",
+        "ZADD sorted 1 a",
+        "RPUSH list a b",
+        "SADD one a",
+    ];
+    for request in [
+        "GET text",
+        "GET no",
+        "GET list",
+        "MGET text no list",
+        "EXISTS text no",
+        "TOUCH text no",
+        "TYPE no",
+        "TTL text",
+        "STRLEN no",
+        "SET text 2",
+        "SET text 2 GET",
+        "SET no 2 GET",
+        "SET list 2 GET",
+        "SET text 2 NX",
+        "SET no 2 XX",
+        "SET no 2 XX GET",
+        "SET text 2 NX GET",
+        "SET text 2 KEEPTTL",
+        "SETNX text 1",
+        "SETEX text 10 1",
+        "GETSET text 2",
+        "GETSET no 2",
+        "GETSET list 2",
+        "GETDEL text",
+        "GETDEL no",
+        "GETEX text",
+        "GETEX no",
+        "GETEX list",
+        "GETEX text PERSIST",
+        "GETEX text EX 10",
+        "GETEX text EXAT 1",
+        "GETEX text EX x",
+        "MSET text 1 no 2",
+        "MSETNX text 1 no 2",
+        "APPEND text x",
+        "APPEND no x",
+        "SETRANGE no 0 x",
+        "INCR text",
+        "INCRBYFLOAT no 1",
+        "DEL text no",
+        "UNLINK text no",
+        "EXPIRE text 10",
+        "EXPIRE no 10",
+        "PERSIST text",
+        "RENAME text no",
+        "RENAMENX text list",
+        "RENAME no text",
+        "COPY text no",
+        "COPY no text",
+        "COPY text list",
+        "COPY text list REPLACE",
+        "COPY no list REPLACE",
+        "COPY set no",
+        "MEMORY USAGE text",
+        "MEMORY USAGE no",
+        "RANDOMKEY",
+        "KEYS *",
+        "DBSIZE",
+        "HSET hash field 1",
+        "HSETNX hash field 1",
+        "HGET hash field",
+        "HGET no field",
+        "HGET text field",
+        "HDEL no field",
+        "HINCRBY hash field 1",
+        "HRANDFIELD hash 1",
+        "HSCAN hash 0",
+        "LPUSHX no a",
+        "LPOP list",
+        "LPOP no",
+        "LRANGE list 0 -1",
+        "LSET list 0 x",
+        "LTRIM list 0 0",
+        "LREM list 0 a",
+        "LINSERT list BEFORE a b",
+        "LMOVE list no LEFT RIGHT",
+        "LPOS no a",
+        "SADD set a",
+        "SREM set a",
+        "SMOVE set other a",
+        "SMOVE no other a",
+        "SMISMEMBER set a b",
+        "SPOP set",
+        "SPOP no",
+        "SPOP set 1",
+        "SPOP set 2",
+        "SPOP one",
+        "SPOP one 1",
+        "SPOP no 5",
+        "SPOP set 0",
+        "SRANDMEMBER set 1",
+        "SINTER set no other",
+        "SINTER set text other",
+        "SINTERCARD 2 no other",
+        "SINTERSTORE no set other",
+        "SINTERSTORE set no other",
+        "SINTERSTORE set set set",
+        "SINTERSTORE no set text",
+        "SUNIONSTORE no set list other",
+        "SUNIONSTORE set no no",
+        "SDIFFSTORE set no set",
+        "SDIFF set no other",
+        "ZADD sorted 1 b",
+        "ZINCRBY sorted 1 a",
+        "ZREM no a",
+        "ZSCORE sorted a",
+        "ZPOPMIN sorted",
+        "ZRANK no a",
+        "ZREMRANGEBYRANK sorted 0 0",
+        "ZRANDMEMBER sorted 1",
+        "ZCOUNT sorted 0 1",
+        "WATCH text no",
+        "UNWATCH",
+    ] {
+        for request in begin.iter().copied().chain(["CONFIG RESETSTAT", request]) {
+            ours.ask(request);
+            theirs.send(&words(request));
+        }
+        let (ours, theirs) = (ours.send(&words("INFO stats")), theirs.send(&words("INFO stats")));
+        assert_eq!(lookups(&ours), lookups(&theirs), "{request}");
+        assert_eq!(lookups(&theirs).len(), 2);
+    }
+}
+
 /// A reply of RESP2, as far as `COMMAND INFO` uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Parsed {

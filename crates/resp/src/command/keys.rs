@@ -145,7 +145,10 @@ fn copy(call: &mut Call<'_>) -> Outcome {
     if from == to {
         return Err(Failure::text("ERR source and destination objects are the same"));
     }
-    let copied = match call.keys.entry(from)? {
+    call.keys.count_lookups(true);
+    let found = call.keys.entry(from)?;
+    call.keys.count_lookups(false);
+    let copied = match found {
         Some(entry) if replaces || call.keys.peek(to)?.is_none() => {
             call.keys.put_copy(to, &entry)?;
             true

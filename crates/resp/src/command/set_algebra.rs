@@ -226,7 +226,9 @@ fn count_intersection(call: &mut Call<'_>) -> Outcome {
 fn store(call: &mut Call<'_>, operation: Operation) -> Outcome {
     let [_, to, names @ ..] = call.arguments else { return Err(texts::SYNTAX) };
     let mut found = Collected::new(call.keys.room());
+    call.keys.count_lookups(true);
     combine(&mut call.keys, operation, names, |member| Ok(found.add(member.len(), || member.to_vec())))?;
+    call.keys.count_lookups(false);
     let found = found.whole()?;
     let mut members = Collected::new(call.keys.room());
     let _ = found.iter().try_for_each(|member| members.add(0, || member.as_slice()));

@@ -183,6 +183,10 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         if told as u64 == wanted { ControlFlow::Break(()) } else { go_on(reply) }
     };
     if wanted >= all {
+        if count.is_some() {
+            // Redis reads such a set as a union of one, so it counts as asked for.
+            keys.count_as_asked_for();
+        }
         // Nothing is kept in memory: all go with their key.
         set.visit(keys, |[member, _]| tell(member))?;
         keys.delete(key)?;

@@ -236,6 +236,7 @@ fn set(call: &mut Call<'_>) -> Outcome {
         call.reply.simple("OK");
         return Ok(());
     }
+    call.keys.count_lookups(options.returns_old);
     let old = if options.returns_old { call.keys.string(key)? } else { call.keys.entry(key)? };
     if options.keeps_expiry {
         expires_at_ms = old.as_ref().and_then(|old| old.expires_at_ms);
@@ -305,6 +306,7 @@ fn set_expiring(call: &mut Call<'_>, unit: Unit) -> Outcome {
 }
 
 fn get_and_set(call: &mut Call<'_>) -> Outcome {
+    call.keys.count_lookups(true);
     let old = call.keys.string(call.arguments[1])?;
     call.keys.set(call.arguments[1], Tag::STRING, None, call.arguments[2])?;
     reply_value(call, old.as_deref());
@@ -312,6 +314,7 @@ fn get_and_set(call: &mut Call<'_>) -> Outcome {
 }
 
 fn get_and_delete(call: &mut Call<'_>) -> Outcome {
+    call.keys.count_lookups(true);
     let old = call.keys.string(call.arguments[1])?;
     if old.is_some() {
         call.keys.remove(call.arguments[1])?;
@@ -323,6 +326,7 @@ fn get_and_delete(call: &mut Call<'_>) -> Outcome {
 fn get_and_expire(call: &mut Call<'_>) -> Outcome {
     let key = call.arguments[1];
     let options = Options::parse(&call.arguments[2..], false)?;
+    call.keys.count_lookups(true);
     // What is wrong with the time is told only where there is a string.
     let Some(value) = call.keys.string(key)? else {
         call.reply.null();

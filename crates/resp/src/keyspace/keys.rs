@@ -44,6 +44,8 @@ pub struct Keys<'c> {
     stored_key: Vec<u8>,
     known: Option<Known<'c>>,
     seen: Seen,
+    /// Whether keys that are looked up are among those that were asked for.
+    counts_lookups: bool,
     /// A write that was not done.
     refusal: Option<Failure>,
 }
@@ -57,22 +59,12 @@ impl Drop for Keys<'_> {
 /// What a command has looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// Keys that were there.
+    /// Keys that were asked for and there.
     pub hits: u32,
-    /// Keys that were not.
+    /// Keys that were asked for and not there.
     pub misses: u32,
     /// Whether any of it, or its absence, is not committed yet.
     pub is_uncommitted: bool,
-}
-
-impl Seen {
-    fn note(&mut self, is_there: bool) {
-        if is_there {
-            self.hits += 1;
-        } else {
-            self.misses += 1;
-        }
-    }
 }
 
 /// What a key holds: its expiry, its type, and its bytes.
@@ -113,7 +105,24 @@ impl<'c> Keys<'c> {
         known: Option<Known<'c>>,
     ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
-        Self { now_ms, keyspace, state, waiting, stored_key, known, seen: Seen::default(), refusal: None }
+        let (seen, counts_lookups, refusal) = (Seen::default(), false, None);
+        Self { keyspace, state, waiting, now_ms, stored_key, known, seen, counts_lookups, refusal }
+    }
+
+    /// Whether keys that are looked up from now on count as asked for (`keyspace_hits`, `keyspace_misses`): with a command that only reads all
+    /// do, with one that writes those whose value it reads for the client or for another key, and not those that it looks at to change them.
+    pub fn count_lookups(&mut self, counts: bool) {
+        self.counts_lookups = counts;
+    }
+
+    /// A key that was looked up, and is there, counts as asked for after all.
+    pub fn count_as_asked_for(&mut self) {
+        self.seen.hits += 1;
+    }
+
+    fn note(&mut self, is_there: bool) {
+        self.seen.hits += u32::from(self.counts_lookups && is_there);
+        self.seen.misses += u32::from(self.counts_lookups && !is_there);
     }
 
     /// The time of this command, in ms since 1970 UTC.
@@ -166,7 +175,7 @@ impl<'c> Keys<'c> {
             }
             entry => entry,
         };
-        self.seen.note(entry.is_some());
+        self.note(entry.is_some());
         Ok(entry)
     }
 
@@ -230,7 +239,7 @@ impl<'c> Keys<'c> {
             },
         };
         let found = attributes.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
-        self.seen.note(found.is_some());
+        self.note(found.is_some());
         found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
     }
 

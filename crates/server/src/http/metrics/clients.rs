@@ -55,12 +55,12 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         ),
         (
             "ecotone_keyspace_hits_total",
-            "Lookups of reading commands that found their key.",
+            "Keys that commands asked for and found.",
             statistics.map(|of| number(&of.hits)),
         ),
         (
             "ecotone_keyspace_misses_total",
-            "Lookups of reading commands that did not.",
+            "Keys that commands asked for and did not find.",
             statistics.map(|of| number(&of.misses)),
         ),
     ] {
