@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use common::Fixture;
 use common::redis::{elements, texts};
-use ecotone_resp::keyspace::{CollectionId, Group, Slot, Type, Waiting, layout};
+use ecotone_resp::keyspace::{CollectionId, Group, MAX_KEY_BYTES, Slot, Type, Waiting, layout};
 
 #[test]
 fn keys_are_counted_told_and_deleted() {
@@ -493,4 +493,70 @@ fn a_cursor_ends_at_a_byte_that_is_zero() {
     for cursor in invalid {
         assert_eq!(client.send(&[b"SCAN", cursor]), b"-ERR invalid cursor\r\n", "{cursor:?}");
     }
+}
+
+#[test]
+fn a_key_that_is_too_long_is_not_there_and_cannot_be_written() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.ask("SET short v");
+    client.ask("SADD set m");
+    let long = vec![b'k'; MAX_KEY_BYTES + 1];
+    let long = &long[..];
+    let absent: [(&[&[u8]], &str); 27] = [
+        (&[b"GET", long], "$-1\r\n"),
+        (&[b"EXISTS", long, b"short"], ":1\r\n"),
+        (&[b"TOUCH", long], ":0\r\n"),
+        (&[b"DEL", long, b"nothing"], ":0\r\n"),
+        (&[b"UNLINK", long], ":0\r\n"),
+        (&[b"TTL", long], ":-2\r\n"),
+        (&[b"PEXPIRETIME", long], ":-2\r\n"),
+        (&[b"TYPE", long], "+none\r\n"),
+        (&[b"MGET", b"short", long, b"nothing", long, b"short"], "*5\r\n$1\r\nv\r\n$-1\r\n$-1\r\n$-1\r\n$1\r\nv\r\n"),
+        (&[b"MGET", long, b"short"], "*2\r\n$-1\r\n$1\r\nv\r\n"),
+        (&[b"STRLEN", long], ":0\r\n"),
+        (&[b"GETDEL", long], "$-1\r\n"),
+        (&[b"GETEX", long, b"PERSIST"], "$-1\r\n"),
+        (&[b"EXPIRE", long, b"10"], ":0\r\n"),
+        (&[b"PERSIST", long], ":0\r\n"),
+        (&[b"RENAME", long, b"short"], "-ERR no such key\r\n"),
+        (&[b"COPY", long, b"other"], ":0\r\n"),
+        (&[b"MEMORY", b"USAGE", long], "$-1\r\n"),
+        (&[b"HGETALL", long], "*0\r\n"),
+        (&[b"HDEL", long, b"f"], ":0\r\n"),
+        (&[b"LPOP", long], "$-1\r\n"),
+        (&[b"LPUSHX", long, b"e"], ":0\r\n"),
+        (&[b"SINTER", b"set", long], "*0\r\n"),
+        (&[b"SUNION", b"set", long], "*1\r\n$1\r\nm\r\n"),
+        (&[b"ZCARD", long], ":0\r\n"),
+        (&[b"SET", long, b"v", b"XX"], "$-1\r\n"),
+        (&[b"WATCH", long], "+OK\r\n"),
+    ];
+    for (request, reply) in absent {
+        let name = String::from_utf8_lossy(request[0]);
+        assert_eq!(String::from_utf8_lossy(&client.send(request)), reply, "{name}");
+    }
+    let refusal = format!("-ERR the key has {} bytes, the most is {MAX_KEY_BYTES}\r\n", long.len());
+    let refused: [&[&[u8]]; 13] = [
+        &[b"SET", long, b"v"],
+        &[b"SET", long, b"v", b"NX", b"GET"],
+        &[b"SETNX", long, b"v"],
+        &[b"MSET", b"other", b"v", long, b"v"],
+        &[b"GETSET", long, b"v"],
+        &[b"INCR", long],
+        &[b"APPEND", long, b"v"],
+        &[b"RENAME", b"short", long],
+        &[b"COPY", b"short", long],
+        &[b"HSET", long, b"f", b"v"],
+        &[b"RPUSH", long, b"e"],
+        &[b"SMOVE", b"set", long, b"m"],
+        &[b"ZADD", long, b"1", b"m"],
+    ];
+    for request in refused {
+        let name = String::from_utf8_lossy(request[0]);
+        assert_eq!(String::from_utf8_lossy(&client.send(request)), refusal, "{name}");
+    }
+    // Nothing of what was refused was done.
+    assert_eq!(client.ask("EXISTS short set other"), ":2\r\n");
+    assert_eq!(client.ask("SCARD set"), ":1\r\n");
 }

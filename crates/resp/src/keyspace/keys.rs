@@ -166,7 +166,10 @@ impl<'c> Keys<'c> {
 
     /// What `key` holds, unless its time is over.
     pub fn entry(&mut self, key: &[u8]) -> Outcome<Option<Entry<'c>>> {
-        check_key(key)?;
+        if !can_be_there(key) {
+            self.note(false);
+            return Ok(None);
+        }
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         let entry = match self.read()? {
             Some(entry) if !self.keyspace.is_there(entry.expires_at_ms, self.now_ms) => {
@@ -195,8 +198,9 @@ impl<'c> Keys<'c> {
     ) -> Outcome {
         let mut looked_up = VecDeque::new();
         for (index, key) in keys.iter().enumerate() {
-            if looked_up.is_empty() && keys.len() > 1 {
-                looked_up = self.keyspace.look_up(keys[index..].iter().copied(), self.waiting);
+            if looked_up.is_empty() && keys.len() > 1 && can_be_there(key) {
+                let together = keys[index..].iter().copied().take_while(|key| can_be_there(key));
+                looked_up = self.keyspace.look_up(together, self.waiting);
             }
             self.known = looked_up.pop_front();
             if visit(self.entry(key)?).is_break() {
@@ -229,7 +233,10 @@ impl<'c> Keys<'c> {
 
     /// Type and expiry of `key`, without its bytes.
     pub fn peek(&mut self, key: &[u8]) -> Outcome<Option<(Tag, Option<u64>)>> {
-        check_key(key)?;
+        if !can_be_there(key) {
+            self.note(false);
+            return Ok(None);
+        }
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         let attributes = match self.pending() {
             Some(pending) => pending.map(|pending| pending.attributes),
@@ -607,8 +614,13 @@ fn lookup<'s>(store: &'s Store, key: &[u8], waiting: Waiting) -> Outcome<Option<
     })
 }
 
+/// Whether the store may have such a key: it takes no longer one.
+fn can_be_there(key: &[u8]) -> bool {
+    key.len() <= MAX_KEY_BYTES
+}
+
 fn check_key(key: &[u8]) -> Outcome {
-    if key.len() > MAX_KEY_BYTES {
+    if !can_be_there(key) {
         return Err(Failure::with(format!("ERR the key has {} bytes, the most is {MAX_KEY_BYTES}", key.len())));
     }
     Ok(())
