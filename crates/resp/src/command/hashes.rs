@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
+use super::{Call, Command, Deprecation, KeyPositions, Run, check_drawn, flag, go_on, go_on_drawing};
 use crate::collections::by_hash::Pair;
 use crate::collections::hash::Hash;
 use crate::collections::page::Page;
@@ -319,11 +319,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
     match hash {
         Some(hash) if count < 0 => hash.draw(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
             told += tell_drawn(reply, pair, with_values);
-            if reply.is_over() || reply.len() - begin > most_bytes {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            go_on_drawing(reply, begin, most_bytes)
         })?,
         Some(hash) if count > 0 => {
             hash.draw_different(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
@@ -333,11 +329,8 @@ fn random(call: &mut Call<'_>) -> Outcome {
         }
         _ => {}
     }
-    // Only who asks for the same fields again and again gets here.
-    if count < 0 && reply.len() - begin > most_bytes {
-        return Err(Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer fields"
-        )));
+    if count < 0 {
+        check_drawn(reply, begin, most_bytes, "fields")?;
     }
     reply.end_array(mark, told);
     Ok(())

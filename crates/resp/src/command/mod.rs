@@ -32,7 +32,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::client::Client;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::keyspace::Keys;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
@@ -61,6 +61,22 @@ pub struct Call<'c> {
 /// Breaks a visit whose reply has become too long.
 pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
     if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// The same of a visit to members that are drawn again and again: however many are asked for, no more are drawn than can be told, also where
+/// nobody bounds the reply. It began at `begin`.
+pub(crate) fn go_on_drawing(reply: &Reply, begin: usize, most_bytes: usize) -> ControlFlow<()> {
+    if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { go_on(reply) }
+}
+
+/// Behind such a visit: whether all were drawn.
+pub(crate) fn check_drawn(reply: &Reply, begin: usize, most_bytes: usize, what: &str) -> Outcome {
+    if reply.len() - begin > most_bytes {
+        return Err(Failure::with(format!(
+            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
+        )));
+    }
+    Ok(())
 }
 
 /// Carries out a command.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, KeyPositions, Run, flag, go_on};
+use super::{Call, Command, KeyPositions, Run, check_drawn, flag, go_on, go_on_drawing};
 use crate::collections::page::Page;
 use crate::collections::set::Set;
 use crate::error::{Failure, Outcome, texts};
@@ -225,11 +225,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
         Some(set) if count < 0 => set.draw(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
             reply.bulk(member);
             told += 1;
-            if reply.is_over() || reply.len() - begin > most_bytes {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            go_on_drawing(reply, begin, most_bytes)
         })?,
         Some(set) if count > 0 => {
             set.draw_different(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
@@ -240,11 +236,8 @@ fn random(call: &mut Call<'_>) -> Outcome {
         }
         _ => {}
     }
-    // Only who asks for the same members again and again gets here.
-    if count < 0 && reply.len() - begin > most_bytes {
-        return Err(Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer members"
-        )));
+    if count < 0 {
+        check_drawn(reply, begin, most_bytes, "members")?;
     }
     reply.end_array(mark, told);
     Ok(())

@@ -9,16 +9,13 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, flag, go_on};
+use super::{Call, Command, check_drawn, flag, go_on_drawing};
 use crate::collections::by_hash::Selection;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
 use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
-
-/// Members of one reply that may be drawn again: each is a look into the store.
-const MOST_REPEATED: u64 = 1 << 20;
 
 /// Draws for each different member that is wanted, before all of them are looked at instead. A set with many members behind one hash
 /// would take very many.
@@ -77,15 +74,17 @@ fn draw(call: &mut Call<'_>) -> Outcome {
         },
         (None, Some(_)) | (_, Some(0)) => call.reply.array(0),
         (Some(set), Some(count)) => {
+            let most_bytes = call.service.limits.read().output_bytes;
             let reply = &mut *call.reply;
-            let (mark, mut told) = (reply.begin(), 0);
+            let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
             let tell = |score: f64, name: &[u8]| {
                 reply_member(reply, name, with_scores.then_some(score));
                 told += 1;
-                go_on(reply)
+                go_on_drawing(reply, begin, most_bytes)
             };
             if count < 0 {
                 draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
+                check_drawn(call.reply, begin, most_bytes, "members")?;
             } else {
                 draw_different(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
             }
@@ -173,10 +172,6 @@ fn draw_repeatedly(
     random: &mut Random,
     mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
 ) -> Outcome {
-    if count > MOST_REPEATED {
-        let text = format!("ERR value is out of range, at most {MOST_REPEATED} members are drawn with repetitions");
-        return Err(Failure::with(text));
-    }
     hold_still_for(set, keys, count)?;
     let source = Source::of(set, keys)?;
     for _ in 0..count {
