@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::{Fixture, TestClient};
 use ecotone_resp::client::Then;
 use ecotone_resp::command::table;
+use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Tag, Type};
 use ecotone_resp::service::Limits;
 
@@ -347,6 +348,37 @@ fn memory_usage_is_what_is_stored() {
     assert_eq!(bytes("big") - bytes("key"), 5000 - 5);
     assert!((13..32).contains(&bytes("key")));
     assert_eq!(client.ask("MEMORY USAGE nothing"), "$-1\r\n");
+}
+
+#[test]
+fn memory_usage_of_a_large_collection_looks_at_samples() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for number in 10_000..12_000 {
+        // All of the same length.
+        for request in ["HSET hash f# v", "SADD set m#", "RPUSH list e#", "ZADD sorted 1# m#"] {
+            client.ask(&request.replace('#', &number.to_string()));
+        }
+    }
+    // Longer ones, which are neither first nor last.
+    client.send(&[b"LSET", b"list", b"1000", &[b'x'; 10_000]]);
+    let mut bytes =
+        |request: &str| -> i64 { client.ask(&format!("MEMORY USAGE {request}"))[1..].trim().parse().unwrap() };
+    for key in ["hash", "set", "sorted"] {
+        let all = bytes(&format!("{key} SAMPLES 0"));
+        assert!(all > 2000 * 20, "{key}: {all}");
+        for samples in ["", " SAMPLES 1", " SAMPLES 1999", " SAMPLES 2000", " SAMPLES 9223372036854775807"] {
+            assert_eq!(bytes(&format!("{key}{samples}")), all, "{key}{samples}");
+        }
+    }
+    let all = bytes("list SAMPLES 0");
+    assert_eq!(bytes("list SAMPLES 5000"), all);
+    assert!((9_000..10_000).contains(&(all - bytes("list"))), "the long element is among none of 5 samples");
+    for key in ["hash", "set", "list", "sorted"] {
+        // On a thread of others, where no more than 1000 entries may be looked at.
+        assert!(matches!(client.step_at_once(&format!("MEMORY USAGE {key}")), Step::Done { .. }), "{key}");
+        assert_eq!(client.step_at_once(&format!("MEMORY USAGE {key} SAMPLES 0")), Step::MustWait, "{key}");
+    }
 }
 
 #[test]

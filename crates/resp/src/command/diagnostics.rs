@@ -1,5 +1,6 @@
 //! SLOWLOG, MEMORY, DEBUG, TIME: what one looks at when something is odd.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ecotone_engine::header::encode_inline;
@@ -8,9 +9,10 @@ use ecotone_engine::{Attributes, Direction};
 use super::entry::{container, help, plain, unknown_or_wrong_number};
 use super::{Call, Command, KeyPositions, flag};
 use crate::client::Then;
+use crate::collections::Large;
 use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::CollectionId;
 use crate::keyspace::layout::{ELEMENT_PREFIX_BYTES, KEY_PREFIX_BYTES};
+use crate::keyspace::{Keys, Type};
 use crate::protocol::number::parse_integer;
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE;
@@ -61,7 +63,7 @@ const MEMORY: &[Command] = &[
     Command {
         usage: "key [SAMPLES count:integer]",
         keys: KeyPositions::Range { first: 2, last: 2, step: 1 },
-        complexity: "O(N) where N is the number of elements.",
+        complexity: "O(N) where N is the number of samples.",
         ..memory("memory|usage", -3, flag::READONLY, "Estimates the memory usage of a key.", memory_usage)
     },
     memory("memory|doctor", 2, 0, "Outputs a memory problems report.", memory_doctor),
@@ -129,15 +131,18 @@ fn slowlog_help(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Bytes of the key and its value as they are stored, before compression. All elements are looked at: `SAMPLES` is checked, and
-/// changes nothing.
+/// Elements of a large collection that `MEMORY USAGE` looks at unless it is told how many, as in Redis.
+const DEFAULT_SAMPLES: u64 = 5;
+
+/// Bytes of the key and its value as they are stored, before compression. Of a large collection's elements some are looked at, and the others
+/// taken for as long as those.
 fn memory_usage(call: &mut Call<'_>) -> Outcome {
+    let mut samples = DEFAULT_SAMPLES;
     for option in call.arguments[3..].chunks(2) {
         match *option {
-            [name, samples] if name.eq_ignore_ascii_case(b"SAMPLES") => {
-                if parse_integer(samples).ok_or(texts::NOT_AN_INTEGER)? < 0 {
-                    return Err(texts::SYNTAX);
-                }
+            [name, count] if name.eq_ignore_ascii_case(b"SAMPLES") => {
+                let count = parse_integer(count).ok_or(texts::NOT_AN_INTEGER)?;
+                samples = u64::try_from(count).map_err(|_| texts::SYNTAX)?;
             }
             _ => return Err(texts::SYNTAX),
         }
@@ -152,17 +157,35 @@ fn memory_usage(call: &mut Call<'_>) -> Outcome {
     let attributes =
         Attributes { expires_at_ms: entry.expires_at_ms, type_tag: entry.tag.encode(), ..Attributes::NONE };
     let mut bytes = (KEY_PREFIX_BYTES + key.len() + header_bytes(&attributes) + entry.len()) as u64;
-    if entry.tag.is_large
-        && let Some((id, _)) = CollectionId::decode(&entry)
-    {
-        let around = ELEMENT_PREFIX_BYTES + header_bytes(&Attributes::NONE);
-        call.keys.visit_all_elements(id, Direction::Forward, |sub_key, value| {
-            bytes += (around + sub_key.len() + value.len()) as u64;
-            std::ops::ControlFlow::Continue(())
-        })?;
+    if entry.tag.is_large {
+        let (large, _) = Large::decode(&entry)?;
+        bytes += element_bytes(&mut call.keys, large, entry.tag.of, if samples == 0 { u64::MAX } else { samples })?;
     }
     call.reply.integer(bytes as i64);
     Ok(())
+}
+
+/// Bytes of the elements of a large collection, by `samples` of them if it has more.
+fn element_bytes(keys: &mut Keys<'_>, large: Large, of: Type, samples: u64) -> Outcome<u64> {
+    let around = ELEMENT_PREFIX_BYTES + header_bytes(&Attributes::NONE);
+    let mut bytes_of = |most: u64, direction| {
+        let (mut bytes, mut left) = (0, most);
+        keys.visit_all_elements(large.id, direction, |sub_key, value| {
+            bytes += (around + sub_key.len() + value.len()) as u64;
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok::<u64, Failure>(bytes)
+    };
+    if samples >= large.elements {
+        return bytes_of(u64::MAX, Direction::Forward);
+    }
+    let mut sampled = bytes_of(samples, Direction::Forward)?;
+    // It has two entries for each element: those of one kind stand before those of the other.
+    if of == Type::SortedSet {
+        sampled += bytes_of(samples, Direction::Reverse)?;
+    }
+    Ok((u128::from(sampled) * u128::from(large.elements) / u128::from(samples)) as u64)
 }
 
 fn header_bytes(attributes: &Attributes) -> usize {
