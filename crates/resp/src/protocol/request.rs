@@ -2,7 +2,7 @@
 //!
 //! Follows `processInlineBuffer` and `processMultibulkBuffer` of Redis 7.0 (`networking.c`) with the same words for every error, and with
 //! these differences:
-//! - The count of arguments is bounded by [`Limits::arguments`], where Redis takes any count up to 2³¹ − 1.
+//! - The count of arguments is bounded by [`Limits::arguments`], where Redis takes any count up to 2³¹ − 1. The refusal says so.
 //! - A line over [`Limits::inline_bytes`] is always refused. Redis takes it when its end happens to come in the same read.
 //!
 //! As in Redis, a NUL byte in a line hides the end of that line, and the two bytes after a bulk string's bytes are not looked at.
@@ -27,6 +27,9 @@ const ARGUMENTS_AHEAD: usize = 64;
 /// Arguments for which space is kept between two requests.
 const KEPT_ARGUMENTS: usize = ARGUMENTS_AHEAD;
 
+/// What Redis takes no count of arguments above for a number.
+const MOST_COUNT: usize = i32::MAX as usize;
+
 /// How much a client may send in one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -49,10 +52,12 @@ impl Limits {
     fn check_arguments(&self, count: usize) -> Result<(), ProtocolError> {
         if count <= self.arguments {
             Ok(())
-        } else if *self == Self::UNAUTHENTICATED && count <= Self::DEFAULT.arguments {
+        } else if count > MOST_COUNT {
+            Err(ProtocolError::InvalidArguments)
+        } else if *self == Self::UNAUTHENTICATED {
             Err(ProtocolError::UnauthenticatedArguments)
         } else {
-            Err(ProtocolError::InvalidArguments)
+            Err(ProtocolError::TooManyArguments { count, most: self.arguments })
         }
     }
 
@@ -73,11 +78,18 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes are no request. [`reply`](Self::reply) gives Redis' text. Tell the client, then close the connection.
+/// Why bytes are no request. [`reply`](Self::reply) gives Redis' text where Redis refuses them as well. Tell the client, then close the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolError {
-    /// The count of arguments is no integer, or over the limit.
+    /// The count of arguments is no integer, or more than Redis takes.
     InvalidArguments,
+    /// More arguments than the limit, and no more than Redis takes.
+    TooManyArguments {
+        /// So many were announced.
+        count: usize,
+        /// The limit.
+        most: usize,
+    },
     /// The length of an argument is no integer, negative, or over the limit.
     InvalidBulk,
     /// An argument begins with this byte and not with `$`.
@@ -111,6 +123,9 @@ impl fmt::Display for ProtocolError {
         f.write_str("Protocol error: ")?;
         f.write_str(match self {
             Self::ExpectedBulk(got) => return write!(f, "expected '$', got '{}'", char::from(*got)),
+            Self::TooManyArguments { count, most } => {
+                return write!(f, "the request has {count} arguments, the most is {most}, which no setting changes");
+            }
             Self::InvalidArguments => "invalid multibulk length",
             Self::InvalidBulk => "invalid bulk length",
             Self::LongArguments => "too big mbulk count string",
