@@ -14,6 +14,9 @@ use common::{Server, configuration};
 /// `clients.max_memory_bytes` of the server.
 const CLIENT_BYTES: usize = 32 << 20;
 
+/// The longest string, and the longest reply.
+const LONGEST_BYTES: usize = CLIENT_BYTES / 2;
+
 /// What it may have resident more than before they came: what all clients may take; what stands in no account of theirs, which is what one value
 /// takes on each thread that reads one; what the allocator holds on to; what the profile lets the store take.
 const MOST_MORE_BYTES: usize = CLIENT_BYTES + THREADS * VALUE_BYTES + (96 << 20);
@@ -140,6 +143,7 @@ fn wishes(own: &str) -> Vec<Vec<u8>> {
         |name: &str, key: &str, times: usize| request(&[&[name.as_bytes()], &vec![key.as_bytes(); times][..]].concat());
     let mut wishes: Vec<Vec<u8>> = [
         "SETRANGE OWN 536870911 x",
+        "SETRANGE OWN 16777215 x",
         "SETRANGE OWN 3000000 x",
         "APPEND OWN x",
         "EXPIRE OWN 1000",
@@ -196,9 +200,8 @@ fn names_a_limit(reply: &str) -> bool {
 fn what_clients_ask_for_stays_within_the_memory_they_may_take() {
     let folder = tempfile::tempdir().unwrap();
     let more = format!(
-        "listen = \"127.0.0.1:0\"\nlanes = 2\nwaiting_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\nmax_output_bytes = {}\n\
-         [store]\nprofile = \"small-device\"\n",
-        CLIENT_BYTES / 2
+        "listen = \"127.0.0.1:0\"\nlanes = 2\nwaiting_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\n\
+         max_output_bytes = {LONGEST_BYTES}\nmax_argument_bytes = {LONGEST_BYTES}\n[store]\nprofile = \"small-device\"\n"
     );
     let server = Server::with(&configuration(folder.path(), &more));
     let mut small = Client::of(&server);

@@ -165,7 +165,8 @@ impl Default for Limits {
             request_bytes: 1 << 30,
             argument_bytes: 512 << 20,
             pipeline_requests: 1024,
-            output_bytes: 256 << 20,
+            // What may be stored may be read: the longest string, and what is around it in a reply.
+            output_bytes: (512 << 20) + (1 << 20),
             idle: None,
             send: Duration::from_secs(60),
             transaction_bytes: 64 << 20,

@@ -61,6 +61,23 @@ fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on(
 }
 
 #[test]
+fn the_longest_string_can_be_read_again() {
+    // As it is announced in a reply, and its end.
+    let around = |bytes: usize| format!("${bytes}\r\n\r\n").len();
+    let default = Limits::default();
+    assert!(default.argument_bytes + around(default.argument_bytes) <= default.output_bytes);
+    let argument_bytes = 3 << 20;
+    let output_bytes = argument_bytes + around(argument_bytes);
+    let served = served(Limits { argument_bytes, output_bytes, ..default }, StoreOptions::default());
+    let mut wire = Wire::to(served.address());
+    wire.send(&request(&[b"SET", b"big", &noise(argument_bytes)]));
+    assert_eq!(wire.reply(), b"+OK\r\n");
+    wire.send(&request(&[b"GET", b"big"]));
+    assert_eq!(wire.reply().len(), output_bytes);
+    served.server.stop();
+}
+
+#[test]
 fn all_clients_together_keep_no_more_than_they_may() {
     let limits = Limits { memory_bytes: 4 << 20, ..Limits::default() };
     let served = served(limits, StoreOptions::default());

@@ -85,6 +85,8 @@ fn settings_change_all_or_none_and_hold_at_once() {
         &[("maxclients", "8"), ("timeout", "x")],
         // An argument must fit into a request.
         &[("maxclients", "8"), ("client-query-buffer-limit", "1mb")],
+        // And into a reply.
+        &[("maxclients", "8"), ("clients.max_output_bytes", "1048576")],
     ] {
         let refused = server.set(wrong).unwrap_err();
         assert!(refused.starts_with("CONFIG SET failed"), "{refused}");

@@ -236,7 +236,7 @@ fn clients() -> Vec<Key> {
             limits.output_bytes,
             "bytes",
             "Bytes of replies that may wait for one client, and of requests that it may send before it takes them; instead of a reply that would \
-             be longer it is sent an error.",
+             be longer it is sent an error. At least `max_argument_bytes`.",
         )),
         live(key(
             "clients.idle_timeout_s",

@@ -263,6 +263,12 @@ impl Config {
             let why = format!("an argument may have {argument} bytes, a whole request {request}");
             return Err(self.refuse_one_of(&["clients.max_argument_bytes", "clients.max_request_bytes"], &why));
         }
+        let output: usize = self.parsed("clients.max_output_bytes")?;
+        if output < argument {
+            let why =
+                format!("a string may have {argument} bytes, a reply {output}: it could be stored and never read");
+            return Err(self.refuse_one_of(&["clients.max_output_bytes", "clients.max_argument_bytes"], &why));
+        }
         let beyond = |path| self.addresses(path).into_iter().find(|address| !is_loopback(address.ip()));
         if let Some(address) = beyond("clients.listen").filter(|_| !self.asks_password()) {
             let why = format!(
