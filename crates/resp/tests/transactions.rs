@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Fixture, TestClient};
+use ecotone_resp::client::Then;
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Group, Slot, Waiting};
 use ecotone_resp::service::Limits;
@@ -190,4 +191,18 @@ fn a_watched_key_whose_time_has_ended_since_ends_the_transaction() {
     one.ask("MULTI");
     one.ask("SET result 3");
     assert_eq!(one.ask("EXEC"), "*1\r\n+OK\r\n");
+}
+
+#[test]
+fn who_kills_itself_in_a_transaction_is_told_nothing_behind_that() {
+    let fixture = Fixture::new();
+    let (mut one, mut other) = (fixture.client(), fixture.client());
+    let kill = format!("CLIENT KILL ID {} SKIPME no", one.client.info.id);
+    for request in ["MULTI", "PING", &kill, "SET a 1", "GET a", "DEBUG SLEEP 1"] {
+        one.ask(request);
+    }
+    assert_eq!(one.ask("EXEC"), "*5\r\n+PONG\r\n:1\r\n");
+    assert_eq!(one.client.then, Then::Close);
+    // What follows is carried out all the same.
+    assert_eq!(other.ask("GET a"), "$1\r\n1\r\n");
 }

@@ -237,7 +237,9 @@ fn debug(call: &mut Call<'_>) -> Outcome {
     match call.arguments[1..] {
         [subcommand, seconds] if subcommand.eq_ignore_ascii_case(b"SLEEP") => {
             call.sleeps = Duration::try_from_secs_f64(leading_number(seconds)).unwrap_or_default();
-            call.client.then = Then::Rest(call.sleeps);
+            if call.client.then != Then::Close {
+                call.client.then = Then::Rest(call.sleeps);
+            }
             call.reply.simple("OK");
             Ok(())
         }

@@ -10,7 +10,7 @@ use ecotone_engine::MAX_BATCH_BYTES;
 
 use super::entry::plain;
 use super::{Call, Command, KeyPositions, flag};
-use crate::client::{Client, Transaction, Watched};
+use crate::client::{Client, Then, Transaction, Watched};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute::{self, Ran, SentBack, Step, Turn};
 use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
@@ -229,8 +229,13 @@ fn exec_queued(
             count(service, client, &mut uncounted);
         }
         let turn = Turn { waiting, now_ms, known: None };
+        let (is_closing, told) = (client.then == Then::Close, reply.len());
         match execute::run_latched(service, client, group, command, arguments, reply, turn) {
             Ok(ran) => {
+                if is_closing {
+                    // Who has killed itself is told nothing behind that.
+                    reply.truncate(told);
+                }
                 depends |= ran.depends;
                 uncounted.push((ran, arguments));
             }
