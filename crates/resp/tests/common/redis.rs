@@ -92,6 +92,17 @@ impl RedisClient {
         reply
     }
 
+    /// The bytes of the replies to so many requests, which are sent in one piece.
+    pub fn send_bytes(&mut self, bytes: &[u8], requests: usize) -> Vec<Vec<u8>> {
+        self.stream.get_mut().write_all(bytes).unwrap();
+        let replies = (0..requests).map(|_| {
+            let mut reply = Vec::new();
+            self.read_answer(&mut reply);
+            reply
+        });
+        replies.collect()
+    }
+
     fn read_answer(&mut self, reply: &mut Vec<u8>) {
         let begin = reply.len();
         self.stream.read_until(b'\n', reply).unwrap();

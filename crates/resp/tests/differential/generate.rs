@@ -29,6 +29,9 @@ pub enum Compare {
         /// The index of the cursor among the arguments.
         cursor: usize,
     },
+    /// The request is `SPOP key`: a set of one member is put under the key before it, so that it is known which one is popped. The replies are
+    /// the same bytes.
+    PopOne,
     /// Puts a small collection under a key: `PLANT type key`. The replies are not compared.
     Plant,
 }
@@ -132,7 +135,7 @@ impl Random {
         let words: Vec<&str> = template.split(' ').collect();
         self.fill(&words, &mut arguments);
         let mut compare = *compare;
-        // A member that is popped without a count is any, and what is left would not be the same.
+        // A member that is popped of several is any, and what is left would not be the same.
         let may_be_spoiled = compare != Compare::Plant && !arguments[0].eq_ignore_ascii_case(b"SPOP");
         if may_be_spoiled && self.percent(6) {
             self.spoil(&mut arguments);

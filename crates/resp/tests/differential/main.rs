@@ -16,6 +16,7 @@ mod generate;
 mod hashes;
 mod keys;
 mod lists;
+mod pipelines;
 mod sets;
 mod sides;
 mod sorted_sets;
@@ -118,6 +119,20 @@ fn large_collections_are_those_of_redis() {
     for families in COLLECTIONS {
         compare_with_redis(families, Transactions::Never, 20..23, Version::Resp2);
         compare_with_redis(families, Transactions::Never, 23..25, Version::Resp3);
+    }
+}
+
+#[test]
+fn pipelines_over_sockets_are_those_of_redis() {
+    let redis = RealRedis::start();
+    for (seed, version) in [(60, 2), (61, 3)] {
+        pipelines::compare(&redis, FAMILIES, Transactions::Never, version, seed);
+    }
+    for (seed, version) in [(62, 3), (63, 2)] {
+        pipelines::compare(&redis, FAMILIES, Transactions::Often, version, seed);
+    }
+    for (seed, families) in (64..).zip(COLLECTIONS) {
+        pipelines::compare(&redis, families, Transactions::Never, 2, seed);
     }
 }
 

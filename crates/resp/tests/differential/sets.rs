@@ -1,6 +1,6 @@
 //! Sets, small and large: the long members make them grow.
 
-use crate::generate::Compare::{AnyOrder, Exact, Kind, WholeScan};
+use crate::generate::Compare::{AnyOrder, Exact, Kind, PopOne, WholeScan};
 use crate::generate::Family;
 
 pub const FAMILY: Family = Family {
@@ -15,7 +15,8 @@ pub const FAMILY: Family = Family {
         (4, Exact, "SCARD <key>"),
         (4, AnyOrder, "SMEMBERS <key>"),
         (5, Exact, "SMOVE <key> <key> ( <field> | <member> )"),
-        // Which member it is differs: what is left would as well.
+        (2, PopOne, "SPOP <key>"),
+        // Which member of several it is differs: what is left would as well.
         (1, AnyOrder, "SPOP <key> ( 1000 | 0 | x | -1 ) [ x ]"),
         (1, Kind, "SRANDMEMBER <key>"),
         // Redis does not come back from the least counts.

@@ -140,12 +140,17 @@ pub fn first_difference(requests: &[Request], ours: &mut dyn Side, other: &mut d
         let arguments: Vec<&[u8]> = request.arguments.iter().map(Vec::as_slice).collect();
         let (ours, others) = match request.compare {
             // It is several commands, and those would be queued.
-            Compare::Plant if queued.0.iter().any(Option::is_some) => return None,
+            Compare::Plant | Compare::PopOne if queued.0.iter().any(Option::is_some) => return None,
             Compare::Plant => {
                 plant(&arguments, ours);
                 plant(&arguments, other);
                 return None;
             }
+            Compare::PopOne => both(ours, other, |side| {
+                side.send(request.client, &[b"DEL", arguments[1]]);
+                side.send(request.client, &[b"SADD", arguments[1], b"member"]);
+                side.send(request.client, &arguments)
+            }),
             Compare::WholeScan { cursor } => both(ours, other, |side| whole_scan(request, &arguments, cursor, 1, side)),
             Compare::WholeScanOfPairs { cursor } => {
                 both(ours, other, |side| whole_scan(request, &arguments, cursor, 2, side))
@@ -193,11 +198,11 @@ fn both<T>(ours: &mut dyn Side, other: &mut dyn Side, mut ask: impl FnMut(&mut d
 
 /// How the replies to what each client has queued since `MULTI` are compared.
 #[derive(Default)]
-struct Queued([Option<Vec<Compare>>; CLIENTS]);
+pub struct Queued([Option<Vec<Compare>>; CLIENTS]);
 
 impl Queued {
     /// Whether the replies to `request` are the same; what it does to the transaction is noted.
-    fn is_same(&mut self, request: &Request, ours: &[u8], others: &[u8]) -> bool {
+    pub fn is_same(&mut self, request: &Request, ours: &[u8], others: &[u8]) -> bool {
         let queued = &mut self.0[request.client];
         let name = request.arguments[0].to_ascii_uppercase();
         match (name.as_slice(), queued.take()) {
