@@ -286,8 +286,9 @@ impl Thread {
     }
 
     /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It changes also while a pass is under
-    /// way: a compaction takes along what is known when it begins. On purpose it is pursued until it is gone; in passing it is what
-    /// is cheapest now, so that segments whose tables nobody compacts do not keep others out.
+    /// way: a compaction takes along what is known when it begins. In passing it is what is worth most now, so that segments whose
+    /// tables nobody compacts do not keep others out. On purpose it is pursued until it is gone: what is worth more by now joins it only
+    /// as far as there is room beside what is left of it.
     fn choose(&mut self, round: &Round, free: &[SegmentUse]) -> Option<bool> {
         let gate = self.relocation.gate.as_ref();
         let parameters = self.parameters_now();
