@@ -52,7 +52,7 @@ pub(crate) struct DataLayer {
     min_bytes: usize,
     readers: Readers,
     removal: Arc<Removal>,
-    relocation: Arc<Relocation>,
+    pub(crate) relocation: Arc<Relocation>,
     group: GroupSync,
     upkeep: Option<Upkeep>,
     /// Of values that were written apart from their keys.

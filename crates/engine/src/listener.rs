@@ -29,7 +29,7 @@ use crate::offload::slots::release_on_this_thread;
 use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::stall::StallClock;
 use crate::values::barrier::mark_flushing;
-use crate::values::relocation::mark_compaction;
+use crate::values::relocation::mark_part;
 
 /// Compactions and flushes whose end RocksDB never told are forgotten beyond this number.
 const MOST_RUNNING: usize = 1024;
@@ -262,7 +262,6 @@ impl EventListener for Listener {
             if let Some(gate) = &self.gate {
                 gate.compaction_begins(info.job_id(), input_bytes(info));
             }
-            mark_compaction(info.output_level());
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
             self.duties.begin_job(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
         });
@@ -300,7 +299,7 @@ impl EventListener for Listener {
 
     fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction begin", || {
-            mark_compaction(info.output_level());
+            mark_part(Some(info.output_level()));
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
             self.duties.begin_part(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
             self.running.part_ran_here(info.job_id());
@@ -312,6 +311,7 @@ impl EventListener for Listener {
 
     fn on_subcompaction_completed(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction end", || {
+            mark_part(None);
             self.duties.end_part(info.job_id());
             release_on_this_thread();
             if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {

@@ -18,8 +18,9 @@
 //! A copy is [`Duty::Relocation`], also where it is made by a compaction that runs for another reason. To say so costs two readings of
 //! the thread's clock, so a few entries that are kept between two copies count as well.
 //!
-//! Threads: a compaction, or a part of one, runs on one thread. RocksDB makes its filter sometimes before and sometimes after it tells
-//! the listener, so nothing but the choice of a stream rests on what the listener has said.
+//! Threads: a compaction, or a part of one, runs on one thread. RocksDB makes its filter before it tells the listener that the part begins,
+//! and asks it after that, so the level is looked up when the first value is copied. A part that is given up before it begins is not told
+//! of; nothing but the choice of a stream rests on what the listener has said.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -43,15 +44,15 @@ use crate::limits::gate::Gate;
 use crate::own_compactions::{OwnCompactions, Purpose};
 
 thread_local! {
-    /// The level that the tables of this thread's last compaction went to.
+    /// The level that the tables of the compaction on this thread go to, or of the part of one.
     static OUTPUT_LEVEL: Cell<Option<u32>> = const { Cell::new(None) };
     /// Whether the compaction on this thread has relocated something that is not synced.
     static UNSYNCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that a compaction, or a part of one, begins on this thread.
-pub(crate) fn mark_compaction(output_level: i32) {
-    OUTPUT_LEVEL.set(u32::try_from(output_level).ok());
+/// Says to which level the part of a compaction writes that begins on this thread; `None` when it ends.
+pub(crate) fn mark_part(output_level: Option<i32>) {
+    OUTPUT_LEVEL.set(output_level.and_then(|level| u32::try_from(level).ok()));
 }
 
 /// Says whether this thread has relocated something since it was last asked.
@@ -157,11 +158,11 @@ impl CompactionFilterFactory for Relocators {
             // Nothing to do: the compaction is not held up by a call for each entry.
             return None;
         }
-        let output_level = OUTPUT_LEVEL.get().or(context.input_level).unwrap_or(0);
         Some(Box::new(Relocator {
             relocation: self.0.clone(),
             cohort,
-            output_level,
+            input_level: context.input_level,
+            output_level: None,
             // All that such a compaction does is relocation already.
             tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
             expired: self.0.expired.as_ref().map(ExpiredValues::at_begin),
@@ -182,7 +183,9 @@ impl CompactionFilterFactory for Relocators {
 struct Relocator {
     relocation: Arc<Relocation>,
     cohort: Arc<SegmentSet>,
-    output_level: u32,
+    input_level: Option<u32>,
+    /// Known from the first copy on.
+    output_level: Option<u32>,
     /// Whether a copy is another duty than the compaction it is made in.
     tells_duty: bool,
     expired: Option<ExpiredAtBegin>,
@@ -321,6 +324,7 @@ impl Relocator {
     /// Copies the value; `None` where that cannot be done.
     fn relocate(&mut self, key: &[u8], header: &[u8], pointer: Pointer) -> Option<()> {
         self.begin_duty();
+        let level = *self.output_level.get_or_insert_with(|| OUTPUT_LEVEL.get().or(self.input_level).unwrap_or(0));
         let mut again = false;
         let copied = self
             .relocation
@@ -330,7 +334,7 @@ impl Relocator {
                 self.sources.read(segment, offset, into)
             })
             .and_then(|value| {
-                let place = Place::Relocated { level: self.output_level, again };
+                let place = Place::Relocated { level, again };
                 self.relocation.log.append(place, key, &self.record[value])
             });
         let (copy, in_flight) = match copied {

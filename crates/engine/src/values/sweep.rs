@@ -139,7 +139,71 @@ pub(super) fn compact_range(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use ecotone_policy::dedup::plan::Merge;
+    use ecotone_policy::relocation::RelocationParameters;
+    use ecotone_rocks_sys::tables::live_tables;
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::{CompactionFinished, OpenMode, Separation, Store, StoreEvents, StoreOptions};
+
+    /// How many parts each compaction had.
+    #[derive(Default)]
+    struct Parts(Mutex<Vec<u32>>);
+
+    impl StoreEvents for Parts {
+        fn compaction_finished(&self, event: &CompactionFinished) {
+            self.0.lock().push(event.subcompactions);
+        }
+    }
+
+    /// By whichever thread, and whatever that one has done before.
+    #[test]
+    fn what_is_relocated_goes_to_segments_of_the_level_that_its_tables_go_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let parts = Arc::new(Parts::default());
+        let options = StoreOptions {
+            separation: Some(Separation { min_bytes: 50, segment_bytes: 256 * 1024 }),
+            dynamic_levels: false,
+            target_file_bytes: 64 * 1024,
+            max_subcompactions: 4,
+            // The cohort is set here and by nobody else.
+            relocation: RelocationParameters {
+                min_garbage_bytes: Bytes(u64::MAX),
+                on_purpose_ratio: 1e6,
+                urgent_ratio: 2e6,
+                ..RelocationParameters::default()
+            },
+            events: Some(parts.clone()),
+            ..StoreOptions::default()
+        };
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+        for number in 0..20_000_u32 {
+            store.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        store.flush(true).unwrap();
+        let values = store.values.as_ref().unwrap();
+        for level in [2, 4] {
+            values.log.seal_active();
+            let before: Vec<_> = values.log.segments().iter().map(|segment| segment.number()).collect();
+            let last = *before.last().unwrap();
+            values.relocation.set_cohort(before.into_iter().collect());
+            let numbers: Vec<_> = live_tables(&store.db).unwrap().iter().map(|table| table.file_number).collect();
+            let (bytes, entries) = (Bytes::from_mib(1), 20_000);
+            let all =
+                Merge { seeds: numbers.clone(), inputs: numbers, output_level: level, bytes, entries, is_step: false };
+            let turn = values.relocation.own.turn(Duration::from_secs(60)).unwrap();
+            merge::run(&store.db, store.family, &turn, Purpose::Relocation, &all, 64 * 1024).unwrap();
+            let copies = values.log.segments().into_iter().filter(|segment| segment.number() > last);
+            let levels: Vec<_> = copies.map(|segment| std::fs::read(segment.path()).unwrap()[16]).collect();
+            assert!(levels.len() > 1 && levels.iter().all(|found| u32::from(*found) == level + 1), "{levels:?}");
+        }
+        let parts = parts.0.lock();
+        assert!(parts.len() == 2 && parts.iter().all(|parts| *parts > 1), "{parts:?}");
+    }
 
     fn table(file_number: u64, level: u32, keys: (u8, u8)) -> TableMetadata {
         TableMetadata {
