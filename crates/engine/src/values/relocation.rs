@@ -330,8 +330,10 @@ impl Relocator {
             .relocation
             .log
             .read_by(key, pointer, &mut self.record, |segment, offset, into| {
+                self.sources.read(segment, offset, into)?;
+                // By now its header has been read.
                 again = segment.is_relocated();
-                self.sources.read(segment, offset, into)
+                Ok(())
             })
             .and_then(|value| {
                 let place = Place::Relocated { level, again };
@@ -392,16 +394,18 @@ mod tests {
 
     const SEGMENT_BYTES: u64 = 64 * 1024;
 
-    #[test]
-    fn what_was_relocated_before_lies_apart_from_what_a_user_wrote_lately() {
+    fn lies_apart(is_reopened: bool) {
         let directory = tempfile::tempdir().unwrap();
-        let log = Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
-        let own = OwnCompactions::idle();
-        let relocation = Arc::new(Relocation::new(log.clone(), None, own, None, u64::MAX, ThreadDuties::new(None)));
-        let append = |number: u32| log.append(Place::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0;
+        let open = || Arc::new(ValueLog::open(directory.path(), SEGMENT_BYTES, Tap::SILENT).unwrap());
+        let append = |log: &ValueLog, number: u32| {
+            (number, log.append(Place::Written, &number.to_be_bytes(), &[number as u8; 1000]).unwrap().0)
+        };
         // One compaction that relocates all values that there are, in the order of keys. Where they were is dropped.
-        let relocate = |pointers: &mut [(u32, Pointer)]| {
+        let relocate = |log: &Arc<ValueLog>, pointers: &mut [(u32, Pointer)]| {
             log.seal_active();
+            let own = OwnCompactions::idle();
+            let relocation = Relocation::new(log.clone(), None, own, None, u64::MAX, ThreadDuties::new(None));
+            let relocation = Arc::new(relocation);
             relocation.set_cohort(pointers.iter().map(|(_, pointer)| pointer.segment).collect());
             let context = FilterContext { column_family_id: 0, is_full: true, is_manual: false, input_level: Some(1) };
             let mut filter = Relocators(relocation.clone()).filter(context).unwrap();
@@ -419,10 +423,15 @@ mod tests {
             }
         };
         // Every third value is old, and has neighbours that were written lately.
-        let mut pointers: Vec<_> = (0..900).step_by(3).map(|number| (number, append(number))).collect();
-        relocate(&mut pointers);
-        pointers.extend((0..900).filter(|number| number % 3 != 0).map(|number| (number, append(number))));
-        relocate(&mut pointers);
+        let mut log = open();
+        let mut pointers: Vec<_> = (0..900).step_by(3).map(|number| append(&log, number)).collect();
+        relocate(&log, &mut pointers);
+        if is_reopened {
+            drop(log);
+            log = open();
+        }
+        pointers.extend((0..900).filter(|number| number % 3 != 0).map(|number| append(&log, number)));
+        relocate(&log, &mut pointers);
         let segments_of = |old: bool| {
             let of = pointers.iter().filter(|(number, _)| (number % 3 == 0) == old);
             of.map(|(_, pointer)| pointer.segment).collect::<SegmentSet>()
@@ -433,6 +442,16 @@ mod tests {
             let found = log.read(&number.to_be_bytes(), *pointer, &mut record).unwrap();
             assert_eq!(record[found], [*number as u8; 1000]);
         }
+    }
+
+    #[test]
+    fn what_was_relocated_before_lies_apart_from_what_a_user_wrote_lately() {
+        lies_apart(false);
+    }
+
+    #[test]
+    fn what_was_relocated_before_lies_apart_also_when_another_process_did_it() {
+        lies_apart(true);
     }
 
     /// Bytes of the files in `directory` that this process has mapped for reading, as the kernel counts them.

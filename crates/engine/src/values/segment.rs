@@ -23,8 +23,8 @@ use std::io::{self, ErrorKind, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::local_file::note_missed;
@@ -52,7 +52,9 @@ pub struct Segment {
     number: SegmentNumber,
     path: PathBuf,
     /// Whether a WAL can name its values.
-    written_by_users: bool,
+    may_be_in_wal: bool,
+    /// Whether its values were relocated, as its header says: of a segment that was found, once that was read.
+    relocated: OnceLock<bool>,
     file: Mutex<Option<Arc<File>>>,
     /// For users' reads.
     mapping: RwLock<Mapping>,
@@ -131,7 +133,8 @@ impl Segment {
         Ok(Arc::new(Self {
             number,
             path,
-            written_by_users: resting_level.is_none(),
+            may_be_in_wal: resting_level.is_none(),
+            relocated: OnceLock::from(resting_level.is_some()),
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(file)),
             mapping: RwLock::default(),
@@ -149,7 +152,8 @@ impl Segment {
         Arc::new(Self {
             number,
             path: directory.join(file_name(number)),
-            written_by_users: true,
+            may_be_in_wal: true,
+            relocated: OnceLock::new(),
             appends: Mutex::new(None),
             file: Mutex::new(None),
             mapping: RwLock::default(),
@@ -177,14 +181,17 @@ impl Segment {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Whether a WAL may name its values. Of a segment that was found at opening nobody knows.
+    /// Whether a WAL may name its values, or a compaction of another process may have been about to: of a segment that was found at opening
+    /// nobody knows, whatever its header says.
     pub fn may_be_in_wal(&self) -> bool {
-        self.written_by_users
+        self.may_be_in_wal
     }
 
-    /// Whether its values are known to have been relocated before.
+    /// Whether its values were relocated before. Reads the header of a segment that was found and has not been read yet; where that
+    /// cannot be had nobody knows, and who reads a value meets the reason.
     pub fn is_relocated(&self) -> bool {
-        !self.written_by_users
+        let known = || self.relocated.get().copied();
+        known().or_else(|| self.file().ok().and_then(|_| known())).unwrap_or(false)
     }
 
     /// Whether nothing is appended any more.
@@ -404,7 +411,8 @@ impl Segment {
             ErrorKind::UnexpectedEof => self.corrupt(0, "the segment ends inside its header"),
             _ => Error::io("read", &self.path, &error),
         })?;
-        check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
+        let level = check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
+        self.relocated.get_or_init(|| level > 0);
         let file = Arc::new(file);
         *slot = Some(file.clone());
         Ok(file)
@@ -435,7 +443,8 @@ fn header(number: SegmentNumber, level: u32) -> [u8; SEGMENT_HEADER_BYTES] {
     header
 }
 
-fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> std::result::Result<(), String> {
+/// Its level.
+fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> std::result::Result<u32, String> {
     let field = |at: usize| found[at..at + 4].iter().rev().fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
     if found[..8] != *MAGIC {
         return Err("it does not begin as a segment does".into());
@@ -452,7 +461,7 @@ fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> st
     if found[20..28] != [0; 8] {
         return Err("its header sets bytes that this version does not know".into());
     }
-    Ok(())
+    Ok(field(16))
 }
 
 /// The segments in `directory` with their lengths, in the order of their numbers; none where it is missing.
@@ -516,8 +525,8 @@ mod tests {
             }
             let Ok(found) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(&bytes[..]) else { return };
             let number = SegmentNumber(field(found, 12));
-            if check_header(found, number).is_ok() {
-                assert_eq!(header(number, field(found, 16)), *found);
+            if let Ok(level) = check_header(found, number) {
+                assert_eq!(header(number, level), *found);
                 assert!(check_header(found, SegmentNumber(number.0 ^ 1)).is_err());
             }
         });
@@ -546,6 +555,24 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let error = Segment::found(directory.path(), number, 31, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
         assert!(error.to_string().contains("is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated() {
+        let directory = tempfile::tempdir().unwrap();
+        for (number, level) in [(1, None), (2, Some(0)), (3, Some(6))] {
+            let (number, tap) = (SegmentNumber(number), Tap::SILENT);
+            let made = Segment::create(directory.path(), number, level, 4096, false, &tap).unwrap();
+            let found = || Segment::found(directory.path(), number, 32, &tap);
+            let (unread, read) = (found(), found());
+            assert!(!unread.is_open(), "opening a store reads no header");
+            read.read(0, &mut [0; 1]).unwrap();
+            for segment in [made, unread, read] {
+                assert_eq!(segment.is_relocated(), level.is_some());
+            }
+            assert!(found().may_be_in_wal());
+        }
+        assert!(!Segment::found(directory.path(), SegmentNumber(4), 32, &Tap::SILENT).is_relocated());
     }
 
     #[test]
