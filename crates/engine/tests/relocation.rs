@@ -103,6 +103,28 @@ fn cold_tables_are_compacted_on_purpose() {
     assert_equals(&store, &model);
 }
 
+/// Segments of relocated values that are not full are no exception.
+#[test]
+fn a_store_whose_keys_are_all_gone_keeps_no_segment_but_that_which_is_written() {
+    let (_directory, store) = common::store(relocating());
+    let mut model = numbered(&store, 4_000);
+    for number in (0..4_000_u64).step_by(2) {
+        let key = format!("key{number:06}").into_bytes();
+        store.delete(&key).unwrap();
+        model.remove(&key);
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let live: u64 = model.iter().map(record_bytes).sum();
+    until(&store, |log| log.relocated_bytes > live / 2 && log.relocating_segments == 0);
+    for key in model.keys() {
+        store.delete(key).unwrap();
+    }
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    until(&store, |log| log.segments == 1);
+}
+
 #[test]
 fn what_hides_is_met_when_nothing_is_written_any_more_though_a_cohort_waits() {
     let options = StoreOptions {

@@ -184,7 +184,8 @@ impl SegmentUse {
         self.bytes.0.saturating_sub(self.referenced.0)
     }
 
-    fn garbage_share(&self) -> f64 {
+    /// The share of it that no table names, 0 to 1.
+    pub fn garbage_share(&self) -> f64 {
         self.garbage() as f64 / self.bytes.0.max(1) as f64
     }
 

@@ -237,6 +237,11 @@ impl ValueLog {
         self.relocated.iter().flatten().for_each(Stream::seal);
     }
 
+    /// Ends `segment`, where relocated values are appended to it and none were behind `bytes`. False where it is not so.
+    pub fn seal_relocated(&self, segment: &Segment, bytes: u64) -> bool {
+        self.relocated.iter().flatten().any(|stream| stream.seal_at(segment, bytes))
+    }
+
     /// Whether a user's value was appended that may not be durable.
     pub fn is_dirty(&self) -> bool {
         self.written.is_dirty()

@@ -13,6 +13,9 @@
 //! values is judged only once none of the tables is being compacted any more that were when its last filter was done: the inputs of
 //! that compaction are among them, and stay so until it is installed or has failed.
 //!
+//! A segment of relocated values is appended to until it is full, which may be never. So it is sealed once much of it is garbage and nothing
+//! was appended since the last round; the next rounds remove it, or its values are relocated again.
+//!
 //! A lookup may read its pointer and lose the segment before it reads the value; it then looks up again (see `read.rs`).
 //!
 //! Threads: rounds are made by the thread of [`super::upkeep`]. Failure: the round ends, and the next one tries again.
@@ -34,7 +37,7 @@ use super::ValueLog;
 use super::pointer::{SegmentMap, SegmentSet};
 use super::readers::Readers;
 use super::references::References;
-use super::segment::Segment;
+use super::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::dedup::known::KnownSamples;
 use crate::family::DataFamily;
 use crate::identity::Identity;
@@ -91,6 +94,8 @@ struct State {
     appended_by: SegmentMap<HashSet<u64>>,
     /// The epoch in which no table named the segment any more.
     unnamed_since: SegmentMap<u64>,
+    /// The length that segments of relocated values had in the last round, of those that are appended to.
+    appended: SegmentMap<u64>,
     references: References,
     removed_segments: u64,
     removed_bytes: u64,
@@ -164,12 +169,17 @@ impl Removal {
         }
     }
 
-    /// One round: removes what can go, and tells what there is. `cohort` are the segments that are being relocated.
-    pub(crate) fn round(&self, db: &DB, family: DataFamily, cohort: &SegmentSet) -> Result<Round> {
+    /// One round: removes what can go, and tells what there is. `cohort` are the segments that are being relocated. Those of relocated
+    /// values are sealed once `seal_from` (0 to 1) of them is garbage.
+    pub(crate) fn round(&self, db: &DB, family: DataFamily, cohort: &SegmentSet, seal_from: f64) -> Result<Round> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let sealed: Vec<_> =
-            self.log.segments().into_iter().filter(|segment| segment.is_sealed() && !segment.has_writers()).collect();
+        let (sealed, appended): (Vec<_>, Vec<_>) =
+            self.log.segments().into_iter().partition(|segment| segment.is_sealed());
+        let sealed: Vec<_> = sealed.into_iter().filter(|segment| !segment.has_writers()).collect();
+        // Before references are counted: of one that rests tables then name what lives.
+        let appended: Vec<_> =
+            appended.into_iter().filter(|segment| segment.is_relocated()).map(Appended::now).collect();
         for segment in &sealed {
             if let Entry::Vacant(unknown) = state.last_wal.entry(segment.number()) {
                 unknown.insert(if segment.may_be_in_wal() { self.last_wal(db, family)? } else { NO_WAL });
@@ -240,11 +250,50 @@ impl Removal {
             state.removed_bytes += segment.bytes();
             self.log.remove(&segment)?;
         }
+        round.waits |= state.seal(&self.log, appended, seal_from);
         Ok(round)
     }
 }
 
+/// A segment of relocated values that is appended to.
+struct Appended {
+    segment: Arc<Segment>,
+    bytes: u64,
+    has_writers: bool,
+}
+
+impl Appended {
+    fn now(segment: Arc<Segment>) -> Self {
+        // A filter that has appended to it may go on.
+        let has_writers = segment.has_writers();
+        Self { bytes: segment.bytes(), has_writers, segment }
+    }
+}
+
 impl State {
+    /// Seals those of these segments of which `from` is garbage and which rest: nobody has appended to them since the last round, nor is
+    /// about to. Where a compaction is still to be installed one may be sealed too early, which costs a short segment and no more.
+    /// Returns whether there is one that a further round has to look at.
+    fn seal(&mut self, log: &ValueLog, appended: Vec<Appended>, from: f64) -> bool {
+        let before = std::mem::take(&mut self.appended);
+        let mut waits = false;
+        for Appended { segment, bytes, has_writers } in appended {
+            let number = segment.number();
+            let referenced = self.references.bytes.get(&number).copied().unwrap_or(0);
+            let records = bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+            let usage = SegmentUse { bytes: Bytes(records), ..use_of(&segment, referenced, true) };
+            if usage.garbage_share() >= from {
+                // It is sealed now, or it may rest by then.
+                waits = true;
+                if !has_writers && before.get(&number) == Some(&bytes) && log.seal_relocated(&segment, bytes) {
+                    continue;
+                }
+            }
+            self.appended.insert(number, bytes);
+        }
+        waits
+    }
+
     /// Segments of relocated values that a compaction may be about to name. Looked at before the tables' references are counted.
     fn not_installed(&mut self, db: &DB, sealed: &[Arc<Segment>]) -> Result<SegmentSet> {
         let waits = |state: &Self, number| state.appended_by.get(&number).is_none_or(|tables| !tables.is_empty());

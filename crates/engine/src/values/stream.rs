@@ -75,6 +75,13 @@ impl Stream {
         }
     }
 
+    /// The same if that is `segment`, and nothing was appended to it behind `bytes`. False where it is not so.
+    pub fn seal_at(&self, segment: &Segment, bytes: u64) -> bool {
+        let mut active = self.active.lock();
+        let is_it = |it: &Arc<Segment>| it.number() == segment.number() && it.bytes() == bytes;
+        active.take_if(|it| is_it(it)).inspect(|it| it.seal()).is_some()
+    }
+
     /// Whether a record was appended that may not be durable.
     pub fn is_dirty(&self) -> bool {
         self.synced.load(Ordering::Acquire) < self.appended.load(Ordering::Acquire)

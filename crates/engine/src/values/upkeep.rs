@@ -209,7 +209,10 @@ impl Thread {
     fn round(&mut self, db: &DB) -> Result<Option<Duration>> {
         let none = SegmentSet::default();
         let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.cohort);
-        let round = self.removal.round(db, self.family, cohort_now)?;
+        // While there is a pass, more is to come to the segments that values are relocated to, so of less garbage they are not sealed.
+        let parameters = &self.settings.parameters;
+        let seal_from = if self.pass.is_some() { parameters.in_passing_share } else { parameters.min_garbage_share };
+        let round = self.removal.round(db, self.family, cohort_now, seal_from)?;
         if let Some(gate) = &self.relocation.gate {
             gate.changed();
         }
