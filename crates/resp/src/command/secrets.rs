@@ -17,8 +17,8 @@ pub(crate) fn redacted<'a>(service: &Service, command: &Command, arguments: &[&'
     match command.name {
         // User and password.
         "hello" => {
-            for at in 2..arguments.len() {
-                if arguments[at].eq_ignore_ascii_case(b"AUTH") {
+            for (at, option) in arguments.iter().enumerate().skip(2) {
+                if option.eq_ignore_ascii_case(b"AUTH") {
                     shown.iter_mut().skip(at + 1).take(2).for_each(|secret| *secret = REDACTED);
                 }
             }

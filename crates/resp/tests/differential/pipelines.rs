@@ -67,7 +67,7 @@ pub fn compare(redis: &RealRedis, families: &[Family], transactions: Transaction
     let mut random = Random::new(seed);
     let options = StoreOptions {
         memtable_bytes: (64 << 10) << random.below(3),
-        durability: if seed % 2 == 0 { Durability::None } else { Durability::Always },
+        durability: if seed.is_multiple_of(2) { Durability::None } else { Durability::Always },
         ..StoreOptions::default()
     };
     let limits = Limits { pipeline_requests: 1 + random.below(50) as usize, ..Limits::default() };
