@@ -114,8 +114,8 @@ pub struct LiveClient<'l> {
 }
 
 impl LiveClient<'_> {
-    /// The reply to one request, carried out in `group`: exactly one well-formed answer, unless the client is to go. What cannot be had at once is done again where waiting is
-    /// allowed, after a commit, as a lane does it.
+    /// The reply to one request, carried out in `group`: exactly one well-formed answer, unless the client is to go. What cannot be had at
+    /// once is done again where waiting is allowed, after a commit, as a lane does it.
     pub fn ask(&mut self, group: &mut Group, arguments: &[&[u8]]) -> Vec<u8> {
         let before = self.reply.version();
         let mut step = self.run(group, arguments, Waiting::Never);
