@@ -228,9 +228,12 @@ pub fn recount_tables(path: &Path, moment: &str) -> usize {
     }
     let store = Store::open(path, OpenMode::ReadOnly, StoreOptions::default());
     let store = store.unwrap_or_else(|error| panic!("{moment}: {error}"));
-    if store.value_log().is_none() {
-        return 0;
-    }
+    if store.value_log().is_some() { recount_tables_of(&store, moment) } else { 0 }
+}
+
+/// The same, of a store with a value log whose tables stay as they are meanwhile.
+pub fn recount_tables_of(store: &Store, moment: &str) -> usize {
+    let path = store.directory();
     let tables = store.live_tables().unwrap();
     let ends = Arc::<Mutex<BTreeMap<u32, u64>>>::default();
     for table in &tables {
