@@ -158,10 +158,7 @@ impl Store {
         let table_format = tuning::table_format(&options, values.is_some());
         let known = table_format.collects.samples.then(|| {
             let asks_filters = table_format.collects.filter_bits_per_key > 0;
-            // What a value log has from before values were kept with their keys was most likely kept apart by the default.
-            let apart_bytes =
-                options.separation.map_or(crate::DEFAULT_SEPARATION_BYTES, |separation| separation.min_bytes);
-            let known = KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes), apart_bytes);
+            let known = KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes));
             add_collectors(&mut rocks_options, table_format.collects, known.sketching());
             known
         });

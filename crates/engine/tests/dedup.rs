@@ -236,7 +236,7 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     let store = store.unwrap();
     let begin = Instant::now();
     while store.dedup_at_once().is_none_or(|again| (&again.levels, again.unsampled_tables) != (&counted.levels, 0)) {
-        assert!(begin.elapsed() < LONG, "{:?}", store.dedup_at_once());
+        assert!(begin.elapsed() < LONG, "{:?} is not {counted:?}", store.dedup_at_once());
         std::thread::yield_now();
     }
     store.close().unwrap();

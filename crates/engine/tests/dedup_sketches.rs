@@ -41,11 +41,11 @@ fn tables_tell_what_the_mode_asks_for_and_no_more() {
     let triggered = DedupMode::Triggered { interval: std::time::Duration::from_secs(3600) };
     for (mode, separated, expected) in [
         (DedupMode::Off, false, &[][..]),
-        (DedupMode::Sample, false, &["ecotone.keys"]),
-        (triggered, false, &["ecotone.keys"]),
-        (DedupMode::Filter, false, &["ecotone.filter", "ecotone.keys"]),
-        (DedupMode::Off, true, &["ecotone.keys", "ecotone.values"]),
-        (DedupMode::Filter, true, &["ecotone.filter", "ecotone.keys", "ecotone.values"]),
+        (DedupMode::Sample, false, &["ecotone.samples"]),
+        (triggered, false, &["ecotone.samples"]),
+        (DedupMode::Filter, false, &["ecotone.filter", "ecotone.samples"]),
+        (DedupMode::Off, true, &["ecotone.samples", "ecotone.values"]),
+        (DedupMode::Filter, true, &["ecotone.filter", "ecotone.samples", "ecotone.values"]),
     ] {
         let (directory, store) = common::store(options(mode, separated));
         let mut model = Model::new();
@@ -159,7 +159,7 @@ fn a_worker_tells_of_the_keys_what_the_owner_would() {
     for separated in [false, true] {
         let (came, refused) = compacted_elsewhere(DedupMode::Filter, separated, |collects| collects);
         assert_eq!(refused, 0);
-        let expected = ["ecotone.filter", "ecotone.keys", "ecotone.values"];
+        let expected = ["ecotone.filter", "ecotone.samples", "ecotone.values"];
         let expected = if separated { &expected[..] } else { &expected[..2] };
         assert!(came.iter().all(|names| names == expected), "{came:?}");
     }
@@ -175,7 +175,7 @@ fn a_table_without_a_sketch_is_taken() {
     let without_filter = |collects| Collects { filter_bits_per_key: 0, ..collects };
     let (came, refused) = compacted_elsewhere(DedupMode::Filter, true, without_filter);
     assert_eq!(refused, 0);
-    assert!(came.iter().all(|names| names == &["ecotone.keys", "ecotone.values"]), "{came:?}");
+    assert!(came.iter().all(|names| names == &["ecotone.samples", "ecotone.values"]), "{came:?}");
 }
 
 /// It is not missing, it is another one than the keys of the table have.

@@ -373,7 +373,7 @@ impl TableCollector for Says {
     fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {}
 
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
-        vec![("ecotone.values".into(), self.0.to_vec()), ("ecotone.keys".into(), Vec::new())]
+        vec![("ecotone.values".into(), self.0.to_vec()), ("ecotone.samples".into(), Vec::new())]
     }
 }
 

@@ -20,13 +20,13 @@ fn a_store_under_load_is_compacted_elsewhere_and_holds_the_same_data() {
 /// The owner counts again what each table that comes back says of the segments it names.
 #[test]
 fn so_is_one_with_values_apart() {
-    is_compacted_elsewhere(Some(Separation::from_bytes(50)), DedupMode::Off, &["ecotone.keys", "ecotone.values"]);
+    is_compacted_elsewhere(Some(Separation::from_bytes(50)), DedupMode::Off, &["ecotone.samples", "ecotone.values"]);
 }
 
 /// And what each says of its keys.
 #[test]
 fn so_is_one_whose_tables_tell_of_their_keys() {
-    is_compacted_elsewhere(None, DedupMode::Filter, &["ecotone.filter", "ecotone.keys"]);
+    is_compacted_elsewhere(None, DedupMode::Filter, &["ecotone.filter", "ecotone.samples"]);
 }
 
 fn is_compacted_elsewhere(separation: Option<Separation>, mode: DedupMode, collected: &[&str]) {

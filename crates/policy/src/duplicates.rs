@@ -11,6 +11,7 @@
 //! [`SAMPLED_ONE_IN`]. Range deletions are not seen.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::units::Bytes;
 
@@ -27,6 +28,8 @@ pub struct KeySample {
     pub hash: u64,
     /// What the value takes on the device; `None` for a deletion.
     pub bytes: Option<u32>,
+    /// The segment of the value log that the value lies in; `None` where it lies beside its key, and for a deletion.
+    pub segment: Option<u32>,
     /// The larger, the newer; 0 where nothing older can be left.
     pub sequence: u64,
 }
@@ -46,17 +49,25 @@ pub struct Overlap {
     pub replacing: u64,
 }
 
+/// Garbage that no compaction has met yet, as samples tell it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HiddenBytes {
+    /// How much it is likely to be.
+    pub estimate: Bytes,
+    /// The same less a standard deviation: of few samples next to nothing is known.
+    pub at_least: Bytes,
+}
+
 /// The samples of all tables.
 #[derive(Clone, Debug)]
 pub struct Duplicates {
     /// Each sorted by hash.
     tables: BTreeMap<u64, Vec<KeySample>>,
     held: BTreeMap<u64, Held>,
-    /// Bytes of samples that something replaces, and of those of values that lie apart.
+    /// What something replaces.
     hidden: u64,
-    hidden_apart: u64,
-    /// Values of so many bytes lie apart.
-    least_apart: u32,
+    /// Of that, what lies in each segment.
+    in_segments: BTreeMap<u32, InSegment>,
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
     one_in: u64,
     samples: usize,
@@ -66,26 +77,32 @@ pub struct Duplicates {
 /// A key in all tables that hold it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    values: u32,
-    deletions: u32,
-    bytes: u64,
-    /// Of the newest value and deletion that were ever seen. Compactions drop the older first, so it is also the newest there is.
-    newest_value: u64,
-    newest_deletion: u64,
+    versions: u32,
+    /// Bytes of its versions but the newest.
+    hidden: u64,
+    /// The newest sequence that was ever seen. Compactions drop the older first, so it is also the newest there is.
+    newest: u64,
+    /// The table that holds the value of that sequence, and the value; `None` for a deletion, and while a compaction writes it anew. Values
+    /// in other tables are hidden.
+    shown: Option<(u64, Value)>,
 }
 
-impl Held {
-    fn hidden(self) -> u64 {
-        match (self.values, self.deletions) {
-            (0, _) => 0,
-            (_, 1..) if self.newest_deletion > self.newest_value => self.bytes,
-            (values, _) => self.bytes - self.bytes / u64::from(values),
-        }
-    }
+/// A value and where it lies.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    bytes: u32,
+    segment: Option<u32>,
+}
 
-    /// The same if values of `least_apart` bytes lie apart.
-    fn hidden_apart(self, least_apart: u32) -> u64 {
-        if self.bytes >= u64::from(least_apart) * u64::from(self.values) { self.hidden() } else { 0 }
+#[derive(Clone, Copy, Debug, Default)]
+struct InSegment {
+    samples: u32,
+    bytes: u64,
+}
+
+impl KeySample {
+    fn value(&self) -> Option<Value> {
+        self.bytes.map(|bytes| Value { bytes, segment: self.segment })
     }
 }
 
@@ -97,18 +114,11 @@ impl Duplicates {
             tables: BTreeMap::new(),
             held: BTreeMap::new(),
             hidden: 0,
-            hidden_apart: 0,
-            least_apart: 0,
+            in_segments: BTreeMap::new(),
             one_in: SAMPLED_ONE_IN,
             samples: 0,
             most_samples: most_samples.max(2),
         }
-    }
-
-    /// The same where values of at least so many bytes lie apart in a value log. Those of keys whose values are as long on average count there.
-    #[must_use]
-    pub fn with_values_apart(most_samples: usize, least_bytes: u32) -> Self {
-        Self { least_apart: least_bytes, ..Self::new(most_samples) }
     }
 
     /// A table came. Its samples are of different keys. A table that is known already is not counted twice.
@@ -124,22 +134,7 @@ impl Duplicates {
         samples.dedup_by_key(|sample| sample.hash);
         for sample in &samples {
             overlap.sampled += 1;
-            let held = self.held.entry(sample.hash).or_default();
-            overlap.replacing += u64::from(held.values + held.deletions > 0);
-            let (before, before_apart) = (held.hidden(), held.hidden_apart(self.least_apart));
-            match sample.bytes {
-                Some(bytes) => {
-                    held.values += 1;
-                    held.bytes += u64::from(bytes);
-                    held.newest_value = held.newest_value.max(sample.sequence);
-                }
-                None => {
-                    held.deletions += 1;
-                    held.newest_deletion = held.newest_deletion.max(sample.sequence);
-                }
-            }
-            self.hidden = self.hidden - before + held.hidden();
-            self.hidden_apart = self.hidden_apart - before_apart + held.hidden_apart(self.least_apart);
+            overlap.replacing += u64::from(self.count(table, sample));
         }
         self.samples += samples.len();
         self.tables.insert(table, samples);
@@ -152,22 +147,18 @@ impl Duplicates {
     /// Forgets the tables that are gone.
     pub fn retain(&mut self, is_live: impl Fn(u64) -> bool) {
         let gone: Vec<_> = self.tables.keys().copied().filter(|table| !is_live(*table)).collect();
-        for samples in gone.into_iter().filter_map(|table| self.tables.remove(&table)) {
+        for table in gone {
+            let samples = self.tables.remove(&table).unwrap_or_default();
             self.samples -= samples.len();
             for sample in samples {
                 let Some(held) = self.held.get_mut(&sample.hash) else { continue };
-                let (before, before_apart) = (held.hidden(), held.hidden_apart(self.least_apart));
-                match sample.bytes {
-                    Some(bytes) => {
-                        held.values -= 1;
-                        held.bytes -= u64::from(bytes);
-                    }
-                    None => held.deletions -= 1,
-                }
-                self.hidden = self.hidden - before + held.hidden();
-                self.hidden_apart = self.hidden_apart - before_apart + held.hidden_apart(self.least_apart);
-                if held.values + held.deletions == 0 {
+                held.versions -= 1;
+                let was_shown = held.shown.take_if(|(shown, _)| *shown == table).is_some();
+                if held.versions == 0 {
                     self.held.remove(&sample.hash);
+                }
+                if let Some(value) = sample.value().filter(|_| !was_shown) {
+                    self.forget(sample.hash, value);
                 }
             }
         }
@@ -178,9 +169,14 @@ impl Duplicates {
         Bytes(self.hidden.saturating_mul(self.one_in))
     }
 
-    /// Of those, what lies in the value log. Samples do not say where a value is: it is told by its length.
-    pub fn hidden_apart_bytes(&self) -> Bytes {
-        Bytes(self.hidden_apart.saturating_mul(self.one_in))
+    /// Of those, what lies in each segment of the value log that holds any.
+    pub fn hidden_in_segments(&self) -> impl Iterator<Item = (u32, HiddenBytes)> {
+        self.in_segments.iter().map(|(segment, InSegment { samples, bytes })| {
+            let estimate = bytes.saturating_mul(self.one_in);
+            // Of so many that were found by chance, the root is the standard deviation.
+            let at_least = estimate as f64 * (1.0 - f64::from(*samples).sqrt().recip());
+            (*segment, HiddenBytes { estimate: Bytes(estimate), at_least: Bytes(at_least as u64) })
+        })
     }
 
     /// The samples of a table, rising by hash; `None` where it is not known.
@@ -200,25 +196,75 @@ impl Duplicates {
 
     /// Whether more than one table holds a sampled key.
     pub(crate) fn is_repeated(&self, hash: u64) -> bool {
-        self.held.get(&hash).is_some_and(|held| held.values + held.deletions > 1)
+        self.held.get(&hash).is_some_and(|held| held.versions > 1)
     }
 
     /// Bytes of a sampled key that are replaced by something in another table.
     pub(crate) fn hidden_of(&self, hash: u64) -> u64 {
-        self.held.get(&hash).map_or(0, |held| held.hidden())
+        self.held.get(&hash).map_or(0, |held| held.hidden)
+    }
+
+    /// Counts a version of a key. Returns whether another table holds one.
+    fn count(&mut self, table: u64, sample: &KeySample) -> bool {
+        let held = self.held.entry(sample.hash).or_default();
+        held.versions += 1;
+        let is_repeated = held.versions > 1;
+        let value = sample.value();
+        let hides = if !is_repeated || sample.sequence > held.newest {
+            held.newest = sample.sequence;
+            std::mem::replace(&mut held.shown, value.map(|value| (table, value))).map(|(_, value)| value)
+        } else if sample.sequence == held.newest && held.shown.is_none() {
+            // A compaction has written it anew.
+            held.shown = value.map(|value| (table, value));
+            None
+        } else {
+            value
+        };
+        if let Some(value) = hides {
+            held.hidden += u64::from(value.bytes);
+            self.hidden += u64::from(value.bytes);
+            if let Some(segment) = value.segment {
+                let in_segment = self.in_segments.entry(segment).or_default();
+                in_segment.samples += 1;
+                in_segment.bytes += u64::from(value.bytes);
+            }
+        }
+        is_repeated
+    }
+
+    /// A hidden value is gone.
+    fn forget(&mut self, hash: u64, value: Value) {
+        let bytes = u64::from(value.bytes);
+        if let Some(held) = self.held.get_mut(&hash) {
+            held.hidden -= bytes;
+        }
+        self.hidden -= bytes;
+        let Some(segment) = value.segment else { return };
+        if let Entry::Occupied(mut in_segment) = self.in_segments.entry(segment) {
+            in_segment.get_mut().samples -= 1;
+            in_segment.get_mut().bytes -= bytes;
+            if in_segment.get().samples == 0 {
+                in_segment.remove();
+            }
+        }
     }
 
     fn thin(&mut self) {
         self.one_in *= 2;
         let one_in = self.one_in;
-        for samples in self.tables.values_mut() {
+        let mut tables = std::mem::take(&mut self.tables);
+        self.held.clear();
+        self.in_segments.clear();
+        self.hidden = 0;
+        for (table, samples) in &mut tables {
             samples.retain(|sample| sample.hash.is_multiple_of(one_in));
             samples.shrink_to_fit();
+            for sample in samples.iter() {
+                self.count(*table, sample);
+            }
         }
-        self.held.retain(|hash, _| hash.is_multiple_of(one_in));
-        self.samples = self.tables.values().map(Vec::len).sum();
-        self.hidden = self.held.values().map(|held| held.hidden()).sum();
-        self.hidden_apart = self.held.values().map(|held| held.hidden_apart(self.least_apart)).sum();
+        self.samples = tables.values().map(Vec::len).sum();
+        self.tables = tables;
     }
 }
 
@@ -227,12 +273,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn put_in(key: u64, bytes: u32, sequence: u64, segment: Option<u32>) -> KeySample {
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes), segment, sequence }
+    }
+
     fn put(key: u64, bytes: u32) -> KeySample {
-        KeySample { hash: key * SAMPLED_ONE_IN, bytes: Some(bytes), sequence: 1 }
+        put_in(key, bytes, 1, None)
     }
 
     fn delete(key: u64, sequence: u64) -> KeySample {
-        KeySample { hash: key * SAMPLED_ONE_IN, bytes: None, sequence }
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes: None, segment: None, sequence }
     }
 
     /// A hash in whose multiples nothing is to be seen.
@@ -243,55 +293,84 @@ mod tests {
         mixed ^ (mixed >> 31)
     }
 
+    fn hidden_in(duplicates: &Duplicates) -> Vec<(u32, u64)> {
+        duplicates.hidden_in_segments().map(|(segment, hidden)| (segment, hidden.estimate.0)).collect()
+    }
+
     #[test]
-    fn of_what_hides_long_values_count_as_apart_and_short_ones_never() {
-        let mut duplicates = Duplicates::with_values_apart(1000, 128);
-        let table = || (0..60).map(|key| put(key, if key < 20 { 1000 } else { 20 })).chain([delete(70, 9)]).collect();
-        duplicates.add(1, table());
-        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(0));
-        duplicates.add(2, table());
-        assert_eq!(duplicates.hidden_bytes(), Bytes((20 * 1000 + 40 * 20) * 64));
-        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(20 * 1000 * 64));
-        duplicates.add(3, (0..10).map(|key| delete(key, 9)).collect());
-        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(30 * 1000 * 64), "of ten both values are hidden now");
-        duplicates.retain(|table| table != 2);
-        assert_eq!(duplicates.hidden_apart_bytes(), Bytes(10 * 1000 * 64));
+    fn what_hides_is_told_by_the_segment_that_it_lies_in() {
+        let mut duplicates = Duplicates::new(1000);
+        // Forty values in each of two segments, and some beside their keys.
+        let place = |key: u64| (key < 80).then_some(key as u32 / 40);
+        duplicates.add(1, (0..100).map(|key| put_in(key, 1000, 1, place(key))).collect());
+        assert_eq!(hidden_in(&duplicates), []);
+        // Ten and twenty of them are replaced by values in a third one, five by short ones, and five are deleted.
+        let news = (30..60).map(|key| put_in(key, 1000, 2, Some(7)));
+        duplicates.add(2, news.chain((60..65).map(|key| put_in(key, 9, 2, None))).collect());
+        duplicates.add(3, (65..70).map(|key| delete(key, 3)).chain([delete(90, 3)]).collect());
+        assert_eq!(hidden_in(&duplicates), [(0, 10 * 1000 * 64), (1, 30 * 1000 * 64)]);
+        assert_eq!(duplicates.hidden_bytes(), Bytes((40 + 1) * 1000 * 64));
+        // Replaced in turn, by what is older than the deletions and came later.
+        duplicates
+            .add(4, (50..55).map(|key| put_in(key, 1000, 4, Some(8))).chain([put_in(65, 1000, 2, Some(8))]).collect());
+        assert_eq!(hidden_in(&duplicates), [(0, 10_000 * 64), (1, 30_000 * 64), (7, 5_000 * 64), (8, 1_000 * 64)]);
+        // The first three become one, and the numbers of the writes are forgotten.
+        duplicates.retain(|table| table == 4);
+        let merged = (30..60).map(|key| put_in(key, 1000, 0, Some(9)));
+        duplicates.add(5, (0..30).map(|key| put_in(key, 1000, 0, Some(9))).chain(merged).collect());
+        assert_eq!(hidden_in(&duplicates), [(8, 1_000 * 64), (9, 5_000 * 64)]);
+        duplicates.retain(|table| table == 5);
         duplicates.retain(|_| false);
-        assert_eq!((duplicates.hidden_bytes(), duplicates.hidden_apart_bytes()), (Bytes(0), Bytes(0)));
-        // Of fewer samples the same share, and without a value log all of it.
-        let mut thinned = Duplicates::with_values_apart(150, 128);
-        let mut plain = Duplicates::new(1000);
-        for table in 0..2 {
-            let samples: Vec<_> = (0..100).map(|key| put(hash(key) >> 8, 1000)).collect();
-            plain.add(table, samples.clone());
-            thinned.add(table, samples);
+        assert_eq!((hidden_in(&duplicates), duplicates.hidden_bytes()), (vec![], Bytes(0)));
+    }
+
+    #[test]
+    fn of_few_samples_little_is_known_for_certain() {
+        let mut duplicates = Duplicates::new(10_000);
+        let counts = [(1_u32, 1_u64), (2, 4), (3, 100), (4, 2_500)];
+        let keys = counts.into_iter().flat_map(|(segment, count)| (0..count).map(move |key| (segment, key)));
+        let table = |sequence| {
+            keys.clone()
+                .map(move |(segment, key)| put_in(u64::from(segment) * 10_000 + key, 100, sequence, Some(segment)))
+                .collect()
+        };
+        duplicates.add(1, table(1));
+        duplicates.add(2, table(2));
+        let shares = duplicates.hidden_in_segments().map(|(_, it)| it.at_least.0 as f64 / it.estimate.0 as f64);
+        assert_eq!(shares.collect::<Vec<_>>(), [0.0, 0.5, 0.9, 0.98]);
+        assert_eq!(hidden_in(&duplicates)[3], (4, 2_500 * 100 * 64));
+    }
+
+    #[test]
+    fn tables_that_claim_the_same_write_are_counted_as_often_as_they_come_and_go() {
+        // As no store writes them: in any order, with other lengths.
+        let claims = [put_in(1, 10, 5, Some(1)), put_in(1, 70, 5, Some(2)), delete(1, 5), put_in(1, 3, 0, None)];
+        for first in 0..4 {
+            let mut duplicates = Duplicates::new(100);
+            for (table, claim) in (0..).zip(claims) {
+                duplicates.add(table, vec![claim]);
+            }
+            (0..4).for_each(|table| duplicates.retain(|it| it > table && it != first));
+            assert_eq!((duplicates.hidden_bytes(), hidden_in(&duplicates)), (Bytes(0), vec![]));
         }
-        assert!(thinned.one_in() > SAMPLED_ONE_IN);
-        assert_eq!(thinned.hidden_apart_bytes(), thinned.hidden_bytes());
-        assert_eq!(plain.hidden_apart_bytes(), Bytes(100 * 1000 * 64));
     }
 
     #[test]
     fn what_a_table_replaces_hides_until_a_compaction_has_met_both() {
         let mut duplicates = Duplicates::new(1000);
-        assert_eq!(
-            duplicates.add(1, vec![put(1, 100), put(2, 100), put(3, 100)]),
-            Overlap { sampled: 3, replacing: 0 }
-        );
+        let table = |sequence: u64, keys: &[u64]| keys.iter().map(|key| put_in(*key, 100, sequence, None)).collect();
+        assert_eq!(duplicates.add(1, table(1, &[1, 2, 3])), Overlap { sampled: 3, replacing: 0 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
-        assert_eq!(
-            duplicates.add(2, vec![put(2, 100), put(3, 100), put(4, 100)]),
-            Overlap { sampled: 3, replacing: 2 }
-        );
+        assert_eq!(duplicates.add(2, table(2, &[2, 3, 4])), Overlap { sampled: 3, replacing: 2 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(200 * 64));
-        assert_eq!(duplicates.add(3, vec![put(3, 100)]), Overlap { sampled: 1, replacing: 1 });
+        assert_eq!(duplicates.add(3, table(3, &[3])), Overlap { sampled: 1, replacing: 1 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(300 * 64));
         // Told twice.
-        assert_eq!(duplicates.add(3, vec![put(3, 100)]), Overlap::default());
+        assert_eq!(duplicates.add(3, table(3, &[3])), Overlap::default());
         // Tables 1 and 2 become 4.
         duplicates.retain(|table| table == 3);
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
-        duplicates.add(4, [1, 2, 3, 4].map(|key| put(key, 100)).to_vec());
+        duplicates.add(4, table(2, &[1, 2, 3, 4]));
         assert_eq!(duplicates.hidden_bytes(), Bytes(100 * 64));
         duplicates.retain(|_| false);
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
@@ -307,12 +386,12 @@ mod tests {
     #[test]
     fn what_was_deleted_hides_as_a_whole_unless_it_was_written_again() {
         let mut duplicates = Duplicates::new(1000);
-        duplicates.add(1, vec![put(1, 700)]);
-        duplicates.add(2, vec![put(1, 300)]);
-        assert_eq!(duplicates.add(3, vec![delete(1, 2), delete(2, 2)]), Overlap { sampled: 2, replacing: 1 });
+        duplicates.add(1, vec![put_in(1, 700, 1, None)]);
+        duplicates.add(2, vec![put_in(1, 300, 2, None)]);
+        assert_eq!(duplicates.add(3, vec![delete(1, 3), delete(2, 3)]), Overlap { sampled: 2, replacing: 1 });
         assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
-        duplicates.add(4, vec![KeySample { sequence: 3, ..put(1, 200) }]);
-        assert_eq!(duplicates.hidden_bytes(), Bytes((1200 - 400) * 64));
+        duplicates.add(4, vec![put_in(1, 200, 4, None)]);
+        assert_eq!(duplicates.hidden_bytes(), Bytes(1000 * 64));
         // What was deleted is gone, and its deletion waits for the last level: nothing hides.
         duplicates.retain(|table| table >= 3);
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
@@ -324,7 +403,7 @@ mod tests {
     fn with_fewer_samples_the_estimate_stays_near_the_truth() {
         // 200,000 keys, of which 80,000 are written again: 80 MB hide.
         let sampled = |keys: std::ops::Range<u64>| {
-            let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000), sequence: 1 });
+            let samples = keys.map(|key| KeySample { hash: hash(key), bytes: Some(1000), segment: None, sequence: 1 });
             samples.filter(|sample| is_sampled(sample.hash)).collect::<Vec<_>>()
         };
         for most in [100_000, 2_000, 500] {
@@ -347,6 +426,7 @@ mod tests {
                 (any::<bool>(), 0_u64..6, proptest::collection::btree_map(0_u64..30, any::<bool>(), 0..20)), 1..40),
             most in prop_oneof![Just(10_000_usize), 2..40_usize],
         ) {
+            let segment_of = |sequence: u64| (sequence % 3) as u32;
             let mut duplicates = Duplicates::new(most);
             let mut tables: BTreeMap<u64, BTreeMap<u64, (bool, u64)>> = BTreeMap::new();
             for (sequence, (comes, table, keys)) in steps.into_iter().enumerate() {
@@ -360,20 +440,23 @@ mod tests {
                 }
                 let number = table + 6 * sequence;
                 let samples = keys.iter().map(|(key, is_value)| match is_value {
-                    true => KeySample { sequence, ..put(*key, 10) },
+                    true => put_in(*key, 10, sequence, Some(segment_of(sequence))),
                     false => delete(*key, sequence),
                 });
                 duplicates.add(number, samples.collect());
                 tables.insert(number, keys.into_iter().map(|(key, is_value)| (key, (is_value, sequence))).collect());
                 prop_assert!(duplicates.samples <= most || duplicates.one_in >= SPARSEST);
-                let mut expected = 0;
+                let (mut expected, mut in_segments) = (0, BTreeMap::<u32, u64>::new());
                 for key in (0..30).filter(|key| (key * SAMPLED_ONE_IN).is_multiple_of(duplicates.one_in)) {
                     let versions: Vec<_> = tables.values().filter_map(|table| table.get(&key)).collect();
-                    let values = versions.iter().filter(|(is_value, _)| *is_value).count() as u64;
-                    let newest = versions.iter().max_by_key(|(_, sequence)| *sequence);
-                    expected += values - u64::from(newest.is_some_and(|(is_value, _)| *is_value));
+                    let newest = versions.iter().map(|(_, sequence)| *sequence).max();
+                    for (_, sequence) in versions.iter().filter(|(is_value, at)| *is_value && Some(*at) != newest) {
+                        expected += 1;
+                        *in_segments.entry(segment_of(*sequence)).or_default() += 10 * duplicates.one_in;
+                    }
                 }
                 prop_assert_eq!(duplicates.hidden_bytes(), Bytes(expected * 10 * duplicates.one_in));
+                prop_assert_eq!(hidden_in(&duplicates), in_segments.into_iter().collect::<Vec<_>>());
             }
         }
     }

@@ -29,7 +29,7 @@ fn hash(key: u64, seed: u64) -> u64 {
 
 fn samples(hashes: &[u64], sequence: u64) -> Vec<KeySample> {
     let sampled = hashes.iter().filter(|hash| hash.is_multiple_of(SAMPLED_ONE_IN));
-    sampled.map(|hash| KeySample { hash: *hash, bytes: Some(100), sequence }).collect()
+    sampled.map(|hash| KeySample { hash: *hash, bytes: Some(100), segment: None, sequence }).collect()
 }
 
 /// Errors of the estimates of a check by the truth, samples first, and seconds that each took.

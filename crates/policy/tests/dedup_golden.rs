@@ -16,11 +16,11 @@ fn threshold(ratio: f64) -> DedupThreshold {
 }
 
 fn put(key: u64, bytes: u32, sequence: u64) -> KeySample {
-    KeySample { hash: key * 64, bytes: Some(bytes), sequence }
+    KeySample { hash: key * 64, bytes: Some(bytes), segment: None, sequence }
 }
 
 fn delete(key: u64, sequence: u64) -> KeySample {
-    KeySample { hash: key * 64, bytes: None, sequence }
+    KeySample { hash: key * 64, bytes: None, segment: None, sequence }
 }
 
 fn sketch(level: u32, entries: u64, samples: &[KeySample]) -> TableSketch<'_> {
@@ -193,7 +193,7 @@ fn filters_are_asked_for_the_sampled_keys_where_the_others_are_forgotten() {
     let samples: Vec<_> = (0..2_000_000)
         .map(hash)
         .filter(|hash| hash % 64 == 0)
-        .map(|hash| KeySample { hash, bytes: Some(1), sequence: 1 })
+        .map(|hash| KeySample { hash, bytes: Some(1), segment: None, sequence: 1 })
         .collect();
     let filter = build(&(1_000_000..2_000_000).map(hash).collect::<Vec<_>>(), 10.5);
     let lower = TableSketch { filter: Some(FilterView::parse(&filter).unwrap()), ..sketch(2, 1_000_000, &samples) };

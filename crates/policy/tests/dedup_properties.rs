@@ -30,6 +30,7 @@ fn samples(contents: &Contents, one_in: u64) -> Vec<(u32, Vec<KeySample>)> {
             let sample = |(key, (is_value, bytes)): (&u64, &(bool, u32))| KeySample {
                 hash: key * one_in,
                 bytes: is_value.then_some(*bytes),
+                segment: None,
                 sequence,
             };
             tables.push((level as u32, keys.iter().map(sample).collect()));

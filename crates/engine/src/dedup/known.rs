@@ -104,15 +104,14 @@ impl NewTable {
 }
 
 impl KnownSamples {
-    /// Nothing yet; with so many bytes of filters where the tables carry them and somebody asks them. Values of at least `apart_bytes` count
-    /// as lying apart.
-    pub(crate) fn new(most_filter_bytes: Option<u64>, apart_bytes: u32) -> Arc<Self> {
+    /// Nothing yet; with so many bytes of filters where the tables carry them and somebody asks them.
+    pub(crate) fn new(most_filter_bytes: Option<u64>) -> Arc<Self> {
         let wants_filters = most_filter_bytes.is_some();
         let most_recent_bytes = usize::try_from(most_filter_bytes.unwrap_or(0) / 2).unwrap_or(usize::MAX);
         let sketching = Arc::new(Sketching::new(most_recent_bytes));
         let sketches = Sketches {
             sketching: sketching.clone(),
-            duplicates: Duplicates::with_values_apart(MOST_SAMPLES, apart_bytes),
+            duplicates: Duplicates::new(MOST_SAMPLES),
             tables: BTreeMap::new(),
             filter_bytes: 0,
             most_filter_bytes,

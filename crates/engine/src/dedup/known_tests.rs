@@ -104,7 +104,7 @@ struct Store {
 impl Store {
     fn open(directory: &Path, most_open: i32) -> Self {
         let (known, is_deaf, reads) =
-            (KnownSamples::new(Some(64 << 20), 0), Arc::<AtomicBool>::default(), Reads::default());
+            (KnownSamples::new(Some(64 << 20)), Arc::<AtomicBool>::default(), Reads::default());
         let hooks = FileSystemHooks { remote: Some(Arc::new(Tables(reads.clone()))), ..FileSystemHooks::default() };
         let mut options = Options::default();
         options.create_if_missing(true);
@@ -162,7 +162,7 @@ impl Store {
 
     /// What is known is what is found when everything is read anew.
     fn assert_is_all(&self) {
-        let anew = KnownSamples::new(Some(64 << 20), 0);
+        let anew = KnownSamples::new(Some(64 << 20));
         let tables = anew.look(&self.db, &self.family()).unwrap().0;
         let (known, anew) = (self.known.now(), anew.now());
         assert!(known.tables.keys().eq(anew.tables.keys()));

@@ -1,27 +1,47 @@
 //! A sample of the keys of a table, which it keeps as property [`PROPERTY`]: what [`ecotone_policy::duplicates`] counts by.
 //!
 //! ```text
-//!  property: | hash | sequence | bytes | hash | sequence | bytes | ...      u64, u64, u32, little-endian; in the order of the keys
+//!  property: | hash | sequence | bytes | segment | hash | ...      u64, u64, u32, u32, little-endian; in the order of the keys
 //! ```
 //!
 //! `hash` is XXH3 of the key; keys are sampled by it. `sequence` is the number of the write, 0 where RocksDB has forgotten it. `bytes` is the length of the value's record, or of the entry's value where that is
-//! inline; [`DELETED`] for a deletion. Of a key with several versions the newest is sampled.
+//! inline; [`DELETED`] for a deletion. `segment` is where the record lies; [`INLINE`] where there is none. Of a key with several
+//! versions the newest is sampled.
 //!
 //! Failure: a table without the property, of an earlier version of this program, has no samples.
 
 use ecotone_policy::duplicates::{KeySample, is_sampled};
 
-/// The name of the property.
-pub(crate) const PROPERTY: &str = "ecotone.keys";
+use crate::values::pointer::SegmentNumber;
 
-const ITEM_BYTES: usize = 20;
+/// The name of the property.
+pub(crate) const PROPERTY: &str = "ecotone.samples";
+
+const ITEM_BYTES: usize = 24;
 
 /// In the place of the bytes. No value is that long.
 const DELETED: u32 = u32::MAX;
 
-/// The length of a value or of its record, as samples have it.
-pub(crate) fn bytes_of(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX).min(DELETED - 1)
+/// In the place of the segment. Numbers are given out from 1 on, and so many never are.
+const INLINE: u32 = u32::MAX;
+
+/// A value as samples have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SampledValue {
+    bytes: u32,
+    segment: Option<SegmentNumber>,
+}
+
+impl SampledValue {
+    /// One beside its key.
+    pub(crate) fn inline(len: usize) -> Self {
+        Self { bytes: u32::try_from(len).unwrap_or(u32::MAX).min(DELETED - 1), segment: None }
+    }
+
+    /// One whose record of so many bytes lies in `segment`.
+    pub(crate) fn apart(record_bytes: usize, segment: SegmentNumber) -> Self {
+        Self { segment: Some(segment), ..Self::inline(record_bytes) }
+    }
 }
 
 /// Samples the keys of one table.
@@ -31,15 +51,18 @@ pub(crate) struct KeySampler {
 }
 
 impl KeySampler {
-    /// A key by its hash, in the order of the table; `bytes` as in [`KeySample`].
+    /// A key by its hash, in the order of the table.
     #[inline]
-    pub(crate) fn add(&mut self, hash: u64, bytes: Option<u32>, sequence: u64) {
+    pub(crate) fn add(&mut self, hash: u64, value: Option<SampledValue>, sequence: u64) {
         if !is_sampled(hash) {
             return;
         }
+        let bytes = value.map_or(DELETED, |value| value.bytes);
+        let segment = value.and_then(|value| value.segment).map_or(INLINE, |segment| segment.0);
         self.property.extend_from_slice(&hash.to_le_bytes());
         self.property.extend_from_slice(&sequence.to_le_bytes());
-        self.property.extend_from_slice(&bytes.unwrap_or(DELETED).to_le_bytes());
+        self.property.extend_from_slice(&bytes.to_le_bytes());
+        self.property.extend_from_slice(&segment.to_le_bytes());
     }
 
     pub(crate) fn finish(&mut self) -> Vec<u8> {
@@ -52,9 +75,15 @@ pub(crate) fn decode(property: &[u8]) -> Vec<KeySample> {
     let sample = |item: &[u8; ITEM_BYTES]| {
         let (hash, rest) = item.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let (sequence, rest) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
-        let bytes = rest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        let bytes = (bytes != DELETED).then_some(bytes);
-        KeySample { hash: u64::from_le_bytes(*hash), bytes, sequence: u64::from_le_bytes(*sequence) }
+        let (bytes, rest) = rest.split_first_chunk().unwrap_or((&[0; 4], &[]));
+        let bytes = Some(u32::from_le_bytes(*bytes)).filter(|bytes| *bytes != DELETED);
+        let segment = rest.first_chunk().map_or(INLINE, |segment| u32::from_le_bytes(*segment));
+        KeySample {
+            hash: u64::from_le_bytes(*hash),
+            bytes,
+            segment: Some(segment).filter(|segment| bytes.is_some() && *segment != INLINE),
+            sequence: u64::from_le_bytes(*sequence),
+        }
     };
     match property.as_chunks() {
         (items, []) => items.iter().map(sample).filter(|sample| is_sampled(sample.hash)).collect(),
@@ -71,11 +100,19 @@ mod tests {
     use ecotone_policy::duplicates::SAMPLED_ONE_IN;
     use twox_hash::XxHash3_64;
 
+    fn value_of(key: u32) -> Option<SampledValue> {
+        match key % 4 {
+            0 => Some(SampledValue::inline(key as usize)),
+            2 => Some(SampledValue::apart(key as usize, SegmentNumber(key / 1000))),
+            _ => None,
+        }
+    }
+
     fn sampled(keys: std::ops::Range<u32>) -> Vec<u8> {
         let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, Sketching::new(0).into());
         for key in keys {
             for version in 0..2 {
-                sketch.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
+                sketch.add(format!("key{key:08}").as_bytes(), value_of(key), 7 - version);
             }
         }
         let [(name, property)] = sketch.finish().try_into().expect("one property");
@@ -95,6 +132,10 @@ mod tests {
         assert!((deleted as f64 - expected / 2.0).abs() < 4.0 * (expected / 2.0).sqrt(), "{deleted}");
         assert!(first.iter().flat_map(|sample| sample.bytes).all(|bytes| bytes < 100_000));
         assert!(first.iter().all(|sample| sample.sequence == 7), "the newest version");
+        let segments = first.iter().filter_map(|sample| Some((sample.bytes? / 1000, sample.segment?)));
+        let segments: Vec<_> = segments.collect();
+        assert!(segments.iter().all(|(expected, segment)| expected == segment));
+        assert!((segments.len() as f64 - expected / 4.0).abs() < 4.0 * (expected / 4.0).sqrt(), "{}", segments.len());
     }
 
     #[test]

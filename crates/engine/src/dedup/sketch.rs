@@ -19,7 +19,7 @@ use rust_rocksdb::Options;
 use twox_hash::XxHash3_64;
 
 use super::filters::{self, FilterName, KeyHashes, KeysOfTable, RecentHashes};
-use super::samples::{self, KeySampler};
+use super::samples::{self, KeySampler, SampledValue};
 use super::{COUNTED, thread_cpu};
 use crate::offload::Collects;
 use crate::values::references;
@@ -100,18 +100,18 @@ struct HeldKeys {
 #[derive(Debug)]
 struct HeldEntry {
     key_bytes: usize,
-    bytes: Option<u32>,
+    value: Option<SampledValue>,
     sequence: u64,
 }
 
 impl Sketched {
     #[inline]
-    fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
+    fn add(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
         let hash = XxHash3_64::oneshot(key);
         if self.last.replace(hash) == Some(hash) {
             return;
         }
-        self.samples.add(hash, bytes, sequence);
+        self.samples.add(hash, value, sequence);
         if let Some(filter) = &mut self.filter {
             filter.add(hash);
         }
@@ -125,19 +125,18 @@ impl KeySketch {
         Self { shared, sketched, left: 0, held: None }
     }
 
-    /// An entry, in the order of the table; `bytes` as in [`ecotone_policy::duplicates::KeySample`]. Of a key with several versions the
-    /// newest comes first.
+    /// An entry, in the order of the table; `None` for a deletion. Of a key with several versions the newest comes first.
     #[inline]
-    pub(crate) fn add(&mut self, key: &[u8], bytes: Option<u32>, sequence: u64) {
+    pub(crate) fn add(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
         if self.left == 0 {
             self.begin_batch();
         }
         self.left -= 1;
         match &mut self.held {
-            None => self.sketched.add(key, bytes, sequence),
+            None => self.sketched.add(key, value, sequence),
             Some(held) => {
                 held.keys.extend_from_slice(key);
-                held.entries.push(HeldEntry { key_bytes: key.len(), bytes, sequence });
+                held.entries.push(HeldEntry { key_bytes: key.len(), value, sequence });
                 if held.keys.len() >= MOST_HELD_BYTES {
                     self.sketch_held();
                 }
@@ -169,10 +168,10 @@ impl KeySketch {
         let sketched = &mut self.sketched;
         self.shared.timed(TIMED_ONE_IN, || {
             let mut rest = &keys[..];
-            for HeldEntry { key_bytes, bytes, sequence } in entries {
+            for HeldEntry { key_bytes, value, sequence } in entries {
                 let (key, after) = rest.split_at(key_bytes);
                 rest = after;
-                sketched.add(key, bytes, sequence);
+                sketched.add(key, value, sequence);
             }
         });
     }
@@ -217,7 +216,7 @@ struct SampleCollector {
 impl TableCollector for SampleCollector {
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
         match kind {
-            EntryKind::Put => self.keys.add(key, Some(samples::bytes_of(value.len())), sequence),
+            EntryKind::Put => self.keys.add(key, Some(SampledValue::inline(value.len())), sequence),
             EntryKind::Delete | EntryKind::SingleDelete => self.keys.add(key, None, sequence),
             _ => (),
         }
@@ -238,7 +237,11 @@ mod tests {
         let mut sketch = KeySketch::new(collects, shared.clone());
         for key in keys {
             for version in 0..2 {
-                sketch.add(format!("key{key:08}").as_bytes(), (key % 2 == 0).then_some(key), 7 - version);
+                sketch.add(
+                    format!("key{key:08}").as_bytes(),
+                    (key % 2 == 0).then_some(SampledValue::inline(key as usize)),
+                    7 - version,
+                );
             }
         }
         sketch.finish()
@@ -278,7 +281,7 @@ mod tests {
         let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, shared.clone());
         let key = [7; 1024];
         for _ in 0..BATCH * TIMED_ONE_IN as u32 * 8 {
-            sketch.add(&key, Some(1), 1);
+            sketch.add(&key, Some(SampledValue::inline(1)), 1);
         }
         sketch.finish();
         let all = thread_cpu() - began;

@@ -18,7 +18,7 @@ use ecotone_rocks_sys::tables::collected_properties_but;
 use rust_rocksdb::{AsColumnFamilyRef, DB};
 
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
-use crate::dedup::samples;
+use crate::dedup::samples::SampledValue;
 use crate::dedup::sketch::KeySketch;
 use crate::header::{Header, Kind};
 use crate::identity::Identity;
@@ -47,12 +47,13 @@ impl TableCollector for ReferenceCollector {
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
         match kind {
             EntryKind::Put => {
-                let mut bytes = value.len();
+                let mut sampled = SampledValue::inline(value.len());
                 if let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) {
-                    bytes = pointer.record_bytes(key.len());
+                    let bytes = pointer.record_bytes(key.len());
                     *self.bytes.entry(pointer.segment).or_default() += bytes as u64;
+                    sampled = SampledValue::apart(bytes, pointer.segment);
                 }
-                self.keys.add(key, Some(samples::bytes_of(bytes)), sequence);
+                self.keys.add(key, Some(sampled), sequence);
             }
             EntryKind::Delete | EntryKind::SingleDelete => self.keys.add(key, None, sequence),
             _ => (),

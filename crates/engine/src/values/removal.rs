@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ecotone_policy::duplicates::Overlap;
+use ecotone_policy::duplicates::{HiddenBytes, Overlap};
 use ecotone_policy::relocation::SegmentUse;
 use ecotone_policy::units::Bytes;
 use ecotone_rocks_sys::tables::live_tables;
@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use rust_rocksdb::{DB, properties};
 
 use super::ValueLog;
-use super::pointer::{SegmentMap, SegmentSet};
+use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::readers::Readers;
 use super::references::References;
 use super::segment::{SEGMENT_HEADER_BYTES, Segment};
@@ -56,8 +56,8 @@ const NO_WAL: WalNumber = 0;
 /// What a round found.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// Bytes of the value log that count as named and are replaced by something that no compaction has brought together with them.
-    pub(crate) hidden: Bytes,
+    /// What counts as named and is replaced by something that no compaction has brought together with it, by the segment that it lies in.
+    pub(crate) hidden: SegmentMap<HiddenBytes>,
     /// How many keys of the tables that came since the last round were in others, by the table's number.
     pub(crate) overlaps: BTreeMap<u64, Overlap>,
     /// Whether a segment waits for something that no flush or compaction will tell of.
@@ -206,12 +206,13 @@ impl Removal {
             return Ok(Round::default());
         }
         drop(self.known.look(db, &family)?);
-        let (hidden, overlaps) = {
+        let mut round = Round { naming_cohort: state.references.naming(cohort), oldest_wal, ..Round::default() };
+        {
             let mut sketches = self.known.now();
-            (sketches.duplicates().hidden_apart_bytes(), sketches.take_overlaps())
-        };
-        let mut round =
-            Round { naming_cohort: state.references.naming(cohort), hidden, overlaps, oldest_wal, ..Round::default() };
+            round.overlaps = sketches.take_overlaps();
+            let hidden = sketches.duplicates().hidden_in_segments();
+            round.hidden = hidden.map(|(segment, hidden)| (SegmentNumber(segment), hidden)).collect();
+        }
         let mut began: Option<Instant> = None;
         for segment in sealed {
             let number = segment.number();

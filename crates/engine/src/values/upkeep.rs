@@ -359,7 +359,8 @@ impl Thread {
         self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
         let unsettled = round.segments.iter().filter(|segment| !segment.settled);
         let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
-        Bytes(round.hidden.0 + (in_memtables as f64 * self.overwrites.share()) as u64)
+        let in_tables: u64 = round.hidden.values().map(|hidden| hidden.estimate.0).sum();
+        Bytes(in_tables + (in_memtables as f64 * self.overwrites.share()) as u64)
     }
 
     /// Where nothing is written any more nobody compacts what lies above the last level, and what it replaces is not known to be

@@ -61,7 +61,7 @@ mod tests {
     use crate::duplicates::{KeySample, SAMPLED_ONE_IN};
 
     fn sample(key: u64, bytes: Option<u32>, sequence: u64) -> KeySample {
-        KeySample { hash: key * SAMPLED_ONE_IN, bytes, sequence }
+        KeySample { hash: key * SAMPLED_ONE_IN, bytes, segment: None, sequence }
     }
 
     #[test]
