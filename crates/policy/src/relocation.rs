@@ -6,17 +6,20 @@
 //! tables were rewritten. Segments are therefore relocated in cohorts: one pass over the keys frees all of them.
 //!
 //! A segment of `bytes` of which `referenced` are live costs `referenced` to move and gives back `bytes - referenced`. Segments that are
-//! mostly garbage come first, and are in the cohort however little garbage there is in all: what compactions that run anyway copy of
-//! them is little. The others join it when there is much garbage, as many as it takes, and only when there is too much are tables compacted
-//! for it alone. Until a pass is over, its copies and what they were copied from take space side by side, so a cohort copies only a small
+//! mostly garbage are in the cohort however little garbage there is in all: what compactions that run anyway copy of them is little. The
+//! others join it when there is much garbage, as many as it takes, and only when there is too much are tables compacted for it
+//! alone. Until a pass is over, its copies and what they were copied from take space side by side, so a cohort copies only a small
 //! part of all values ([`copied_at_once`]), what is worth most first, and the next one follows.
 //!
-//! Among the mostly garbage, and among the others, what a segment is worth is its share of garbage, weighed by its age: what is young goes
-//! on to become garbage by itself, what is old stays as it is. The thought is that of the cost-benefit of a log-structured file system
-//! (Rosenblum and Ousterhout 1992, section 3.6), the formula is not: theirs divides by what a copy costs, and takes the age of the youngest
-//! data. Here the share of garbage alone stands for gain and cost, and the age is that of the segment, in segments begun since: what was
-//! copied counts as new. Age is bounded ([`RelocationParameters::age_exponent`]): of a hundred segments the oldest comes before a new one
-//! with three times its share of garbage, and before none with more; nor before one that is mostly garbage, where it is not itself.
+//! What a segment is worth is its share of garbage, weighed by its age: what is young goes on to become garbage by itself, what is old
+//! stays as it is. The thought is that of the cost-benefit of a log-structured file system (Rosenblum and Ousterhout 1992, section 3.6),
+//! the formula is not: theirs divides by what a copy costs, and takes the age of the youngest data. Here the share of garbage alone
+//! stands for gain and cost, and the age is that of the segment, in segments begun since: what was copied counts as new. Age is bounded
+//! ([`RelocationParameters::age_exponent`]): an old segment comes before a new one with twice its share of garbage, and before none
+//! with more.
+//!
+//! Garbage that no compaction has met counts as far as samples tell of it ([`SegmentUse::less_garbage`]): the compaction that would copy
+//! such a segment meets it.
 //!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
@@ -31,8 +34,8 @@ use crate::units::{Bytes, Seconds};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelocationParameters {
-    /// From this share of garbage on a segment is relocated in passing, by the compactions that run anyway. Default 0.4: such
-    /// a copy frees two thirds of its bytes at least. At least `min_garbage_share` and less than 1.
+    /// From this share of garbage on a segment is relocated in passing, by the compactions that run anyway. Default 0.5: such
+    /// a copy frees as much as it writes. At least `min_garbage_share` and less than 1.
     pub in_passing_share: f64,
     /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort.
     /// Default 1.1, more than 1.
@@ -44,11 +47,10 @@ pub struct RelocationParameters {
     /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
     /// copy frees a quarter of its bytes.
     pub min_garbage_share: f64,
-    /// What the age of a segment is raised to before it weighs the share of garbage, in the order of those that are mostly garbage, and of
-    /// the others. The age counts the segments begun since, and itself, up to as many as there are: who is older than a whole store would
-    /// be is just old, and numbers rise for ever. Default 0.25, 0 (no weight) to 1 (in proportion): where a Zipfian decides what is
-    /// overwritten and little is copied at a time, a simulation of segments (one seed) kept a quarter less garbage with it than without;
-    /// where much is copied age made no difference.
+    /// What the age of a segment is raised to before it weighs the share of garbage. The age counts the segments begun since, and itself,
+    /// up to 16. Default 0.25, 0 (no weight) to 1 (in proportion): where a Zipfian decides what is overwritten and little is copied at
+    /// a time, a simulation of segments (one seed) kept a quarter less garbage with it than without; where much is copied age made no
+    /// difference.
     pub age_exponent: f64,
     /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
     pub copied_in_passing: f64,
@@ -68,6 +70,10 @@ pub struct RelocationParameters {
     pub ample_free_share: f64,
 }
 
+/// So many segments begun since make a segment old, and none is older: numbers rise for ever, and what is cold and hardly garbage must not keep
+/// out what is mostly garbage, however much of it there is. With the default exponent the weight of age is at most 2.
+const OLDEST: u32 = 16;
+
 /// However little is free, ratios keep this part of their distance from 1: closer to 1, all that lives would be copied again
 /// for every little garbage. 0 to 1.
 const LEAST_DISTANCE: f64 = 0.1;
@@ -75,7 +81,7 @@ const LEAST_DISTANCE: f64 = 0.1;
 impl Default for RelocationParameters {
     fn default() -> Self {
         Self {
-            in_passing_share: 0.4,
+            in_passing_share: 0.5,
             begin_ratio: 1.1,
             end_ratio: 1.05,
             on_purpose_ratio: 1.35,
@@ -184,16 +190,21 @@ impl SegmentUse {
         self.bytes.0.saturating_sub(self.referenced.0)
     }
 
+    /// The same once so much of what tables name has turned out to be garbage.
+    #[must_use]
+    pub fn less_garbage(self, hidden: Bytes) -> Self {
+        Self { referenced: Bytes(self.referenced.0.saturating_sub(hidden.0)), ..self }
+    }
+
     /// The share of it that no table names, 0 to 1.
     pub fn garbage_share(&self) -> f64 {
         self.garbage() as f64 / self.bytes.0.max(1) as f64
     }
 
-    /// How much it is worth to copy what lives, among others that are mostly garbage or among others that are not: the share of garbage,
-    /// weighed by an age of at most `oldest`.
-    fn benefit(&self, newest: u32, oldest: usize, age_exponent: f64) -> f64 {
-        let age = f64::from(newest.saturating_sub(self.segment)) + 1.0;
-        self.garbage_share() * age.min(oldest as f64).powf(age_exponent)
+    /// How much it is worth to copy what lives: the share of garbage, weighed by age.
+    fn benefit(&self, newest: u32, age_exponent: f64) -> f64 {
+        let age = newest.saturating_sub(self.segment).saturating_add(1).min(OLDEST);
+        self.garbage_share() * f64::from(age).powf(age_exponent)
     }
 }
 
@@ -286,8 +297,8 @@ pub struct Cohort {
     pub freed: Bytes,
 }
 
-/// The cohort that is worth relocating now; an empty one where none is. It has those segments that are mostly garbage, and then as many
-/// of the others as free enough. Of either, as many of those that are worth most as can be copied with `room`; one that does not
+/// The cohort that is worth relocating now; an empty one where none is. It has those segments that are mostly garbage, and as many
+/// of the others as free enough, but only as many of those that are worth most as can be copied with `room`; one that does not
 /// fit is passed over for smaller ones.
 ///
 /// Pure: the order of `segments` does not matter.
@@ -305,16 +316,15 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: 
     let mut worth: Vec<_> = segments
         .iter()
         .filter(|segment| segment.settled && segment.garbage_share() >= parameters.min_garbage_share)
-        .map(|segment| (segment, segment.benefit(newest, segments.len(), parameters.age_exponent)))
+        .map(|segment| (segment, segment.benefit(newest, parameters.age_exponent)))
         .collect();
     worth.sort_by(|(one, benefit), (other, other_benefit)| {
-        let mostly_garbage = is_mostly_garbage(other).cmp(&is_mostly_garbage(one));
-        mostly_garbage.then(other_benefit.total_cmp(benefit)).then(one.segment.cmp(&other.segment))
+        other_benefit.total_cmp(benefit).then(one.segment.cmp(&other.segment))
     });
     let mut chosen = Cohort::default();
     for (segment, _) in worth {
         if chosen.freed.0 >= to_free && !is_mostly_garbage(segment) {
-            break;
+            continue;
         }
         let copied = chosen.copied.0.saturating_add(segment.bytes.0.min(segment.referenced.0));
         if copied > room.0 {
@@ -352,6 +362,7 @@ mod tests {
     /// Whatever is default: what follows from these numbers can be reckoned.
     fn spelled_out() -> RelocationParameters {
         RelocationParameters {
+            in_passing_share: 0.4,
             begin_ratio: 1.2,
             end_ratio: 1.1,
             on_purpose_ratio: 1.45,
@@ -415,12 +426,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_older_than_a_whole_store() {
+    fn sixteen_segments_later_a_segment_is_old_and_none_is_older() {
         let parameters =
             RelocationParameters { age_exponent: 0.25, in_passing_share: 0.9, begin_ratio: 1.2, ..far_apart() };
-        // Four segments, and room for one of them: the newest has to have 4^(1/4) times the garbage of the oldest, 1.414, however many
-        // there have been between.
-        for between in [0, 10, 1_000_000_000] {
+        // Four segments, and room for one of them: the newest has to have 16^(1/4) times the garbage of the oldest, 2, however many there
+        // have been between.
+        for between in [12, 100, 1_000_000_000] {
             let chosen = |newest: u64| {
                 let segments = [
                     segment(1, 100, 66),
@@ -430,7 +441,7 @@ mod tests {
                 ];
                 cohort(&segments, &parameters, Bytes(70 * MIB)).segments
             };
-            assert_eq!((chosen(48), chosen(49)), (vec![1], vec![4 + between]), "{between}");
+            assert_eq!((chosen(67), chosen(69)), (vec![1], vec![4 + between]), "{between}");
         }
     }
 
@@ -647,7 +658,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_mostly_garbage_comes_first_and_what_is_not_comes_as_far_as_it_is_needed(
+        fn nothing_keeps_out_what_is_mostly_garbage_but_what_is_worth_as_much_and_what_is_not_comes_as_far_as_it_is_needed(
             uses in proptest::collection::vec((0..100_u64, 1..100_u64, 1..1_000_000_u32), 1..40),
             room in 0..2_000_u64,
             free_share in 0.0..1.0_f64,
@@ -666,14 +677,16 @@ mod tests {
             let place = |it: &SegmentUse| chosen.segments.iter().position(|number| *number == it.segment);
             let (mostly_garbage, others): (Vec<SegmentUse>, Vec<SegmentUse>) =
                 segments.iter().partition(|it| it.garbage_share() >= parameters.in_passing_share);
-            // One that is left would not fit if it were alone with its like.
-            let (taken, left): (Vec<SegmentUse>, Vec<SegmentUse>) = mostly_garbage.iter().partition(|it| place(it).is_some());
-            let copied: u64 = taken.iter().map(|it| it.referenced.0).sum();
-            prop_assert!(left.iter().all(|it| copied + it.referenced.0 > room * MIB));
-            // Without the last of the others too little would be freed.
-            if let Some(last) = others.iter().filter(|it| place(it).is_some()).max_by_key(|it| place(it)) {
-                let left = garbage - chosen.freed.0 + last.garbage();
-                prop_assert!(left as f64 > (all - garbage) as f64 * (parameters.end_ratio - 1.0) - 1.0);
+            // One that is left would not fit beside those that are worth as much, be they as old as can be.
+            let heaviest = f64::from(OLDEST).powf(parameters.age_exponent);
+            for left in mostly_garbage.iter().filter(|it| place(it).is_none()) {
+                let rivals = segments.iter().filter(|it| place(it).is_some() && it.garbage_share() * heaviest >= left.garbage_share());
+                prop_assert!(rivals.map(|it| it.referenced.0).sum::<u64>() + left.referenced.0 > room * MIB);
+            }
+            // Of the others none is taken once those before it free enough.
+            if let Some(last) = others.iter().filter_map(place).max() {
+                let before: u64 = segments.iter().filter(|it| place(it).is_some_and(|place| place < last)).map(SegmentUse::garbage).sum();
+                prop_assert!((garbage - before) as f64 > (all - garbage) as f64 * (parameters.end_ratio - 1.0) - 1.0);
             }
         }
     }

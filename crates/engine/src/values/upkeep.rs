@@ -229,12 +229,12 @@ impl Thread {
         let free = self.free_of_failure(round);
         let ratio_with_hidden = ratio_with_hidden(&free, hidden);
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
-        let grown = if is_given_up { None } else { self.choose(round, &free) };
+        // What an old version is kept for is not garbage when a compaction meets it.
+        let meets_hidden = !has_snapshots(db)?;
+        let grown = if is_given_up { None } else { self.choose(round, &free, meets_hidden) };
         // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What hides will be known once a compaction has met it.
-        let finds = !is_given_up
-            && self.stuck.is_none()
-            && hidden >= self.parameters_now().min_garbage_bytes
-            && !has_snapshots(db)?;
+        let finds =
+            !is_given_up && self.stuck.is_none() && hidden >= self.parameters_now().min_garbage_bytes && meets_hidden;
         let may_free = self.pass.is_some() || finds;
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let others_work =
@@ -290,16 +290,22 @@ impl Thread {
 
     /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It changes also while a pass is under
     /// way: a compaction takes along what is known when it begins. In passing it is what is worth most now, so that segments whose
-    /// tables nobody compacts do not keep others out. On purpose it is pursued until it is gone: what is worth more by now joins it only
+    /// tables nobody compacts do not keep others out; what samples tell of garbage that no compaction has met counts, since the compaction that copies will meet it. On purpose it is pursued until it is gone: what is worth more by now joins it only
     /// as far as there is room beside what is left of it.
-    fn choose(&mut self, round: &Round, free: &[SegmentUse]) -> Option<bool> {
+    fn choose(&mut self, round: &Round, free: &[SegmentUse], meets_hidden: bool) -> Option<bool> {
         let gate = self.relocation.gate.as_ref();
         let parameters = self.parameters_now();
         let at_once = copied_at_once(&round.segments, &parameters).0;
         let room = gate.map_or(u64::MAX, |gate| gate.for_relocation()).min(at_once);
-        let chosen = cohort(free, &parameters, Bytes(room));
-        let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
         let pass = self.pass.get_or_insert_default();
+        let meets_hidden = meets_hidden && !pass.on_purpose;
+        let seen = |it: &SegmentUse| match round.hidden.get(&SegmentNumber(it.segment)) {
+            // A compaction for relocation alone would copy what hides, instead of meeting it.
+            Some(hidden) if meets_hidden => it.less_garbage(hidden.at_least),
+            _ => *it,
+        };
+        let chosen = cohort(&free.iter().map(seen).collect::<Vec<_>>(), &parameters, Bytes(room));
+        let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
         let before = pass.cohort.len();
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
@@ -309,7 +315,7 @@ impl Thread {
         }
         // What is left of the cohort will be copied, too.
         let uses: SegmentMap<_> =
-            round.segments.iter().map(|segment| (SegmentNumber(segment.segment), segment.referenced.0)).collect();
+            round.segments.iter().map(|segment| (SegmentNumber(segment.segment), seen(segment).referenced.0)).collect();
         let mut added = Vec::new();
         let mut copied: u64 = pass.cohort.iter().filter_map(|segment| uses.get(segment)).sum();
         for segment in chosen.segments.into_iter().map(SegmentNumber).filter(|segment| !pass.cohort.contains(segment)) {
@@ -541,4 +547,59 @@ fn has_snapshots(db: &DB) -> Result<bool> {
 fn level_zero_tables(db: &DB, family: DataFamily) -> Result<u64> {
     let tables = db.property_value_cf(&family, properties::num_files_at_level(0)).map_err(|e| Error::from_rocks(&e))?;
     Ok(tables.and_then(|tables| tables.parse().ok()).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenMode, Separation, Store, StoreOptions};
+
+    /// Tables know nothing of it before, samples do.
+    #[test]
+    fn what_a_compaction_will_find_to_be_garbage_it_relocates_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            separation: Some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
+            relocation: RelocationParameters {
+                min_garbage_bytes: Bytes(64 * 1024),
+                on_purpose_ratio: 1e6,
+                urgent_ratio: 2e6,
+                ..RelocationParameters::default()
+            },
+            ..StoreOptions::default()
+        };
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+        let write = |keys: &mut dyn Iterator<Item = u32>, value: [u8; 100]| {
+            keys.for_each(|key| store.put(&key.to_be_bytes(), &value).unwrap());
+            store.flush(true).unwrap();
+        };
+        let keys = 40_000;
+        write(&mut (0..keys), [1; 100]);
+        store.compact(..).unwrap();
+        let values = store.values.as_ref().unwrap();
+        let loaded: SegmentSet = values.log.segments().iter().map(|segment| segment.number()).collect();
+        write(&mut (0..keys).filter(|key| key % 4 > 0), [2; 100]);
+        let began = Instant::now();
+        // The last one goes on with what came next.
+        while loaded.difference(&values.relocation.cohort()).count() > 1 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", store.value_log());
+            std::thread::yield_now();
+        }
+        assert_eq!(store.value_log().unwrap().relocated_bytes, 0);
+        store.compact(..).unwrap();
+        // One in four of the load, and none of what has replaced the others.
+        let record_bytes = 12 + 4 + 100;
+        let live = u64::from(keys) / 4 * record_bytes;
+        let relocated = store.value_log().unwrap().relocated_bytes;
+        assert!((live * 8 / 10..=live).contains(&relocated), "{relocated} of {live}");
+        let is_left = || values.log.segments().iter().filter(|segment| loaded.contains(&segment.number())).count() > 1;
+        while is_left() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", store.value_log());
+            std::thread::yield_now();
+        }
+        for key in 0..keys {
+            let expected = [if key % 4 > 0 { 2 } else { 1 }; 100];
+            assert_eq!(store.get(&key.to_be_bytes()).unwrap().as_deref(), Some(&expected[..]), "{key}");
+        }
+    }
 }
