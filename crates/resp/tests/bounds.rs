@@ -295,6 +295,41 @@ fn who_asks_for_endless_picks_gets_an_error() {
 }
 
 #[test]
+fn of_many_different_members_all_are_told_or_none() {
+    const MEMBERS: usize = 100_000;
+    let served =
+        served(Limits { argument_bytes: 1 << 20, output_bytes: 1 << 20, ..Limits::default() }, StoreOptions::default());
+    let mut wire = Wire::to(served.address());
+    let members: Vec<String> = (0..MEMBERS).map(|number| format!("{number:010}")).collect();
+    for members in members.chunks(1000) {
+        let pairs: Vec<&[u8]> = members.iter().flat_map(|member| [member.as_bytes(), member.as_bytes()]).collect();
+        let members: Vec<&[u8]> = members.iter().map(String::as_bytes).collect();
+        for (begin, arguments) in
+            [(["ZADD", "sorted"], &pairs), (["HSET", "hash"], &pairs), (["SADD", "set"], &members)]
+        {
+            wire.send(&request(&[&begin.map(str::as_bytes)[..], arguments].concat()));
+            assert_eq!(wire.reply(), b":1000\r\n");
+        }
+    }
+    for ask in ["ZRANDMEMBER sorted", "HRANDFIELD hash", "SRANDMEMBER set"] {
+        // Each takes 17 bytes. All of them, and a part that is drawn one by one.
+        let told = wire.ask(&format!("{ask} 50000"));
+        assert!(told.starts_with("*50000\r\n") && told.len() == 50_000 * 17 + 8, "{ask}: {} bytes", told.len());
+        let told = wire.ask(&format!("{ask} 20000"));
+        assert!(told.starts_with("*20000\r\n") && told.len() == 20_000 * 17 + 8, "{ask}: {} bytes", told.len());
+        for too_many in [62_000, MEMBERS, 2 * MEMBERS] {
+            let refused = wire.ask(&format!("{ask} {too_many}"));
+            assert!(
+                refused.starts_with("-ERR the reply is longer") && refused.contains("clients.max_output_bytes"),
+                "{ask} {too_many}: {}",
+                &refused[..refused.len().min(200)]
+            );
+        }
+    }
+    served.server.stop();
+}
+
+#[test]
 fn a_transaction_that_writes_without_end_is_refused_and_leaves_nothing() {
     let served = served(Limits { memory_bytes: 64 << 20, ..Limits::default() }, StoreOptions::default());
     let mut wire = Wire::to(served.address());

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, check_drawn, flag, go_on_drawing};
+use super::{Call, Command, check_drawn, flag, go_on, go_on_drawing};
 use crate::collections::by_hash::Selection;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -80,7 +80,8 @@ fn draw(call: &mut Call<'_>) -> Outcome {
             let tell = |score: f64, name: &[u8]| {
                 reply_member(reply, name, with_scores.then_some(score));
                 told += 1;
-                go_on_drawing(reply, begin, most_bytes)
+                // Different members are all told, or it is an error as with any other reply.
+                if count < 0 { go_on_drawing(reply, begin, most_bytes) } else { go_on(reply) }
             };
             if count < 0 {
                 draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
