@@ -61,19 +61,42 @@ fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on(
 }
 
 #[test]
-fn the_longest_string_can_be_read_again() {
-    // As it is announced in a reply, and its end.
-    let around = |bytes: usize| format!("${bytes}\r\n\r\n").len();
+fn the_longest_string_can_be_read_wherever_it_is_asked_for() {
     let default = Limits::default();
-    assert!(default.argument_bytes + around(default.argument_bytes) <= default.output_bytes);
+    assert!(default.argument_bytes + Limits::AROUND_LONGEST_BYTES <= default.output_bytes);
     let argument_bytes = 3 << 20;
-    let output_bytes = argument_bytes + around(argument_bytes);
-    let served = served(Limits { argument_bytes, output_bytes, ..default }, StoreOptions::default());
+    let limits = Limits { argument_bytes, output_bytes: argument_bytes + Limits::AROUND_LONGEST_BYTES, ..default };
+    let served = served(limits, StoreOptions::default());
     let mut wire = Wire::to(served.address());
-    wire.send(&request(&[b"SET", b"big", &noise(argument_bytes)]));
-    assert_eq!(wire.reply(), b"+OK\r\n");
-    wire.send(&request(&[b"GET", b"big"]));
-    assert_eq!(wire.reply().len(), output_bytes);
+    let big = noise(argument_bytes);
+    // One byte less than what is sent before the next request is carried out.
+    let before = vec![b'b'; Limits::ROUND_REPLY_BYTES - 1 - "$262143\r\n\r\n".len()];
+    // With what MULTI is replied it comes to as much.
+    let less = vec![b'l'; before.len() - 100];
+    for (key, value) in [("big", &big), ("before", &before), ("less", &less)] {
+        wire.send(&request(&[b"SET", key.as_bytes(), value]));
+        assert_eq!(wire.reply(), b"+OK\r\n");
+    }
+    let bulk = |value: &[u8]| [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
+    let get = |key: &str| request(&[b"GET", key.as_bytes()]);
+    assert_eq!(bulk(&before).len(), Limits::ROUND_REPLY_BYTES - 1);
+    wire.send(&get("big"));
+    assert!(wire.reply() == bulk(&big));
+    wire.send(&[get("before"), get("big"), get("before")].concat());
+    for value in [&before, &big, &before] {
+        assert!(wire.reply() == bulk(value), "a reply behind others");
+    }
+    let transaction = [request(&[b"MULTI"]), get("big"), request(&[b"EXEC"])].concat();
+    wire.send(&transaction);
+    (0..2).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+    assert!(wire.reply() == [b"*1\r\n", &bulk(&big)[..]].concat(), "within a transaction");
+    // All of it together.
+    let transaction = [request(&[b"MULTI"]), get("less"), get("big"), get("less"), request(&[b"EXEC"])].concat();
+    wire.send(&[get("less"), transaction].concat());
+    assert!(wire.reply() == bulk(&less));
+    (0..4).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+    let told = wire.reply();
+    assert!(told.starts_with(&[b"*3\r\n", &bulk(&less)[..], &bulk(&big)[..]].concat()), "{} bytes", told.len());
     served.server.stop();
 }
 
