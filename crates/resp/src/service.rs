@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -44,6 +44,8 @@ pub struct Service {
     pub run_id: String,
     /// When it began.
     pub since: Instant,
+    /// Set for good when the server stops: commands that would keep it from that end with an error.
+    pub stops: AtomicBool,
 }
 
 impl Service {
@@ -62,6 +64,7 @@ impl Service {
             saves: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
+            stops: AtomicBool::new(false),
         }
     }
 
