@@ -89,6 +89,10 @@ fn info_tells_what_has_happened() {
         assert!(sections["Server"].contains_key(told), "{told}");
     }
     assert!(!sections["Stats"].contains_key("expired_keys"), "nobody counts them");
+    assert_eq!(sections["Memory"]["mem_allocator"], "libc");
+    for told in ["aof_last_bgrewrite_status", "aof_last_write_status"] {
+        assert_eq!(sections["Persistence"][told], "ok", "{told}");
+    }
     let resident: u64 = sections["Memory"]["used_memory_rss"].parse().unwrap();
     let peak: u64 = sections["Memory"]["used_memory_peak"].parse().unwrap();
     assert!(resident > 1 << 20 && peak >= resident);

@@ -119,7 +119,7 @@ fn clients_are_told_what_redis_would_tell_them() {
         ("port", &port),
         ("dir", directory.to_str().unwrap()),
         ("tls-port", "0"),
-        ("hz", "10"),
+        ("hz", "1"),
         ("dynamic-hz", "no"),
         ("loglevel", "notice"),
         ("tcp-keepalive", "300"),

@@ -264,7 +264,7 @@ mod tests {
             change(&[
                 ("save", ""),
                 ("tcp-keepalive", "300"),
-                ("hz", "10"),
+                ("hz", "1"),
                 ("dynamic-hz", "no"),
                 ("appendfsync", "everysec"),
                 ("loglevel", "notice"),
