@@ -14,8 +14,11 @@ use common::{Server, configuration};
 /// `clients.max_memory_bytes` of the server.
 const CLIENT_BYTES: usize = 32 << 20;
 
-/// The longest string, and the longest reply.
+/// The longest string where it is bounded by this device's memory.
 const LONGEST_BYTES: usize = CLIENT_BYTES / 2;
+
+/// What replies have beside it: the least that they must have.
+const AROUND_BYTES: usize = 512 << 10;
 
 /// What it may have resident more than before they came: what all clients may take; what stands in no account of theirs, which is what one value
 /// takes on each thread that reads one; what the allocator holds on to; what the profile lets the store take.
@@ -144,6 +147,7 @@ fn wishes(own: &str) -> Vec<Vec<u8>> {
     let mut wishes: Vec<Vec<u8>> = [
         "SETRANGE OWN 536870911 x",
         "SETRANGE OWN 16777215 x",
+        "SETRANGE OWN 100000000 x",
         "SETRANGE OWN 3000000 x",
         "APPEND OWN x",
         "EXPIRE OWN 1000",
@@ -198,10 +202,22 @@ fn names_a_limit(reply: &str) -> bool {
 
 #[test]
 fn what_clients_ask_for_stays_within_the_memory_they_may_take() {
+    let limits = format!("max_output_bytes = {}\nmax_argument_bytes = {LONGEST_BYTES}\n", LONGEST_BYTES + AROUND_BYTES);
+    attack(&limits, 9_000_000);
+}
+
+/// The longest string and the longest reply are many times what all clients may take.
+#[test]
+fn where_one_argument_may_be_longer_than_all_memory_of_clients_that_holds_as_well() {
+    attack("", 500_000_000);
+}
+
+/// Attacks a server with these limits of one client, which may announce an argument of so many bytes.
+fn attack(limits: &str, announced_bytes: usize) {
     let folder = tempfile::tempdir().unwrap();
     let more = format!(
-        "listen = \"127.0.0.1:0\"\nlanes = 2\nwaiting_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\n\
-         max_output_bytes = {LONGEST_BYTES}\nmax_argument_bytes = {LONGEST_BYTES}\n[store]\nprofile = \"small-device\"\n"
+        "listen = \"127.0.0.1:0\"\nlanes = 2\nwaiting_threads = 4\nmax_memory_bytes = {CLIENT_BYTES}\n{limits}\
+         [store]\nprofile = \"small-device\"\n"
     );
     let server = Server::with(&configuration(folder.path(), &more));
     let mut small = Client::of(&server);
@@ -251,7 +267,8 @@ fn what_clients_ask_for_stays_within_the_memory_they_may_take() {
             let begin = if number % 2 == 0 {
                 [&b"*1000000\r\n"[..], &b"$0\r\n\r\n".repeat(200_000)].concat()
             } else {
-                [&b"*2\r\n$4\r\nECHO\r\n$9000000\r\n"[..], &vec![b'x'; 4_000_000]].concat()
+                let announced = format!("*2\r\n$4\r\nECHO\r\n${announced_bytes}\r\n");
+                [announced.as_bytes(), &vec![b'x'; 4_000_000]].concat()
             };
             // Who is refused is gone before it has sent all.
             let _ = (&client.stream).write_all(&begin);

@@ -97,6 +97,10 @@ pub mod texts {
     pub const SHORT_OF_MEMORY: Failure = Failure::text(
         "ERR all clients together keep as much memory as they may (clients.max_memory_bytes); try again later, or with less at a time",
     );
+    /// The client was killed while its command was carried out.
+    pub const KILLED: Failure = Failure::text("ERR the client was killed");
+    /// The server stops while a command is carried out that takes long.
+    pub const STOPS: Failure = Failure::text("ERR the server stops before this is done; ask again once it is back");
     /// A number that is less than 0.
     pub const OUT_OF_RANGE_POSITIVE: Failure = Failure::text("ERR value is out of range, must be positive");
 }

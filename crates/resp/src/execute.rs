@@ -108,7 +108,7 @@ pub fn execute<'s>(
             service.statistics.commands.fetch_add(1, Ordering::Relaxed);
             // Nothing else than a command that sleeps makes a transaction's client rest.
             let sleeps = if let Then::Rest(rest) = client.then { rest } else { Duration::ZERO };
-            service.statistics.usage.carried_out(command, began.elapsed() + sleeps, has_failed);
+            service.statistics.usage.carried_out(command, began.elapsed().saturating_add(sleeps), has_failed);
         }
         step
     } else {
@@ -377,7 +377,7 @@ pub(crate) fn run_latched(
         }
     }
     let depends = group.has_written_since(mark) || seen.is_uncommitted;
-    Ok(Ran { depends, command, took: began.elapsed() + sleeps, seen, error })
+    Ok(Ran { depends, command, took: began.elapsed().saturating_add(sleeps), seen, error })
 }
 
 /// What a client is told instead of a reply that is longer than it may be.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -44,6 +44,8 @@ pub struct Service {
     pub run_id: String,
     /// When it began.
     pub since: Instant,
+    /// Set for good when the server stops: commands that would keep it from that end with an error.
+    pub stops: AtomicBool,
 }
 
 impl Service {
@@ -62,6 +64,7 @@ impl Service {
             saves: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
+            stops: AtomicBool::new(false),
         }
     }
 
@@ -158,6 +161,16 @@ pub struct Limits {
     pub slowlog_entries: usize,
 }
 
+impl Limits {
+    /// Bytes of replies that are sent before more of what their client has asked is carried out.
+    pub const ROUND_REPLY_BYTES: usize = 256 * 1024;
+
+    /// What [`output_bytes`](Self::output_bytes) must have beyond [`argument_bytes`](Self::argument_bytes), so that the longest string can be read
+    /// wherever a client asks for it: in a pipeline behind the replies that are sent together with it, and in a transaction behind about
+    /// as much of the commands before it.
+    pub const AROUND_LONGEST_BYTES: usize = 2 * Self::ROUND_REPLY_BYTES;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -165,7 +178,7 @@ impl Default for Limits {
             request_bytes: 1 << 30,
             argument_bytes: 512 << 20,
             pipeline_requests: 1024,
-            // What may be stored may be read: the longest string, and what is around it in a reply.
+            // More than what must be around the longest string: whole mebibytes are easier to read.
             output_bytes: (512 << 20) + (1 << 20),
             idle: None,
             send: Duration::from_secs(60),

@@ -61,19 +61,42 @@ fn a_reply_that_is_too_long_is_refused_before_it_is_made_and_the_client_goes_on(
 }
 
 #[test]
-fn the_longest_string_can_be_read_again() {
-    // As it is announced in a reply, and its end.
-    let around = |bytes: usize| format!("${bytes}\r\n\r\n").len();
+fn the_longest_string_can_be_read_wherever_it_is_asked_for() {
     let default = Limits::default();
-    assert!(default.argument_bytes + around(default.argument_bytes) <= default.output_bytes);
+    assert!(default.argument_bytes + Limits::AROUND_LONGEST_BYTES <= default.output_bytes);
     let argument_bytes = 3 << 20;
-    let output_bytes = argument_bytes + around(argument_bytes);
-    let served = served(Limits { argument_bytes, output_bytes, ..default }, StoreOptions::default());
+    let limits = Limits { argument_bytes, output_bytes: argument_bytes + Limits::AROUND_LONGEST_BYTES, ..default };
+    let served = served(limits, StoreOptions::default());
     let mut wire = Wire::to(served.address());
-    wire.send(&request(&[b"SET", b"big", &noise(argument_bytes)]));
-    assert_eq!(wire.reply(), b"+OK\r\n");
-    wire.send(&request(&[b"GET", b"big"]));
-    assert_eq!(wire.reply().len(), output_bytes);
+    let big = noise(argument_bytes);
+    // One byte less than what is sent before the next request is carried out.
+    let before = vec![b'b'; Limits::ROUND_REPLY_BYTES - 1 - "$262143\r\n\r\n".len()];
+    // With what MULTI is replied it comes to as much.
+    let less = vec![b'l'; before.len() - 100];
+    for (key, value) in [("big", &big), ("before", &before), ("less", &less)] {
+        wire.send(&request(&[b"SET", key.as_bytes(), value]));
+        assert_eq!(wire.reply(), b"+OK\r\n");
+    }
+    let bulk = |value: &[u8]| [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
+    let get = |key: &str| request(&[b"GET", key.as_bytes()]);
+    assert_eq!(bulk(&before).len(), Limits::ROUND_REPLY_BYTES - 1);
+    wire.send(&get("big"));
+    assert!(wire.reply() == bulk(&big));
+    wire.send(&[get("before"), get("big"), get("before")].concat());
+    for value in [&before, &big, &before] {
+        assert!(wire.reply() == bulk(value), "a reply behind others");
+    }
+    let transaction = [request(&[b"MULTI"]), get("big"), request(&[b"EXEC"])].concat();
+    wire.send(&transaction);
+    (0..2).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+    assert!(wire.reply() == [b"*1\r\n", &bulk(&big)[..]].concat(), "within a transaction");
+    // All of it together.
+    let transaction = [request(&[b"MULTI"]), get("less"), get("big"), get("less"), request(&[b"EXEC"])].concat();
+    wire.send(&[get("less"), transaction].concat());
+    assert!(wire.reply() == bulk(&less));
+    (0..4).for_each(|_| assert!(wire.reply().starts_with(b"+")));
+    let told = wire.reply();
+    assert!(told.starts_with(&[b"*3\r\n", &bulk(&less)[..], &bulk(&big)[..]].concat()), "{} bytes", told.len());
     served.server.stop();
 }
 
@@ -290,6 +313,41 @@ fn who_asks_for_endless_picks_gets_an_error() {
         let replies: Vec<String> = (0..4).map(|_| text(wire.reply())).collect();
         assert!(replies[2].starts_with("-ERR "), "{replies:?}");
         assert_eq!(replies[3], "+PONG\r\n");
+    }
+    served.server.stop();
+}
+
+#[test]
+fn of_many_different_members_all_are_told_or_none() {
+    const MEMBERS: usize = 100_000;
+    let served =
+        served(Limits { argument_bytes: 1 << 20, output_bytes: 1 << 20, ..Limits::default() }, StoreOptions::default());
+    let mut wire = Wire::to(served.address());
+    let members: Vec<String> = (0..MEMBERS).map(|number| format!("{number:010}")).collect();
+    for members in members.chunks(1000) {
+        let pairs: Vec<&[u8]> = members.iter().flat_map(|member| [member.as_bytes(), member.as_bytes()]).collect();
+        let members: Vec<&[u8]> = members.iter().map(String::as_bytes).collect();
+        for (begin, arguments) in
+            [(["ZADD", "sorted"], &pairs), (["HSET", "hash"], &pairs), (["SADD", "set"], &members)]
+        {
+            wire.send(&request(&[&begin.map(str::as_bytes)[..], arguments].concat()));
+            assert_eq!(wire.reply(), b":1000\r\n");
+        }
+    }
+    for ask in ["ZRANDMEMBER sorted", "HRANDFIELD hash", "SRANDMEMBER set"] {
+        // Each takes 17 bytes. All of them, and a part that is drawn one by one.
+        let told = wire.ask(&format!("{ask} 50000"));
+        assert!(told.starts_with("*50000\r\n") && told.len() == 50_000 * 17 + 8, "{ask}: {} bytes", told.len());
+        let told = wire.ask(&format!("{ask} 20000"));
+        assert!(told.starts_with("*20000\r\n") && told.len() == 20_000 * 17 + 8, "{ask}: {} bytes", told.len());
+        for too_many in [62_000, MEMBERS, 2 * MEMBERS] {
+            let refused = wire.ask(&format!("{ask} {too_many}"));
+            assert!(
+                refused.starts_with("-ERR the reply is longer") && refused.contains("clients.max_output_bytes"),
+                "{ask} {too_many}: {}",
+                &refused[..refused.len().min(200)]
+            );
+        }
     }
     served.server.stop();
 }

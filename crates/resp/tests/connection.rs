@@ -142,6 +142,7 @@ fn passwords_do_not_stand_in_the_slow_log() {
     let fixture = with_password();
     let limits = Limits { slow_after: Some(std::time::Duration::ZERO), ..(**fixture.service.limits.read()).clone() };
     fixture.service.set_limits(limits);
+    fixture.host.settings.lock().insert("maxclients".into(), "5".into());
     let mut client: TestClient<'_> = fixture.client();
     for request in [
         "AUTH typo",
@@ -150,7 +151,14 @@ fn passwords_do_not_stand_in_the_slow_log() {
         "HELLO 2 AUTH default secret SETNAME me",
         "hello x auth default secret",
         "HELLO 2 AUTH default",
-        "CONFIG SET nothing 1 REQUIREPASS other requirepass other",
+        "HELLO AUTH default secret",
+        "HELLO 2 SETNAME me AUTH default secret",
+        "HELLO 3 AUHT default secret",
+        "HELLO 3 secret",
+        "CONFIG SET maxclients 1 REQUIREPASS other requirepass other",
+        "CONFIG SET requirepas secret",
+        "CONFIG SET requirepass my secret password",
+        "CONFIG SET requirepass secret password",
         "CLIENT LIST",
     ] {
         client.ask(request);
@@ -163,9 +171,16 @@ fn passwords_do_not_stand_in_the_slow_log() {
         "AUTH (redacted) (redacted)",
         "AUTH (redacted) (redacted) (redacted)",
         "HELLO 2 AUTH (redacted) (redacted) SETNAME me",
-        "hello x auth (redacted) (redacted)",
+        "hello (redacted) (redacted) (redacted) (redacted)",
         "HELLO 2 AUTH (redacted)",
-        "CONFIG SET nothing 1 REQUIREPASS (redacted) requirepass (redacted)",
+        "HELLO AUTH (redacted) (redacted)",
+        "HELLO 2 SETNAME me AUTH (redacted) (redacted)",
+        "HELLO 3 (redacted) (redacted) (redacted)",
+        "HELLO 3 (redacted)",
+        "CONFIG SET maxclients 1 REQUIREPASS (redacted) requirepass (redacted)",
+        "CONFIG SET (redacted) (redacted)",
+        "CONFIG SET requirepass (redacted) (redacted) (redacted)",
+        "CONFIG SET (redacted) (redacted) (redacted)",
         "CLIENT LIST",
     ];
     assert_eq!(shown, expected);

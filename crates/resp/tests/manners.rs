@@ -151,6 +151,58 @@ fn limits_that_change_hold_for_who_is_there() {
     served.server.stop();
 }
 
+/// A client that draws under the latch of `key` for longer than a test waits, and its number.
+fn drawing(served: &Served, command: &str, key: &str) -> (Wire, String) {
+    let mut wire = Wire::to(served.address());
+    let id = wire.ask("CLIENT ID").trim_matches(&[':', '\r', '\n']).to_owned();
+    let before = served.service.client_memory.load(Ordering::Relaxed);
+    wire.send(&request(&common::words(&format!("{command} {key} -50000000"))));
+    until("it draws", || served.service.client_memory.load(Ordering::Relaxed) > before + (1 << 20));
+    (wire, id)
+}
+
+/// Of a thousand elements each, which lie apart.
+const COLLECTIONS: [(&str, &str, &str); 3] =
+    [("SADD", "set", "SRANDMEMBER"), ("HSET", "hash", "HRANDFIELD"), ("ZADD", "sorted", "ZRANDMEMBER")];
+
+fn fill(wire: &mut Wire) {
+    let numbers: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+    for (add, key, _) in COLLECTIONS {
+        let each = if add == "SADD" { 1 } else { 2 };
+        let elements: Vec<&[u8]> =
+            numbers.iter().flat_map(|number| std::iter::repeat_n(number.as_bytes(), each)).collect();
+        wire.send(&request(&[&[add.as_bytes(), key.as_bytes()], &elements[..]].concat()));
+        assert_eq!(wire.reply(), b":1000\r\n");
+    }
+}
+
+#[test]
+fn who_draws_without_end_is_killed_at_once_and_its_key_is_free() {
+    let served = served(Limits::default(), 1);
+    let mut other = Wire::to(served.address());
+    fill(&mut other);
+    for (add, key, draw) in COLLECTIONS {
+        let (_drawing, id) = drawing(&served, draw, key);
+        assert_eq!(other.ask(&format!("CLIENT KILL ID {id}")), ":1\r\n");
+        let more = if add == "SADD" { "more" } else { "1 1.5" };
+        assert!(other.ask(&format!("{add} {key} {more}")).starts_with(':'), "{add}");
+        served.until_clients(1);
+    }
+    served.server.stop();
+}
+
+#[test]
+fn who_draws_without_end_is_told_that_the_server_stops() {
+    for (_, key, draw) in COLLECTIONS {
+        let served = served(Limits::default(), 1);
+        fill(&mut Wire::to(served.address()));
+        let (mut drawing, _) = drawing(&served, draw, key);
+        served.server.stop();
+        let told = drawing.reply();
+        assert!(told.starts_with(b"-ERR the server stops"), "{draw}: {} bytes", told.len());
+    }
+}
+
 /// A host that keeps who asks it for settings until it is told to go on.
 struct Holding {
     asked: Mutex<Sender<()>>,

@@ -89,6 +89,10 @@ fn info_tells_what_has_happened() {
         assert!(sections["Server"].contains_key(told), "{told}");
     }
     assert!(!sections["Stats"].contains_key("expired_keys"), "nobody counts them");
+    assert_eq!(sections["Memory"]["mem_allocator"], "libc");
+    for told in ["aof_last_bgrewrite_status", "aof_last_write_status"] {
+        assert_eq!(sections["Persistence"][told], "ok", "{told}");
+    }
     let resident: u64 = sections["Memory"]["used_memory_rss"].parse().unwrap();
     let peak: u64 = sections["Memory"]["used_memory_peak"].parse().unwrap();
     assert!(resident > 1 << 20 && peak >= resident);
@@ -282,6 +286,17 @@ fn who_rests_or_closes_is_told_to_the_connection() {
         assert_eq!(client.ask(request), reply, "{request}");
         assert_eq!(std::mem::take(&mut client.client.then), then, "{request}");
     }
+    for queued in ["MULTI", "DEBUG SLEEP 5", "PING", "DEBUG SLEEP 1"] {
+        client.ask(queued);
+    }
+    assert_eq!(client.ask("EXEC"), "*3\r\n+OK\r\n+PONG\r\n+OK\r\n");
+    assert_eq!(std::mem::take(&mut client.client.then), Then::Rest(Duration::from_secs(6)), "one rest after the other");
+    // Longer than any clock goes.
+    for queued in ["MULTI", "DEBUG SLEEP 1e19", "DEBUG SLEEP 1e19"] {
+        client.ask(queued);
+    }
+    client.ask("EXEC");
+    assert_eq!(std::mem::take(&mut client.client.then), Then::Rest(Duration::MAX));
     client.ask("MULTI");
     client.ask("WAIT 1 50");
     assert_eq!(client.ask("SHUTDOWN"), "-ERR Command not allowed inside a transaction\r\n");

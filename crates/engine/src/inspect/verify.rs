@@ -7,7 +7,7 @@
 //!
 //! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
 //! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
-//! whatever is found while somebody has the store open for writing is [`Error::InUse`].
+//! damage that is found while somebody has the store open for writing is [`Error::InUse`].
 
 use std::path::{Path, PathBuf};
 
@@ -60,12 +60,25 @@ pub enum FindingKind {
     /// A table says less of a segment than its entries name, or what cannot be read: values are lost with the segment when that is
     /// removed. Do not open the store for writing.
     UnderstatedReferences,
-    /// A table says more of a segment than its entries name, and of none less: garbage is kept.
+    /// A table says more of a segment than its entries name, and of none less: garbage is kept until the table is compacted. No damage.
     OverstatedReferences,
     /// Entries of a table, perhaps hidden by newer versions, name what no segment has.
     DanglingPointer,
     /// The end of a segment that cannot be walked any further.
     TornEnd,
+}
+
+impl FindingKind {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Damage => "damage",
+            Self::UnderstatedReferences => "understated-references",
+            Self::OverstatedReferences => "overstated-references",
+            Self::DanglingPointer => "dangling-pointer",
+            Self::TornEnd => "torn-end",
+        }
+    }
 }
 
 /// Something that is not as it was written.
@@ -98,15 +111,26 @@ pub struct VerifyReport {
     pub damaged: Vec<Finding>,
     /// How many there are.
     pub damaged_count: u64,
+    /// Tables with [overstated references](FindingKind::OverstatedReferences), the first [`MOST_FINDINGS`].
+    pub overstated: Vec<Finding>,
+    /// How many there are.
+    pub overstated_count: u64,
     /// Where segments cannot be walked any further: what a crash leaves behind, or damage. What is named behind it is read
     /// all the same, and reported as damaged where it is.
     pub torn_ends: Vec<Finding>,
 }
 
 impl VerifyReport {
-    /// Whether everything is as it was written.
+    /// Whether nothing is damaged. What tables [overstate](Self::overstated) costs space, and nothing is lost by it.
     pub fn is_sound(&self) -> bool {
         self.damaged_count == 0
+    }
+
+    /// Whether the store may lose values that can still be read if it is opened for writing before it is repaired: a table
+    /// [understates](FindingKind::UnderstatedReferences) what it names, or one of the findings that are not listed may say so.
+    pub fn loses_by_writing(&self) -> bool {
+        let understates = |finding: &Finding| finding.kind == FindingKind::UnderstatedReferences;
+        self.damaged_count > self.damaged.len() as u64 || self.damaged.iter().any(understates)
     }
 
     fn damaged(&mut self, place: impl ToString, detail: impl ToString) {
@@ -114,9 +138,13 @@ impl VerifyReport {
     }
 
     pub(super) fn found(&mut self, kind: FindingKind, place: impl ToString, detail: impl ToString) {
-        self.damaged_count += 1;
-        if self.damaged.len() < MOST_FINDINGS {
-            self.damaged.push(Finding { kind, place: place.to_string(), detail: detail.to_string() });
+        let (findings, count) = match kind {
+            FindingKind::OverstatedReferences => (&mut self.overstated, &mut self.overstated_count),
+            _ => (&mut self.damaged, &mut self.damaged_count),
+        };
+        *count += 1;
+        if findings.len() < MOST_FINDINGS {
+            findings.push(Finding { kind, place: place.to_string(), detail: detail.to_string() });
         }
     }
 
@@ -129,8 +157,8 @@ impl VerifyReport {
 ///
 /// # Errors
 ///
-/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is not as it should be and
-/// the store is open for writing.
+/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is damaged and the store is open
+/// for writing.
 pub fn verify(directory: &Path, progress: impl FnMut(Checking)) -> Result<VerifyReport> {
     // It may be closed by the time something is found.
     let writer_before = writer(directory);

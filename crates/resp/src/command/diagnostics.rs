@@ -237,9 +237,12 @@ fn debug(call: &mut Call<'_>) -> Outcome {
     match call.arguments[1..] {
         [subcommand, seconds] if subcommand.eq_ignore_ascii_case(b"SLEEP") => {
             call.sleeps = Duration::try_from_secs_f64(leading_number(seconds)).unwrap_or_default();
-            if call.client.then != Then::Close {
-                call.client.then = Then::Rest(call.sleeps);
-            }
+            // In a transaction the rests come together, behind its end.
+            call.client.then = match call.client.then {
+                Then::Go => Then::Rest(call.sleeps),
+                Then::Rest(rest) => Then::Rest(rest.saturating_add(call.sleeps)),
+                Then::Close => Then::Close,
+            };
             call.reply.simple("OK");
             Ok(())
         }

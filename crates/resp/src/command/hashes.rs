@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, Deprecation, KeyPositions, Run, check_drawn, flag, go_on, go_on_drawing};
+use super::{Call, Command, Deprecation, Drawing, KeyPositions, Run, flag, go_on};
 use crate::collections::by_hash::Pair;
 use crate::collections::hash::Hash;
 use crate::collections::page::Page;
@@ -313,13 +313,13 @@ fn random(call: &mut Call<'_>) -> Outcome {
         return Err(Failure::text("ERR value is out of range"));
     }
     let hash = Hash::read(&mut call.keys, key)?;
-    let most_bytes = call.service.limits.read().output_bytes;
     let reply = &mut *call.reply;
-    let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
+    let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
+    let (mark, mut told) = (reply.begin(), 0);
     match hash {
         Some(hash) if count < 0 => hash.draw(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
             told += tell_drawn(reply, pair, with_values);
-            go_on_drawing(reply, begin, most_bytes)
+            drawing.go_on(reply)
         })?,
         Some(hash) if count > 0 => {
             hash.draw_different(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
@@ -330,7 +330,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
         _ => {}
     }
     if count < 0 {
-        check_drawn(reply, begin, most_bytes, "fields")?;
+        drawing.end(reply, "fields")?;
     }
     reply.end_array(mark, told);
     Ok(())

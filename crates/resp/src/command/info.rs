@@ -192,6 +192,8 @@ fn memory(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add_bytes(lines, "maxmemory", 0);
     add(lines, "maxmemory_policy", "noeviction");
     add(lines, "mem_fragmentation_ratio", "1.00");
+    // As Redis names that of the C library: this process brings none of its own.
+    add(lines, "mem_allocator", "libc");
     Ok(())
 }
 
@@ -211,8 +213,14 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "rdb_saves", saved.number);
     let appends = setting(call, "appendonly").is_some_and(|appends| appends == "yes");
     add(lines, "aof_enabled", u8::from(appends));
+    // The log is never written anew: compactions do what that is for.
     add(lines, "aof_rewrite_in_progress", 0);
     add(lines, "aof_rewrite_scheduled", 0);
+    add(lines, "aof_last_rewrite_time_sec", -1);
+    add(lines, "aof_current_rewrite_time_sec", -1);
+    add(lines, "aof_last_bgrewrite_status", "ok");
+    add(lines, "aof_rewrites", 0);
+    add(lines, "aof_last_write_status", if store.write_failure().is_none() { "ok" } else { "err" });
     Ok(())
 }
 

@@ -29,10 +29,11 @@ mod tips;
 pub mod transactions;
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::error::{Failure, Outcome};
+use crate::client::{Client, ClientInfo};
+use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
@@ -63,20 +64,59 @@ pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
     if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// The same of a visit to members that are drawn again and again: however many are asked for, no more are drawn than can be told, also where
-/// nobody bounds the reply. It began at `begin`.
-pub(crate) fn go_on_drawing(reply: &Reply, begin: usize, most_bytes: usize) -> ControlFlow<()> {
-    if reply.len() - begin > most_bytes { ControlFlow::Break(()) } else { go_on(reply) }
+/// Draws between two looks at whether anybody wants more of them.
+const DRAWS_BETWEEN_LOOKS: u64 = 4096;
+
+/// A visit to elements that are drawn again and again, while nobody else may change them. However many are asked for, no more are drawn than can
+/// be told, also where nobody bounds the reply; and none for a client that was killed, or once the server stops.
+pub(crate) struct Drawing<'c> {
+    service: &'c Service,
+    client: &'c ClientInfo,
+    most_bytes: usize,
+    /// Where the reply began.
+    begin: usize,
+    drawn: u64,
+    /// Why nobody wants more.
+    unwanted: Option<Failure>,
 }
 
-/// Behind such a visit: whether all were drawn.
-pub(crate) fn check_drawn(reply: &Reply, begin: usize, most_bytes: usize, what: &str) -> Outcome {
-    if reply.len() - begin > most_bytes {
-        return Err(Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
-        )));
+impl<'c> Drawing<'c> {
+    /// Before the first draw, which will be told behind what `reply` has.
+    pub(crate) fn begin(service: &'c Service, client: &'c ClientInfo, reply: &Reply) -> Self {
+        let most_bytes = service.limits.read().output_bytes;
+        Self { service, client, most_bytes, begin: reply.len(), drawn: 0, unwanted: None }
     }
-    Ok(())
+
+    /// Behind each draw, once it is told: breaks where the next is in vain.
+    pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
+        self.drawn += 1;
+        if self.drawn.is_multiple_of(DRAWS_BETWEEN_LOOKS) {
+            self.unwanted = self.look();
+        }
+        if self.unwanted.is_some() || self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
+    }
+
+    fn look(&self) -> Option<Failure> {
+        if self.client.is_killed.load(Ordering::Acquire) {
+            return Some(texts::KILLED);
+        }
+        self.service.stops.load(Ordering::Relaxed).then_some(texts::STOPS)
+    }
+
+    fn is_too_long(&self, reply: &Reply) -> bool {
+        reply.len() - self.begin > self.most_bytes
+    }
+
+    /// Behind the last: whether all were drawn. `what` are they?
+    pub(crate) fn end(self, reply: &Reply, what: &str) -> Outcome {
+        let most_bytes = self.most_bytes;
+        if self.is_too_long(reply) {
+            return Err(Failure::with(format!(
+                "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
+            )));
+        }
+        self.unwanted.map_or(Ok(()), Err)
+    }
 }
 
 /// Carries out a command.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, KeyPositions, Run, check_drawn, flag, go_on, go_on_drawing};
+use super::{Call, Command, Drawing, KeyPositions, Run, flag, go_on};
 use crate::collections::page::Page;
 use crate::collections::set::Set;
 use crate::error::{Failure, Outcome, texts};
@@ -218,14 +218,14 @@ fn random(call: &mut Call<'_>) -> Outcome {
         return Err(Failure::with(format!("ERR value is out of range, value must between {least} and {most}")));
     }
     let set = Set::read(&mut call.keys, key)?;
-    let most_bytes = call.service.limits.read().output_bytes;
     let reply = &mut *call.reply;
-    let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
+    let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
+    let (mark, mut told) = (reply.begin(), 0);
     match set {
         Some(set) if count < 0 => set.draw(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
             reply.bulk(member);
             told += 1;
-            go_on_drawing(reply, begin, most_bytes)
+            drawing.go_on(reply)
         })?,
         Some(set) if count > 0 => {
             set.draw_different(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
@@ -237,7 +237,7 @@ fn random(call: &mut Call<'_>) -> Outcome {
         _ => {}
     }
     if count < 0 {
-        check_drawn(reply, begin, most_bytes, "members")?;
+        drawing.end(reply, "members")?;
     }
     reply.end_array(mark, told);
     Ok(())

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, check_drawn, flag, go_on_drawing};
+use super::{Call, Command, Drawing, flag, go_on};
 use crate::collections::by_hash::Selection;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -74,17 +74,18 @@ fn draw(call: &mut Call<'_>) -> Outcome {
         },
         (None, Some(_)) | (_, Some(0)) => call.reply.array(0),
         (Some(set), Some(count)) => {
-            let most_bytes = call.service.limits.read().output_bytes;
             let reply = &mut *call.reply;
-            let (mark, begin, mut told) = (reply.begin(), reply.len(), 0);
+            let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
+            let (mark, mut told) = (reply.begin(), 0);
             let tell = |score: f64, name: &[u8]| {
                 reply_member(reply, name, with_scores.then_some(score));
                 told += 1;
-                go_on_drawing(reply, begin, most_bytes)
+                // Different members are all told, or it is an error as with any other reply.
+                if count < 0 { drawing.go_on(reply) } else { go_on(reply) }
             };
             if count < 0 {
                 draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
-                check_drawn(call.reply, begin, most_bytes, "members")?;
+                drawing.end(call.reply, "members")?;
             } else {
                 draw_different(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
             }

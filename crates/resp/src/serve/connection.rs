@@ -3,7 +3,7 @@
 //! Requests are carried out in rounds: all that have come whole, one behind the other. What a round replied is sent when what it wrote is
 //! committed.
 //!
-//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests, [`ROUND_REPLY_BYTES`] of replies or
+//! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests, [`Limits::ROUND_REPLY_BYTES`] of replies or
 //! [`ROUND_TIME`], so that no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than
 //! the limits say, before its bytes are kept. What comes while a client takes no replies waits, up to
 //! [`Limits::output_bytes`](crate::service::Limits): many send all they want before they read.
@@ -28,9 +28,6 @@ use crate::service::{Limits, Service};
 use super::lane::READ_BYTES;
 use super::look_ahead::read_keys;
 use super::memory::Charge;
-
-/// Bytes of replies after which a round ends.
-const ROUND_REPLY_BYTES: usize = 256 * 1024;
 
 /// A round of several requests ends after this: some read a long value for a short reply.
 const ROUND_TIME: Duration = Duration::from_millis(1);
@@ -195,7 +192,7 @@ impl Connection {
                 return Ended::Empty;
             }
             let is_long = number > 0 && began.elapsed() >= ROUND_TIME;
-            if is_long || self.reply.len() >= ROUND_REPLY_BYTES || self.reply.is_half_full() {
+            if is_long || self.reply.len() >= Limits::ROUND_REPLY_BYTES || self.reply.is_half_full() {
                 return Ended::Full;
             }
             let limits = self.request_limits();

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,7 @@ pub enum ServeError {
 
 /// Serves until it is stopped.
 pub struct Server {
+    service: Arc<Service>,
     teller: Teller,
     threads: Vec<JoinHandle<()>>,
     listening: Listening,
@@ -175,6 +176,7 @@ impl Server {
         let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
         let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
         let mut server = Self {
+            service: service.clone(),
             teller,
             threads: Vec::new(),
             listening,
@@ -244,6 +246,7 @@ impl Server {
     }
 
     fn end(&mut self) {
+        self.service.stops.store(true, Ordering::Relaxed);
         self.teller.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

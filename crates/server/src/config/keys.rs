@@ -235,8 +235,11 @@ fn clients() -> Vec<Key> {
             whole(MIB, TIB),
             limits.output_bytes,
             "bytes",
-            "Bytes of replies that may wait for one client, and of requests that it may send before it takes them; instead of a reply that would \
-             be longer it is sent an error. At least `max_argument_bytes`.",
+            &format!(
+                "Bytes of replies that may wait for one client, and of requests that it may send before it takes them; instead of a reply that \
+                 would be longer it is sent an error. At least {} more than `max_argument_bytes`.",
+                Limits::AROUND_LONGEST_BYTES
+            ),
         )),
         live(key(
             "clients.idle_timeout_s",

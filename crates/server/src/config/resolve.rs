@@ -264,9 +264,12 @@ impl Config {
             return Err(self.refuse_one_of(&["clients.max_argument_bytes", "clients.max_request_bytes"], &why));
         }
         let output: usize = self.parsed("clients.max_output_bytes")?;
-        if output < argument {
-            let why =
-                format!("a string may have {argument} bytes, a reply {output}: it could be stored and never read");
+        if output < argument.saturating_add(Limits::AROUND_LONGEST_BYTES) {
+            let why = format!(
+                "a string may have {argument} bytes, and replies {output}, which must be {} more: else it could be stored, and not be read in a \
+                 transaction or behind other replies",
+                Limits::AROUND_LONGEST_BYTES
+            );
             return Err(self.refuse_one_of(&["clients.max_output_bytes", "clients.max_argument_bytes"], &why));
         }
         let beyond = |path| self.addresses(path).into_iter().find(|address| !is_loopback(address.ip()));

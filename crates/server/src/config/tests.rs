@@ -196,12 +196,13 @@ fn values_that_do_not_fit_one_another_are_refused_where_they_stand() {
             "max_output_bytes = 536870911\n",
             ":2: clients.max_output_bytes = 536870911: a string may have 536870912 bytes",
         ),
-        ("max_argument_bytes = 3000000\nmax_output_bytes = 2999999\n", ":3: clients.max_output_bytes = 2999999: "),
+        ("max_argument_bytes = 3000000\nmax_output_bytes = 3000000\n", ":3: clients.max_output_bytes = 3000000: "),
+        ("max_argument_bytes = 3000000\nmax_output_bytes = 3524287\n", "which must be 524288 more"),
     ] {
         let refused = load(&format!("[clients]\n{text}")).unwrap().listen().unwrap_err().to_string();
         assert!(refused.contains(says), "{says:?} is not in {refused:?}");
     }
-    assert!(load("[clients]\nmax_argument_bytes = 3000000\nmax_output_bytes = 3000000\n").unwrap().limits().is_ok());
+    assert!(load("[clients]\nmax_argument_bytes = 3000000\nmax_output_bytes = 3524288\n").unwrap().limits().is_ok());
     let refused = load("").unwrap().serve_options().err().unwrap().to_string();
     assert!(refused.contains("--dir") && refused.contains("server.dir"), "{refused}");
 }

@@ -93,7 +93,7 @@ impl Host for ServerHost {
         let mut config = self.config.lock();
         let listening = self.serving.get().map(|serving| &serving.listening);
         let changed = settings::changed(&config, listening, settings)?;
-        let limits = changed.limits().map_err(|error| format!("CONFIG SET failed - {error}"))?;
+        let limits = changed.limits().map_err(|error| settings::unfit(settings, &error.to_string()))?;
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
             service.set_limits(limits);
         }

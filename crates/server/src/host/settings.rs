@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use ecotone_resp::keyspace::UPKEEP_HZ;
 use ecotone_resp::serve::{KEEPALIVE_IDLE, Listening};
 
-use crate::config::{Config, OFF, Place, find, keys};
+use crate::config::{Config, Kind, OFF, Place, find, keys};
 
 /// A setting of Redis that is one of ours.
 struct Alias {
@@ -43,6 +44,7 @@ const FIXED: &[(&str, &str)] = &[
     ("cluster-enabled", "no"),
     ("daemonize", "no"),
     ("databases", "1"),
+    ("dynamic-hz", "no"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
     ("notify-keyspace-events", ""),
@@ -64,6 +66,21 @@ impl Units {
             Self::OffIs(number) if value == number => OFF.into(),
             Self::Bytes => bytes(value).map_or_else(|| value.into(), |bytes| bytes.to_string()),
             _ => value.into(),
+        }
+    }
+
+    /// Why `value`, as Redis writes it, is refused by a key of this `kind`: in Redis' words, where it has any.
+    fn refusal(self, kind: &Kind, value: &str) -> String {
+        let Kind::Whole { least, most, .. } = kind else { return format!("argument must be {}", kind.range()) };
+        let is_number = match self {
+            Self::Bytes => bytes(value).is_some(),
+            Self::Same | Self::OffIs(_) => value.parse::<i64>().is_ok(),
+        };
+        match self {
+            Self::OffIs(least) if is_number => format!("argument must be between {least} and {most} inclusive"),
+            _ if is_number => format!("argument must be between {least} and {most} inclusive"),
+            Self::Bytes => "argument must be a memory value".into(),
+            _ => "argument couldn't be parsed into an integer".into(),
         }
     }
 }
@@ -111,6 +128,7 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
         ("appendfsync", redis_durability(config.text("store.durability")).to_owned()),
         ("bind", binds.join(" ")),
         ("dir", directory.map(|directory| directory.display().to_string()).unwrap_or_default()),
+        ("hz", UPKEEP_HZ.to_string()),
         ("loglevel", redis_level(config.text("server.log_level")).to_owned()),
         ("port", port_of(addresses)),
         ("tcp-keepalive", KEEPALIVE_IDLE.as_secs().to_string()),
@@ -123,8 +141,16 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
 
 /// Whether the value of the setting of this name, ours or Redis', is a password.
 pub(super) fn is_secret(name: &str) -> bool {
-    let path = ALIASES.iter().find(|alias| alias.name == name).map_or(name, |alias| alias.path);
-    path == "clients.password"
+    path(name) == "clients.password"
+}
+
+fn alias(name: &str) -> Option<&'static Alias> {
+    ALIASES.iter().find(|alias| alias.name == name)
+}
+
+/// Of the setting of this name, ours or Redis', in lower case.
+fn path(name: &str) -> &str {
+    alias(name).map_or(name, |alias| alias.path)
 }
 
 fn redis_durability(durability: &str) -> &str {
@@ -149,12 +175,11 @@ pub(super) fn changed(
     let mut seen = Vec::new();
     for (given, value) in settings {
         let name = given.to_lowercase();
-        let refused = |why: &str| format!("CONFIG SET failed (possibly related to argument '{given}') - {why}");
+        let refused = |why: &str| failed(given, why);
         let Some(present) = known.get(&name) else {
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{given}'"));
         };
-        let alias = ALIASES.iter().find(|alias| alias.name == name);
-        let (path, text) = match alias {
+        let (path, text) = match alias(&name) {
             Some(alias) => (alias.path, alias.units.taken(value)),
             None => (name.as_str(), value.clone()),
         };
@@ -164,7 +189,10 @@ pub(super) fn changed(
         seen.push(path.to_owned());
         match find(path) {
             Some(key) if key.is_live => {
-                key.kind.check(&text).map_err(|why| refused(&format!("argument {why}")))?;
+                key.kind.check(&text).map_err(|why| match alias(&name) {
+                    Some(alias) => refused(&alias.units.refusal(&key.kind, value)),
+                    None => refused(&format!("argument {why}")),
+                })?;
                 changed.set(path, &text, Place::Client).map_err(|error| refused(&error.to_string()))?;
             }
             // Some clients set what holds already, to be sure of it.
@@ -173,6 +201,16 @@ pub(super) fn changed(
         }
     }
     Ok(changed)
+}
+
+fn failed(given: &str, why: &str) -> String {
+    format!("CONFIG SET failed (possibly related to argument '{given}') - {why}")
+}
+
+/// The error of `settings` that do not fit the others, in Redis' words. It names the one that `why` speaks of.
+pub(super) fn unfit(settings: &[(String, String)], why: &str) -> String {
+    let spoken_of = settings.iter().find(|(given, _)| why.contains(path(&given.to_lowercase())));
+    failed(spoken_of.or(settings.first()).map_or("", |(given, _)| given), why)
 }
 
 #[cfg(test)]
@@ -226,6 +264,10 @@ mod tests {
             change(&[
                 ("save", ""),
                 ("tcp-keepalive", "300"),
+                ("hz", "1"),
+                ("dynamic-hz", "no"),
+                ("appendfsync", "everysec"),
+                ("loglevel", "notice"),
                 ("appendonly", "yes"),
                 ("databases", "1"),
                 ("store.compression", "lz4")
@@ -238,7 +280,21 @@ mod tests {
             (&[("maxmemory", "100mb")], "can't set immutable config"),
             (&[("port", "1")], "can't set immutable config"),
             (&[("no-such", "1")], "Unknown option or number of arguments for CONFIG SET - 'no-such'"),
-            (&[("maxclients", "0")], "'maxclients') - argument must be a whole number from 1 to 1000000"),
+            (&[("hz", "100")], "'hz') - can't set immutable config"),
+            (&[("appendfsync", "always")], "'appendfsync') - can't set immutable config"),
+            (&[("maxclients", "0")], "'maxclients') - argument must be between 1 and 1000000 inclusive"),
+            (&[("MaxClients", "x")], "'MaxClients') - argument couldn't be parsed into an integer"),
+            (&[("timeout", "-1")], "'timeout') - argument must be between 0 and 31536000 inclusive"),
+            (&[("slowlog-log-slower-than", "-2")], "'slowlog-log-slower-than') - argument must be between -1 and "),
+            (
+                &[("proto-max-bulk-len", "1")],
+                "'proto-max-bulk-len') - argument must be between 1048576 and 536870912 inclusive",
+            ),
+            (&[("proto-max-bulk-len", "1x")], "'proto-max-bulk-len') - argument must be a memory value"),
+            (
+                &[("clients.max_clients", "0")],
+                "'clients.max_clients') - argument must be a whole number from 1 to 1000000",
+            ),
             (&[("maxclients", "5"), ("clients.max_clients", "6")], "duplicate parameter"),
             (&[("maxclients", "5"), ("timeout", "-1")], "'timeout')"),
         ] {
