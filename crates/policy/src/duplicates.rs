@@ -10,6 +10,7 @@
 //! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
 //! [`SAMPLED_ONE_IN`]. Range deletions are not seen.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -63,7 +64,8 @@ pub struct HiddenBytes {
 pub struct Duplicates {
     /// Each sorted by hash.
     tables: BTreeMap<u64, Vec<KeySample>>,
-    held: BTreeMap<u64, Held>,
+    /// All versions of a key side by side, the newest first; `None` for a deletion.
+    versions: BTreeMap<Version, Option<Value>>,
     /// What something replaces.
     hidden: u64,
     /// Of that, what lies in each segment.
@@ -74,18 +76,8 @@ pub struct Duplicates {
     most_samples: usize,
 }
 
-/// A key in all tables that hold it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    versions: u32,
-    /// Bytes of its versions but the newest.
-    hidden: u64,
-    /// The newest sequence that was ever seen. Compactions drop the older first, so it is also the newest there is.
-    newest: u64,
-    /// The table that holds the value of that sequence, and the value; `None` for a deletion, and while a compaction writes it anew. Values
-    /// in other tables are hidden.
-    shown: Option<(u64, Value)>,
-}
+/// A version of a key, by hash, sequence and table.
+type Version = (u64, Reverse<u64>, u64);
 
 /// A value and where it lies.
 #[derive(Clone, Copy, Debug)]
@@ -107,12 +99,12 @@ impl KeySample {
 }
 
 impl Duplicates {
-    /// Nothing yet. Of `most_samples` samples (at least 2) 32 bytes each are kept in memory, and twice as much by key.
+    /// Nothing yet. Of `most_samples` samples (at least 2) 32 bytes each are kept by table, and some 50 by key.
     #[must_use]
     pub fn new(most_samples: usize) -> Self {
         Self {
             tables: BTreeMap::new(),
-            held: BTreeMap::new(),
+            versions: BTreeMap::new(),
             hidden: 0,
             in_segments: BTreeMap::new(),
             one_in: SAMPLED_ONE_IN,
@@ -151,15 +143,7 @@ impl Duplicates {
             let samples = self.tables.remove(&table).unwrap_or_default();
             self.samples -= samples.len();
             for sample in samples {
-                let Some(held) = self.held.get_mut(&sample.hash) else { continue };
-                held.versions -= 1;
-                let was_shown = held.shown.take_if(|(shown, _)| *shown == table).is_some();
-                if held.versions == 0 {
-                    self.held.remove(&sample.hash);
-                }
-                if let Some(value) = sample.value().filter(|_| !was_shown) {
-                    self.forget(sample.hash, value);
-                }
+                self.forget(table, &sample);
             }
         }
     }
@@ -196,53 +180,68 @@ impl Duplicates {
 
     /// Whether more than one table holds a sampled key.
     pub(crate) fn is_repeated(&self, hash: u64) -> bool {
-        self.held.get(&hash).is_some_and(|held| held.versions > 1)
+        self.versions_of(hash).nth(1).is_some()
     }
 
     /// Bytes of a sampled key that are replaced by something in another table.
     pub(crate) fn hidden_of(&self, hash: u64) -> u64 {
-        self.held.get(&hash).map_or(0, |held| held.hidden)
+        self.versions_of(hash).skip(1).flatten().map(|value| u64::from(value.bytes)).sum()
+    }
+
+    /// All versions of a key, the newest first.
+    fn versions_of(&self, hash: u64) -> impl Iterator<Item = &Option<Value>> {
+        self.versions.range((hash, Reverse(u64::MAX), 0)..=(hash, Reverse(0), u64::MAX)).map(|(_, value)| value)
     }
 
     /// Counts a version of a key. Returns whether another table holds one.
     fn count(&mut self, table: u64, sample: &KeySample) -> bool {
-        let held = self.held.entry(sample.hash).or_default();
-        held.versions += 1;
-        let is_repeated = held.versions > 1;
-        let value = sample.value();
-        let hides = if !is_repeated || sample.sequence > held.newest {
-            held.newest = sample.sequence;
-            std::mem::replace(&mut held.shown, value.map(|value| (table, value))).map(|(_, value)| value)
-        } else if sample.sequence == held.newest && held.shown.is_none() {
-            // A compaction has written it anew.
-            held.shown = value.map(|value| (table, value));
-            None
-        } else {
-            value
-        };
-        if let Some(value) = hides {
-            held.hidden += u64::from(value.bytes);
-            self.hidden += u64::from(value.bytes);
-            if let Some(segment) = value.segment {
-                let in_segment = self.in_segments.entry(segment).or_default();
-                in_segment.samples += 1;
-                in_segment.bytes += u64::from(value.bytes);
-            }
+        let version = (sample.hash, Reverse(sample.sequence), table);
+        let newest = self.newest(sample.hash);
+        self.versions.insert(version, sample.value());
+        match newest {
+            None => {}
+            // The newest hides the one that was it.
+            Some((before, value)) if version < before => self.hide(value),
+            Some(_) => self.hide(sample.value()),
         }
-        is_repeated
+        newest.is_some()
     }
 
-    /// A hidden value is gone.
-    fn forget(&mut self, hash: u64, value: Value) {
-        let bytes = u64::from(value.bytes);
-        if let Some(held) = self.held.get_mut(&hash) {
-            held.hidden -= bytes;
+    /// A version is gone.
+    fn forget(&mut self, table: u64, sample: &KeySample) {
+        let version = (sample.hash, Reverse(sample.sequence), table);
+        let Some(value) = self.versions.remove(&version) else { return };
+        match self.newest(sample.hash) {
+            None => {}
+            // It was the newest, and the next one is that now.
+            Some((after, shown)) if version < after => self.show(shown),
+            Some(_) => self.show(value),
         }
-        self.hidden -= bytes;
+    }
+
+    fn newest(&self, hash: u64) -> Option<(Version, Option<Value>)> {
+        let mut versions = self.versions.range((hash, Reverse(u64::MAX), 0)..=(hash, Reverse(0), u64::MAX));
+        versions.next().map(|(version, value)| (*version, *value))
+    }
+
+    fn hide(&mut self, value: Option<Value>) {
+        let Some(value) = value else { return };
+        self.hidden += u64::from(value.bytes);
+        if let Some(segment) = value.segment {
+            let in_segment = self.in_segments.entry(segment).or_default();
+            in_segment.samples += 1;
+            in_segment.bytes += u64::from(value.bytes);
+        }
+    }
+
+    /// What was hidden is not any more.
+    fn show(&mut self, value: Option<Value>) {
+        let Some(value) = value else { return };
+        self.hidden -= u64::from(value.bytes);
         let Some(segment) = value.segment else { return };
         if let Entry::Occupied(mut in_segment) = self.in_segments.entry(segment) {
             in_segment.get_mut().samples -= 1;
-            in_segment.get_mut().bytes -= bytes;
+            in_segment.get_mut().bytes -= u64::from(value.bytes);
             if in_segment.get().samples == 0 {
                 in_segment.remove();
             }
@@ -253,7 +252,7 @@ impl Duplicates {
         self.one_in *= 2;
         let one_in = self.one_in;
         let mut tables = std::mem::take(&mut self.tables);
-        self.held.clear();
+        self.versions.clear();
         self.in_segments.clear();
         self.hidden = 0;
         for (table, samples) in &mut tables {
@@ -318,7 +317,7 @@ mod tests {
         duplicates.retain(|table| table == 4);
         let merged = (30..60).map(|key| put_in(key, 1000, 0, Some(9)));
         duplicates.add(5, (0..30).map(|key| put_in(key, 1000, 0, Some(9))).chain(merged).collect());
-        assert_eq!(hidden_in(&duplicates), [(8, 1_000 * 64), (9, 5_000 * 64)]);
+        assert_eq!(hidden_in(&duplicates), [(9, 5_000 * 64)]);
         duplicates.retain(|table| table == 5);
         duplicates.retain(|_| false);
         assert_eq!((hidden_in(&duplicates), duplicates.hidden_bytes()), (vec![], Bytes(0)));
@@ -339,6 +338,20 @@ mod tests {
         let shares = duplicates.hidden_in_segments().map(|(_, it)| it.at_least.0 as f64 / it.estimate.0 as f64);
         assert_eq!(shares.collect::<Vec<_>>(), [0.0, 0.5, 0.9, 0.98]);
         assert_eq!(hidden_in(&duplicates)[3], (4, 2_500 * 100 * 64));
+    }
+
+    /// Events may be told late: of tables that came and went before somebody looked.
+    #[test]
+    fn what_came_late_and_went_leaves_nothing_behind() {
+        let mut duplicates = Duplicates::new(100);
+        duplicates.add(4, vec![put_in(1, 10, 0, Some(1))]);
+        for late in [2, 3] {
+            duplicates.add(late, vec![put_in(1, 10, 9, Some(1)), delete(2, 9)]);
+            assert_eq!(hidden_in(&duplicates), [(1, 10 * 64)]);
+            duplicates.retain(|table| table != late);
+            assert_eq!((duplicates.hidden_bytes(), hidden_in(&duplicates)), (Bytes(0), vec![]));
+        }
+        assert_eq!(duplicates.hidden_of(SAMPLED_ONE_IN), 0);
     }
 
     #[test]
@@ -432,10 +445,9 @@ mod tests {
             for (sequence, (comes, table, keys)) in steps.into_iter().enumerate() {
                 let sequence = sequence as u64 + 1;
                 if !comes {
-                    // As compactions do, the oldest first: what is newest stays.
-                    let Some(oldest) = tables.keys().next().copied() else { continue };
-                    duplicates.retain(|it| it != oldest);
-                    tables.remove(&oldest);
+                    let Some(gone) = tables.keys().nth(table as usize % tables.len().max(1)).copied() else { continue };
+                    duplicates.retain(|it| it != gone);
+                    tables.remove(&gone);
                     continue;
                 }
                 let number = table + 6 * sequence;
