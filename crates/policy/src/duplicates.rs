@@ -50,12 +50,15 @@ pub struct Overlap {
     pub replacing: u64,
 }
 
+/// Fewer samples of a segment tell nothing for certain: of thousands of segments in which little hides some have two or three.
+pub const LEAST_SAMPLES: u32 = 8;
+
 /// Garbage that no compaction has met yet, as samples tell it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HiddenBytes {
     /// How much it is likely to be.
     pub estimate: Bytes,
-    /// The same less a standard deviation: of few samples next to nothing is known.
+    /// The same less a standard deviation, and nothing where there are fewer than [`LEAST_SAMPLES`]: of few samples next to nothing is known.
     pub at_least: Bytes,
 }
 
@@ -90,6 +93,15 @@ struct Value {
 struct InSegment {
     samples: u32,
     bytes: u64,
+    /// Of the bytes of each.
+    squares: u128,
+}
+
+impl InSegment {
+    /// Whether a key is sampled is chance, so the root of the squares is the standard deviation of the sum.
+    fn at_least(&self) -> f64 {
+        if self.samples < LEAST_SAMPLES { 0.0 } else { self.bytes as f64 - (self.squares as f64).sqrt() }
+    }
 }
 
 impl KeySample {
@@ -155,11 +167,10 @@ impl Duplicates {
 
     /// Of those, what lies in each segment of the value log that holds any.
     pub fn hidden_in_segments(&self) -> impl Iterator<Item = (u32, HiddenBytes)> {
-        self.in_segments.iter().map(|(segment, InSegment { samples, bytes })| {
-            let estimate = bytes.saturating_mul(self.one_in);
-            // Of so many that were found by chance, the root is the standard deviation.
-            let at_least = estimate as f64 * (1.0 - f64::from(*samples).sqrt().recip());
-            (*segment, HiddenBytes { estimate: Bytes(estimate), at_least: Bytes(at_least as u64) })
+        self.in_segments.iter().map(|(segment, hidden)| {
+            let estimate = Bytes(hidden.bytes.saturating_mul(self.one_in));
+            let at_least = Bytes((hidden.at_least() * self.one_in as f64) as u64);
+            (*segment, HiddenBytes { estimate, at_least })
         })
     }
 
@@ -231,6 +242,7 @@ impl Duplicates {
             let in_segment = self.in_segments.entry(segment).or_default();
             in_segment.samples += 1;
             in_segment.bytes += u64::from(value.bytes);
+            in_segment.squares += u128::from(value.bytes).pow(2);
         }
     }
 
@@ -242,6 +254,7 @@ impl Duplicates {
         if let Entry::Occupied(mut in_segment) = self.in_segments.entry(segment) {
             in_segment.get_mut().samples -= 1;
             in_segment.get_mut().bytes -= u64::from(value.bytes);
+            in_segment.get_mut().squares -= u128::from(value.bytes).pow(2);
             if in_segment.get().samples == 0 {
                 in_segment.remove();
             }
@@ -336,8 +349,17 @@ mod tests {
         duplicates.add(1, table(1));
         duplicates.add(2, table(2));
         let shares = duplicates.hidden_in_segments().map(|(_, it)| it.at_least.0 as f64 / it.estimate.0 as f64);
-        assert_eq!(shares.collect::<Vec<_>>(), [0.0, 0.5, 0.9, 0.98]);
+        assert_eq!(shares.collect::<Vec<_>>(), [0.0, 0.0, 0.9, 0.98]);
         assert_eq!(hidden_in(&duplicates)[3], (4, 2_500 * 100 * 64));
+        // One long value among many short ones: nearly all rests on that one.
+        let table = |sequence| {
+            let lengths = (0..101).map(|key| if key == 0 { 4 << 20 } else { 200 });
+            (50_000..).zip(lengths).map(|(key, bytes)| put_in(key, bytes, sequence, Some(9))).collect()
+        };
+        duplicates.add(3, table(1));
+        duplicates.add(4, table(2));
+        let (_, of_lengths) = duplicates.hidden_in_segments().last().unwrap();
+        assert!(of_lengths.at_least.0 < of_lengths.estimate.0 / 100, "{of_lengths:?}");
     }
 
     /// Events may be told late: of tables that came and went before somebody looked.

@@ -18,8 +18,8 @@
 //! ([`RelocationParameters::age_exponent`]): an old segment comes before a new one with twice its share of garbage, and before none
 //! with more.
 //!
-//! Garbage that no compaction has met counts as far as samples tell of it ([`SegmentUse::less_garbage`]): the compaction that would copy
-//! such a segment meets it.
+//! Garbage that no compaction has met may count as far as samples tell of it ([`SegmentUse::less_garbage`]): most likely the compaction that
+//! would copy such a segment meets it.
 //!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.

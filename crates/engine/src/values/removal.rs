@@ -68,6 +68,8 @@ pub(crate) struct Round {
     pub(crate) is_unfinished: bool,
     /// The sealed segments that are still named.
     pub(crate) segments: Vec<SegmentUse>,
+    /// Those of them whose values were relocated.
+    pub(crate) relocated: SegmentSet,
     /// Numbers of the tables that name a segment of the cohort.
     pub(crate) naming_cohort: HashSet<u64>,
     /// The oldest WAL that replay would need.
@@ -229,6 +231,9 @@ impl Removal {
             }
             if !settled || referenced > 0 {
                 round.segments.push(use_of(&segment, referenced, settled));
+                if segment.is_relocated() {
+                    round.relocated.insert(number);
+                }
                 continue;
             }
             // Never in the round that finds it unnamed: a compaction may be installed and its tables not yet be what a new reader

@@ -253,7 +253,7 @@ impl Thread {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
         }
-        if self.pursues(round) {
+        if self.pursues() {
             let paced_for_others = if others_work { paced } else { 0.0 };
             return self.step(db, round, paced_for_others, ratio_with_hidden).map(Some);
         }
@@ -280,29 +280,34 @@ impl Thread {
     }
 
     /// Whether there is a cohort that is relocated on purpose.
-    fn pursues(&mut self, round: &Round) -> bool {
-        let parameters = self.parameters_now();
-        let Some(pass) = &mut self.pass else { return false };
-        pass.on_purpose = is_on_purpose(ratio(&round.segments), pass.on_purpose, &parameters);
-        self.relocation.set_pursued(pass.on_purpose);
-        pass.on_purpose
+    fn pursues(&mut self) -> bool {
+        let pursues = self.pass.as_ref().is_some_and(|pass| pass.on_purpose);
+        self.relocation.set_pursued(pursues);
+        pursues
     }
 
     /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It changes also while a pass is under
-    /// way: a compaction takes along what is known when it begins. In passing it is what is worth most now, so that segments whose
-    /// tables nobody compacts do not keep others out; what samples tell of garbage that no compaction has met counts, since the compaction that copies will meet it. On purpose it is pursued until it is gone: what is worth more by now joins it only
-    /// as far as there is room beside what is left of it.
+    /// way: a compaction takes along what is known when it begins. In passing it is what is worth most now, with what samples tell of garbage
+    /// that no compaction has met: most likely the one that copies will. On purpose it is chosen by what tables tell alone and pursued until it
+    /// is gone: what is worth more by now joins it only as far as there is room beside what is left of it.
     fn choose(&mut self, round: &Round, free: &[SegmentUse], meets_hidden: bool) -> Option<bool> {
         let gate = self.relocation.gate.as_ref();
         let parameters = self.parameters_now();
         let at_once = copied_at_once(&round.segments, &parameters).0;
-        let room = gate.map_or(u64::MAX, |gate| gate.for_relocation()).min(at_once);
+        let free_bytes = gate.map_or(u64::MAX, |gate| gate.for_relocation());
+        let room = free_bytes.min(at_once);
         let pass = self.pass.get_or_insert_default();
+        let was_on_purpose = pass.on_purpose;
+        pass.on_purpose = is_on_purpose(ratio(&round.segments), was_on_purpose, &parameters);
+        // A compaction for relocation alone would copy what hides, instead of meeting it. So would one that does not reach what hides it, but
+        // only once, since the copy counts as relocated.
         let meets_hidden = meets_hidden && !pass.on_purpose;
-        let seen = |it: &SegmentUse| match round.hidden.get(&SegmentNumber(it.segment)) {
-            // A compaction for relocation alone would copy what hides, instead of meeting it.
-            Some(hidden) if meets_hidden => it.less_garbage(hidden.at_least),
-            _ => *it,
+        let seen = |it: &SegmentUse| {
+            let number = SegmentNumber(it.segment);
+            match round.hidden.get(&number) {
+                Some(hidden) if meets_hidden && !round.relocated.contains(&number) => it.less_garbage(hidden.at_least),
+                _ => *it,
+            }
         };
         let chosen = cohort(&free.iter().map(seen).collect::<Vec<_>>(), &parameters, Bytes(room));
         let there: SegmentSet = round.segments.iter().map(|segment| SegmentNumber(segment.segment)).collect();
@@ -310,17 +315,25 @@ impl Thread {
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
         let known = pass.cohort.clone();
-        if !pass.on_purpose {
+        if !(was_on_purpose && pass.on_purpose) {
             pass.cohort.clear();
         }
-        // What is left of the cohort will be copied, too.
-        let uses: SegmentMap<_> =
-            round.segments.iter().map(|segment| (SegmentNumber(segment.segment), seen(segment).referenced.0)).collect();
+        let uses: SegmentMap<_> = round
+            .segments
+            .iter()
+            .map(|it| (SegmentNumber(it.segment), (seen(it).referenced.0, it.referenced.0)))
+            .collect();
+        let copies = |segment: &SegmentNumber| uses.get(segment).copied().unwrap_or_default();
+        let sum = |(seen, named): (u64, u64), (more, more_named): (u64, u64)| {
+            (seen.saturating_add(more), named.saturating_add(more_named))
+        };
         let mut added = Vec::new();
-        let mut copied: u64 = pass.cohort.iter().filter_map(|segment| uses.get(segment)).sum();
+        // What is left of the cohort will be copied, too.
+        let mut copied = pass.cohort.iter().map(copies).fold((0, 0), sum);
         for segment in chosen.segments.into_iter().map(SegmentNumber).filter(|segment| !pass.cohort.contains(segment)) {
-            let with_it = copied.saturating_add(uses.get(&segment).copied().unwrap_or(0));
-            if with_it <= room {
+            let with_it = sum(copied, copies(&segment));
+            // What hides may be copied after all: that must not fill the device.
+            if with_it.0 <= room && with_it.1 <= free_bytes {
                 copied = with_it;
                 added.push(segment);
             }
@@ -365,8 +378,8 @@ impl Thread {
         self.newest_table = tables.iter().map(|table| table.file_number).max().unwrap_or(0).max(self.newest_table);
         let unsettled = round.segments.iter().filter(|segment| !segment.settled);
         let in_memtables: u64 = unsettled.map(|segment| segment.bytes.0).sum();
-        let in_tables: u64 = round.hidden.values().map(|hidden| hidden.estimate.0).sum();
-        Bytes(in_tables + (in_memtables as f64 * self.overwrites.share()) as u64)
+        let in_tables = round.hidden.values().map(|hidden| hidden.estimate.0).fold(0, u64::saturating_add);
+        Bytes(in_tables.saturating_add((in_memtables as f64 * self.overwrites.share()) as u64))
     }
 
     /// Where nothing is written any more nobody compacts what lies above the last level, and what it replaces is not known to be
