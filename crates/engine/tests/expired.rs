@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -122,5 +123,33 @@ fn a_sweep_stays_here_and_other_compactions_do_not() {
         store.compact(..).unwrap();
         assert!(offload.installed.load(Ordering::Relaxed) > 0, "{:?}", offload.refused);
         assert_eq!(offload.worker_errors.lock().unwrap()[..], []);
+    }
+}
+
+/// What RocksDB keeps of the options that the store was opened with: the values of `name` in its families.
+fn rocksdb_says(path: &Path, name: &str) -> Vec<u64> {
+    let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let is_options = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("OPTIONS-");
+    let newest = files.filter(is_options).max().unwrap();
+    let text = fs::read_to_string(newest).unwrap();
+    let values = text.lines().filter_map(|line| line.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    values.collect()
+}
+
+/// It has two periods: one for all tables, and one for those above the last level, which is 30 days where nobody says it.
+#[test]
+fn no_table_is_rewritten_for_its_age_at_another_one_than_was_asked_for() {
+    let day = 24 * 60 * 60;
+    for (reclaim_expired, expired_sweep_seconds, expected) in
+        [(true, 90 * day, 90 * day), (true, 0, 0), (false, 90 * day, 0)]
+    {
+        for options in layouts() {
+            let options = StoreOptions { reclaim_expired, expired_sweep_seconds, ..options };
+            let (_directory, store) = common::store(options);
+            for name in ["periodic_compaction_seconds", "ttl"] {
+                let said = rocksdb_says(store.directory(), name);
+                assert_eq!(said.last(), Some(&expected), "{name} of the family that holds the data: {said:?}");
+            }
+        }
     }
 }
