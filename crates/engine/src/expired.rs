@@ -10,32 +10,42 @@
 //! tables are rewritten once they are old ([`StoreOptions::expired_sweep_seconds`]). Nor has a worker a filter, so that such compactions
 //! stay here (see [`crate::offload::adapter`]); of others that run there every value comes back.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ecotone_rocks_sys::compaction_filter::{CompactionFilter, CompactionFilterFactory, FilterContext, Verdict};
 
 use crate::StoreOptions;
 use crate::header::{Attributes, Header};
-use crate::listener::Totals;
+
+thread_local! {
+    /// Values that the compaction on this thread has removed, or the part of one.
+    static REMOVED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many values the compaction on this thread has removed, or the part of one, since this was last asked.
+pub(crate) fn take_removed() -> u64 {
+    REMOVED.take()
+}
+
+/// The time, in ms since 1970 UTC.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
+}
 
 /// Has compactions remove values whose time is over. As a factory of filters it is for stores without a value log.
-#[derive(Clone)]
-pub(crate) struct ExpiredValues {
-    totals: Arc<Totals>,
-}
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpiredValues;
 
 impl ExpiredValues {
     /// `None` where they are to stay.
-    pub(crate) fn of(options: &StoreOptions, totals: &Arc<Totals>) -> Option<Self> {
-        options.reclaim_expired.then(|| Self { totals: totals.clone() })
+    pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
+        options.reclaim_expired.then_some(Self)
     }
 
     /// What one compaction, or a part of one, removes that begins now.
-    pub(crate) fn at_begin(&self) -> ExpiredAtBegin {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        ExpiredAtBegin { totals: self.totals.clone(), now_ms: now.map_or(0, |now| now.as_millis() as u64) }
+    pub(crate) fn at_begin(self) -> ExpiredAtBegin {
+        ExpiredAtBegin { now_ms: now_ms() }
     }
 }
 
@@ -47,17 +57,16 @@ impl CompactionFilterFactory for ExpiredValues {
 
 /// See [`ExpiredValues::at_begin`].
 pub(crate) struct ExpiredAtBegin {
-    totals: Arc<Totals>,
     now_ms: u64,
 }
 
 impl ExpiredAtBegin {
-    /// Whether a value with these attributes goes; one that does is counted.
+    /// Whether a value with these attributes goes; one that does is counted ([`take_removed`]).
     #[inline]
     pub(crate) fn takes(&self, attributes: &Attributes) -> bool {
         let is_over = attributes.expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms);
         if is_over {
-            self.totals.expired_values.fetch_add(1, Ordering::Relaxed);
+            REMOVED.set(REMOVED.get() + 1);
         }
         is_over
     }

@@ -132,12 +132,12 @@ impl Store {
         let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
         let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
-        let expired = ExpiredValues::of(&options, &totals);
+        let expired = ExpiredValues::of(&options);
         let values = Opening::prepare(
             &directory,
             gate.as_ref(),
             &own,
-            expired.as_ref(),
+            expired,
             &options,
             &mut hooks,
             &mut rocks_options,

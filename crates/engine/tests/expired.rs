@@ -4,15 +4,16 @@
 
 mod common;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use common::contents;
 use common::offloads::InProcess;
 use ecotone_engine::{Attributes, OpenMode, Separation, Store, StoreOptions, WriteOptions};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 /// Of each kind.
 const VALUES: u64 = 100;
@@ -123,6 +124,39 @@ fn a_sweep_stays_here_and_other_compactions_do_not() {
         store.compact(..).unwrap();
         assert!(offload.installed.load(Ordering::Relaxed) > 0, "{:?}", offload.refused);
         assert_eq!(offload.worker_errors.lock().unwrap()[..], []);
+    }
+}
+
+/// A disk on which no table can be written, once it is told so.
+#[derive(Default)]
+struct Disk {
+    is_full: AtomicBool,
+}
+
+impl WriteTap for Disk {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        let is_table = event.path().extension().is_some_and(|end| end == "sst");
+        match event {
+            TapEvent::Appended { .. } if is_table && self.is_full.load(Ordering::SeqCst) => {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "the disk is full"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn what_a_compaction_removes_that_fails_is_not_counted() {
+    for options in layouts() {
+        let disk = Arc::<Disk>::default();
+        let hooks = FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() };
+        let (_directory, store) = common::store(StoreOptions { hooks: Some(hooks), ..options });
+        write(&store);
+        disk.is_full.store(true, Ordering::SeqCst);
+        // It says so, or not: RocksDB may recover by itself.
+        let _ = store.compact(..);
+        assert!(store.counters().failed_compactions > 0);
+        assert_eq!((over_left(&store), store.counters().expired_values), (3 * VALUES, 0));
     }
 }
 
