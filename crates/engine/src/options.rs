@@ -159,7 +159,8 @@ pub struct StoreOptions {
     /// values for gone. Compactions that run on a worker remove none.
     pub reclaim_expired: bool,
     /// Age of a table, in seconds, at which it is rewritten where `reclaim_expired` is set, so that what has expired in it goes though nothing
-    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. Default [`EXPIRED_SWEEP_SECONDS`].
+    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. While writes are refused for want of space, tables
+    /// in which something has expired are rewritten whatever their age. Default [`EXPIRED_SWEEP_SECONDS`].
     pub expired_sweep_seconds: u64,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.

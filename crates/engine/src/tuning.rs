@@ -36,6 +36,7 @@ pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> Table
             // Relocation goes by them as well.
             samples: has_value_log || mode.samples(),
             filter_bits_per_key: if mode == DedupMode::Filter { filters::BITS_PER_KEY } else { 0 },
+            expiry: options.reclaim_expired,
         },
     }
 }
