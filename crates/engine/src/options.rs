@@ -45,7 +45,8 @@ pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GI
 pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
 
 /// After how long a table that nothing compacts is rewritten for the values that have expired in it: 30 days, in seconds. That costs a
-/// thirtieth of the tables' bytes a day at most, little beside what writing them took, and is what RocksDB takes by itself.
+/// thirtieth of the tables' bytes a day on average, little beside what writing them took, and is what RocksDB takes by itself. It is not spread
+/// over the days: tables that were written together come due together, and so do all that are older when the store is opened.
 pub const EXPIRED_SWEEP_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// Ten years: what is asked for beyond is a mistake of units.
