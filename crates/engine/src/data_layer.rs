@@ -100,7 +100,7 @@ impl Opening {
         directory: &Path,
         gate: Option<&Arc<Gate>>,
         own: &Arc<OwnCompactions>,
-        expired: Option<&ExpiredValues>,
+        expired: Option<ExpiredValues>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
         options: &mut Options,
@@ -127,7 +127,6 @@ impl Opening {
         options.set_wal_filter(replay);
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
-        let expired = expired.cloned();
         let relocation = Relocation::new(log.clone(), gate.cloned(), own.clone(), expired, mapped, duties);
         let relocation = Arc::new(relocation);
         set_compaction_filter(options, Arc::new(Relocators(relocation.clone())));

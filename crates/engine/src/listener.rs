@@ -23,6 +23,7 @@ use crate::dedup::known::KnownSamples;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
+use crate::expired::take_removed;
 use crate::limits::gate::Gate;
 use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
@@ -300,6 +301,8 @@ impl EventListener for Listener {
     fn on_subcompaction_begin(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction begin", || {
             mark_part(Some(info.output_level()));
+            // Of one that was given up before, and told nobody of its end.
+            take_removed();
             let purpose = self.purpose_of(info.compaction_reason(), info.job_id());
             self.duties.begin_part(purpose.map_or(Duty::Compaction, Purpose::duty), info.job_id());
             self.running.part_ran_here(info.job_id());
@@ -312,6 +315,11 @@ impl EventListener for Listener {
     fn on_subcompaction_completed(&self, info: &SubcompactionJobInfo) {
         contained("subcompaction end", || {
             mark_part(None);
+            // What one that failed has removed is still there, and is removed again when it is tried again.
+            let removed = take_removed();
+            if info.status().is_ok() {
+                self.totals.expired_values.fetch_add(removed, Ordering::Relaxed);
+            }
             self.duties.end_part(info.job_id());
             release_on_this_thread();
             if let (Some(job), Some(offload)) = (LOCAL_JOB.take(), &self.offload) {

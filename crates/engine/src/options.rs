@@ -45,7 +45,8 @@ pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GI
 pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
 
 /// After how long a table that nothing compacts is rewritten for the values that have expired in it: 30 days, in seconds. That costs a
-/// thirtieth of the tables' bytes a day at most, little beside what writing them took, and is what RocksDB takes by itself.
+/// thirtieth of the tables' bytes a day on average, little beside what writing them took, and is what RocksDB takes by itself. It is not spread
+/// over the days: tables that were written together come due together, and so do all that are older when the store is opened.
 pub const EXPIRED_SWEEP_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// Ten years: what is asked for beyond is a mistake of units.
@@ -159,7 +160,8 @@ pub struct StoreOptions {
     /// values for gone. Compactions that run on a worker remove none.
     pub reclaim_expired: bool,
     /// Age of a table, in seconds, at which it is rewritten where `reclaim_expired` is set, so that what has expired in it goes though nothing
-    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. Default [`EXPIRED_SWEEP_SECONDS`].
+    /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. While writes are refused for want of space, tables
+    /// in which something has expired are rewritten whatever their age. Default [`EXPIRED_SWEEP_SECONDS`].
     pub expired_sweep_seconds: u64,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.

@@ -1,4 +1,5 @@
-//! Compactions that this program asks for by itself, beside those that RocksDB chooses: for relocation, and where duplicates are.
+//! Compactions that this program asks for by itself, beside those that RocksDB chooses: for relocation, where duplicates are, and where values
+//! have expired.
 //!
 //! RocksDB tells nobody of such a one when it is asked for by the names of its tables: neither its begin nor its end is called back, and
 //! it does not count among those that run. So what else would be missing is done here: the gate is told what it will write, counters and
@@ -34,6 +35,8 @@ pub(crate) enum Purpose {
     Relocation = 1,
     /// It brings versions together of which only the newest is of use.
     Dedup = 2,
+    /// Values in its tables have expired.
+    Expired = 3,
 }
 
 impl Purpose {
@@ -42,6 +45,7 @@ impl Purpose {
         match self {
             Self::Relocation => Duty::Relocation,
             Self::Dedup => Duty::Dedup,
+            Self::Expired => Duty::Compaction,
         }
     }
 
@@ -89,6 +93,7 @@ impl OwnCompactions {
         match self.current.load(Ordering::Acquire) {
             1 => Some(Purpose::Relocation),
             2 => Some(Purpose::Dedup),
+            3 => Some(Purpose::Expired),
             _ => None,
         }
     }

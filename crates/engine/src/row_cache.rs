@@ -17,7 +17,8 @@
 //!   most of them all rows go, whose memory a thread frees.
 //!
 //! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
-//! beside them of at most [`MOST_VALUE_BYTES`].
+//! beside them of at most [`MOST_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
+//! have room. While they are freed a further wide removal is remembered as any other range, so there is one thread at most.
 //!
 //! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows.
 
@@ -25,7 +26,7 @@ mod removed;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use quick_cache::unsync::{Cache, DefaultLifecycle};
@@ -75,6 +76,31 @@ pub(crate) struct RowCache {
     shard_bytes: u64,
     writes: AtomicU64,
     removed: RemovedRanges,
+    freeing: Arc<Freeing>,
+}
+
+/// Rows that are here no more and still take memory.
+#[derive(Default)]
+struct Freeing {
+    is_under_way: AtomicBool,
+    bytes: AtomicU64,
+}
+
+/// Frees the rows when it is dropped.
+struct Gone {
+    rows: Vec<Rows>,
+    freeing: Arc<Freeing>,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        for rows in self.rows.drain(..) {
+            let bytes = rows.weight();
+            drop(rows);
+            self.freeing.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        self.freeing.is_under_way.store(false, Ordering::Release);
+    }
 }
 
 struct Shard {
@@ -168,6 +194,7 @@ impl RowCache {
             shard_bytes,
             writes: AtomicU64::new(0),
             removed: RemovedRanges::default(),
+            freeing: Arc::default(),
         }
     }
 
@@ -220,20 +247,37 @@ impl RowCache {
     /// What RocksDB had in `range` is removed. Writes are under way in all shards.
     fn remove(&self, range: Range<&[u8]>) {
         let first = |key: &[u8]| key.first().copied().unwrap_or_default();
-        if first(range.end).saturating_sub(first(range.start)) > 1 {
-            // Likely to hold most rows.
-            self.clear();
-        } else {
-            self.removed.add(range);
+        let is_wide = first(range.end).saturating_sub(first(range.start)) > 1;
+        // A wide one is likely to hold most rows. Freeing millions takes seconds, in which nobody may wait: a thread does it.
+        match if is_wide { self.let_go() } else { None } {
+            // Where no thread is to be had they are freed here, with what it was to run.
+            Some(gone) => drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone))),
+            None => self.removed.add(range),
         }
     }
 
-    /// Lets go of all rows. Freeing millions takes seconds, in which nobody may wait: a thread does it.
+    /// Frees all rows. Only for what no batch of a store holds: whoever writes it waits.
     fn clear(&self) {
-        let gone: Vec<Rows> =
-            self.shards.iter().map(|shard| std::mem::replace(&mut shard.lock().rows, rows(self.shard_bytes))).collect();
-        // Where no thread is to be had they are freed here, with what it was to run.
-        drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone)));
+        self.shards.iter().for_each(|shard| shard.lock().rows = rows(self.shard_bytes));
+    }
+
+    /// Lets go of all rows; `None` while those of the last time are still being freed.
+    fn let_go(&self) -> Option<Gone> {
+        if self.freeing.is_under_way.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let take = |shard: &Mutex<Shard>| {
+            let gone = std::mem::replace(&mut shard.lock().rows, rows(self.shard_bytes));
+            self.freeing.bytes.fetch_add(gone.weight(), Ordering::Relaxed);
+            gone
+        };
+        Some(Gone { rows: self.shards.iter().map(take).collect(), freeing: self.freeing.clone() })
+    }
+
+    /// Each shard's part of what is still being freed.
+    #[inline]
+    fn gone_bytes(&self) -> u64 {
+        self.freeing.bytes.load(Ordering::Relaxed).div_ceil(SHARDS as u64)
     }
 
     /// Keeps what RocksDB has `stored` with `key`, found since `absent` was told of it.
@@ -243,8 +287,10 @@ impl RowCache {
             return;
         }
         let row = Row::of(key, stored, &[]);
+        let gone_bytes = self.gone_bytes();
         let mut shard = self.shard(absent.hash).lock();
-        if shard.writers == 0 && shard.changes == changes {
+        let fits = gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes);
+        if shard.writers == 0 && shard.changes == changes && fits {
             shard.rows.insert(absent.hash, self.kept(row));
         }
     }
@@ -255,12 +301,14 @@ impl RowCache {
             return;
         }
         let hash = XxHash3_64::oneshot(row.key());
+        let gone_bytes = self.gone_bytes();
         let mut shard = self.shard(hash).lock();
         // Another row of the same look may name another value. While a write is under way this one stays as it is until that is over.
         let here = shard.rows.peek(&hash).filter(|here| Arc::ptr_eq(&here.row.bytes, &row.bytes));
         let spared = here.map(|here| here.spared.load(Ordering::Relaxed));
         if let Some(spared) = spared
             && shard.has_place(value)
+            && (gone_bytes == 0 || shard.has_room(value.len(), gone_bytes))
         {
             // It is here. The lookup that found it has counted as one already.
             let _ = shard.rows.replace(hash, Kept { row: row.with(value), spared: spared.into() }, true);
@@ -299,6 +347,7 @@ impl RowCache {
             counts.misses += shard.misses;
             counts.bytes += shard.rows.weight();
         }
+        counts.bytes += self.freeing.bytes.load(Ordering::Relaxed);
         counts
     }
 }
@@ -317,13 +366,15 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// `key` has `stored` from now on, of which `keep` makes a row. A pointer leads to the value it was `made_of`.
+    /// `key` has `stored` from now on, of which `keep` makes a row. A pointer leads to the value it was `made_of`. Of the room so many bytes
+    /// are still taken by rows that have gone.
     fn put(
         &mut self,
         hash: u64,
         key: &[u8],
         stored: &[u8],
         made_of: Option<MadeOf<'_>>,
+        gone_bytes: u64,
         keep: impl FnOnce(Row) -> Kept,
     ) {
         if self.is_mixed || stored.len() > MOST_ROW_BYTES {
@@ -332,11 +383,22 @@ impl Shard {
             let had_value = here.row.value().is_some();
             let made_of = made_of.filter(|_| had_value && is_pointer(stored));
             let value = made_of.and_then(MadeOf::value).filter(|value| self.has_place(value)).unwrap_or_default();
-            // It is here.
-            let _ = self.rows.replace(hash, keep(Row::of(key, stored, value)), true);
-        } else if self.rows.weight() + weight(key.len() + stored.len()) <= self.rows.capacity() {
+            let row = Row::of(key, stored, value);
+            if gone_bytes == 0 || self.has_room(row.bytes.len(), gone_bytes) {
+                // It is here.
+                let _ = self.rows.replace(hash, keep(row), true);
+            } else {
+                self.rows.remove(&hash);
+            }
+        } else if self.has_room(key.len() + stored.len(), gone_bytes) {
             self.rows.insert(hash, keep(Row::of(key, stored, &[])));
         }
+    }
+
+    /// Whether a row of so many bytes fits beside all that are here, and those that have gone and are not freed.
+    #[inline]
+    fn has_room(&self, bytes: usize, gone_bytes: u64) -> bool {
+        self.rows.weight() + weight(bytes) + gone_bytes <= self.rows.capacity()
     }
 
     /// Whether `value` may stand beside its pointer.
@@ -421,9 +483,10 @@ impl Drop for Writing<'_> {
             match record {
                 Ok(Record::Put { key, value: stored, .. }) => {
                     let hash = XxHash3_64::oneshot(key);
+                    let gone_bytes = self.cache.gone_bytes();
                     let mut shard = self.cache.shard(hash).lock();
                     if self.is_written && !self.changes_all {
-                        shard.put(hash, key, stored, made_of, |row| self.cache.kept(row));
+                        shard.put(hash, key, stored, made_of, gone_bytes, |row| self.cache.kept(row));
                     } else {
                         shard.rows.remove(&hash);
                     }
@@ -436,9 +499,7 @@ impl Drop for Writing<'_> {
                     shard.end();
                 }
                 Ok(Record::DeleteRange { from, to }) => self.cache.remove(from..to),
-                Ok(Record::Other) | Err(_) => {
-                    self.cache.clear();
-                }
+                Ok(Record::Other) | Err(_) => self.cache.clear(),
             }
         }
         if self.changes_all {

@@ -19,7 +19,7 @@ use rust_rocksdb::{
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening};
 use crate::dedup::known::KnownSamples;
-use crate::dedup::sketch::add_collectors;
+use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
@@ -27,6 +27,7 @@ use crate::events::BackgroundError;
 use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::limits::bookkeeping_bytes;
+use crate::limits::expired_tables::ExpiredTables;
 use crate::limits::gate::Gate;
 use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
@@ -132,16 +133,9 @@ impl Store {
         let own = OwnCompactions::new(gate.clone(), running.clone(), totals.clone(), options.events.clone());
         let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
-        let expired = ExpiredValues::of(&options, &totals);
-        let values = Opening::prepare(
-            &directory,
-            gate.as_ref(),
-            &own,
-            expired.as_ref(),
-            &options,
-            &mut hooks,
-            &mut rocks_options,
-        )?;
+        let expired = ExpiredValues::of(&options);
+        let values =
+            Opening::prepare(&directory, gate.as_ref(), &own, expired, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
             if let Some(expired) = expired {
@@ -158,10 +152,10 @@ impl Store {
         let table_format = tuning::table_format(&options, values.is_some());
         let known = table_format.collects.samples.then(|| {
             let asks_filters = table_format.collects.filter_bits_per_key > 0;
-            let known = KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes));
-            add_collectors(&mut rocks_options, table_format.collects, known.sketching());
-            known
+            KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes))
         });
+        let sketching = known.as_ref().map_or_else(|| Sketching::new(0).into(), |known| known.sketching().clone());
+        add_collectors(&mut rocks_options, table_format.collects, &sketching);
         let duties = ThreadDuties::new(options.duties.clone());
         let background = Arc::<BackgroundState>::default();
         let stall = Arc::new(StallClock::start());
@@ -210,7 +204,9 @@ impl Store {
         let watch = match &gate {
             Some(gate) => {
                 gate.opened(&db, family);
-                let started = Watch::start(gate.clone(), value_events.clone());
+                let expired =
+                    expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes, value_events.clone()));
+                let started = Watch::start(gate.clone(), value_events.clone(), expired);
                 Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
             }
             None => None,

@@ -36,6 +36,7 @@ pub(crate) fn table_format(options: &StoreOptions, has_value_log: bool) -> Table
             // Relocation goes by them as well.
             samples: has_value_log || mode.samples(),
             filter_bits_per_key: if mode == DedupMode::Filter { filters::BITS_PER_KEY } else { 0 },
+            expiry: options.reclaim_expired,
         },
     }
 }
@@ -89,9 +90,11 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_target_file_size_base(options.target_file_bytes);
     db.set_soft_pending_compaction_bytes_limit(usize_of(options.pending_slowdown_bytes));
     db.set_hard_pending_compaction_bytes_limit(usize_of(options.pending_stop_bytes));
-    // Said in any case: to a store with a compaction filter RocksDB gives a period of its own, which would rewrite tables for nothing where
-    // no value goes.
-    db.set_periodic_compaction_seconds(if options.reclaim_expired { options.expired_sweep_seconds } else { 0 });
+    // Said in any case, since RocksDB has periods of its own, of 30 days: for the tables of a store with a compaction filter, and for what
+    // lies above the last level in any store (`ttl`).
+    let sweep_seconds = if options.reclaim_expired { options.expired_sweep_seconds } else { 0 };
+    db.set_periodic_compaction_seconds(sweep_seconds);
+    db.set_ttl(sweep_seconds);
     db.set_max_subcompactions(options.max_subcompactions);
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));

@@ -101,7 +101,8 @@ impl Sound {
 /// Whether a typed error names the file that is damaged.
 ///
 /// Of two damages RocksDB knows the consequence only, and names that: a MANIFEST whose last record is lost, by the WAL that it then
-/// misses; properties of a table that cannot be read while the store is opened, by the MANIFEST that has the table.
+/// misses, and one that describes a table wrongly, by that table and the word; properties of a table that cannot be read while the store is
+/// opened, by the MANIFEST that has the table.
 fn names(error: &Error, file: &str) -> bool {
     let typed = matches!(error, Error::Corrupt { .. } | Error::WrongFormat { .. } | Error::NotFound { .. });
     typed && says(&error.to_string(), file)
@@ -109,7 +110,9 @@ fn names(error: &Error, file: &str) -> bool {
 
 fn says(said: &str, file: &str) -> bool {
     let consequence = match file {
-        manifest if manifest.starts_with("MANIFEST-") => said.contains("Missing WAL") || said.contains(".sst"),
+        manifest if manifest.starts_with("MANIFEST-") => {
+            said.contains("Missing WAL") || said.contains(".sst") && said.to_lowercase().contains("manifest")
+        }
         table if table.ends_with(".sst") => said.contains("MANIFEST-") && said.contains("may be corrupted"),
         _ => false,
     };

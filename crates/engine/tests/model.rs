@@ -14,11 +14,14 @@ use common::random::Random;
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
     Attributes, Compression, DedupMode, DedupOptions, Direction, Durability, MemoryLimit, MemtableOrder, OpenMode,
-    Separation, Store, StoreOptions, WriteOptions, verify,
+    Separation, SpaceLimits, Store, StoreOptions, WriteOptions, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 use proptest::prelude::*;
+
+/// A time that no clock shows, in ms since 1970.
+const FAR_MS: u64 = 1 << 60;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -149,11 +152,26 @@ fn options() -> impl Strategy<Value = StoreOptions> {
             proptest::option::of(prop_oneof![Just(64_u64 << 10), Just(8 << 20)]),
             dedup(),
             prop_oneof![3 => Just(MemtableOrder::Tree), 1 => Just(MemtableOrder::SkipList)],
+            (
+                any::<bool>(),
+                1..4_u32,
+                prop_oneof![Just(0_u64), Just(4096), Just(512 << 20)],
+                prop_oneof![Just(0_u64), Just(4096), Just(256 << 20)],
+                // Never full, and measured all the same.
+                proptest::option::of(Just(1_u64 << 30)),
+            ),
         ),
     )
         .prop_map(
             |(compression, bloom_bits_per_key, block_bytes, trigger, parts, memory, durability, separation, rest)| {
+                let (reclaim_expired, compactions, mapped_bytes, mapped_read_bytes, max_bytes) = rest.6;
                 StoreOptions {
+                    reclaim_expired,
+                    // Merges of duplicates are refused with one.
+                    background_compactions: compactions.max(if rest.4.mode.is_some() { 2 } else { 1 }),
+                    mapped_bytes,
+                    mapped_read_bytes,
+                    space: SpaceLimits { max_bytes, ..SpaceLimits::default() },
                     durability,
                     compression,
                     bloom_bits_per_key,
@@ -268,7 +286,8 @@ fn apply_batch(store: &Store, model: &mut Model, ops: &[BatchOp]) {
             }
             BatchOp::PutWith(key, value, number) => {
                 let attributes = Attributes {
-                    expires_at_ms: Some(*number),
+                    // Never within this test: whether such values are reclaimed must not matter.
+                    expires_at_ms: Some(*number | FAR_MS),
                     version: Some(*number),
                     type_tag: NonZeroU8::new(*number as u8),
                 };

@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn what_the_thread_found_is_told_to_whoever_hands_it_a_table() {
         let mut checker = Checker::spawn(|arrived, taken, give_up| {
-            let collects = Collects { references: true, samples: true, filter_bits_per_key: 0 };
+            let collects = Collects { references: true, samples: true, ..Collects::default() };
             let format = TableFormat { block_bytes: 4096, bloom_bits_per_key: 10, collects };
             let tables = check_all(&arrived, &taken, format, give_up)?;
             Ok((tables, 0.0))

@@ -343,6 +343,7 @@ impl Away<'_> {
             counts_references: self.job.table_format.collects.references,
             samples_keys: self.job.table_format.collects.samples,
             filter_bits_per_key: self.job.table_format.collects.filter_bits_per_key.into(),
+            tells_expiry: self.job.table_format.collects.expiry,
             bloom_bits_per_key: self.job.table_format.bloom_bits_per_key,
             input: self.job.input.clone(),
             files,

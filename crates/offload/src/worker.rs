@@ -456,6 +456,7 @@ fn run(
             samples: offer.samples_keys || offer.counts_references,
             filter_bits_per_key: u8::try_from(offer.filter_bits_per_key)
                 .map_or(MOST_FILTER_BITS, |bits| bits.min(MOST_FILTER_BITS)),
+            expiry: offer.tells_expiry,
         },
     };
     let result = run_remote_compaction(WorkerRequest {

@@ -150,6 +150,7 @@ fn offer(address: &str, token: u8) -> JobOffer {
         counts_references: false,
         samples_keys: false,
         filter_bits_per_key: 0,
+        tells_expiry: false,
         bloom_bits_per_key: 10,
     }
 }

@@ -293,8 +293,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         "seconds",
         0,
         10 * 365 * 24 * 60 * 60,
-        "Age at which a table is rewritten that nothing else compacts, so that what has expired in it frees its space; 0 is never. Other compactions \
-         of this server free it as well, those that run on another do not. Only where clients are served."
+        "Age at which a table is rewritten that nothing else compacts, so that what has expired in it frees its space; 0 is never. What was \
+         loaded together comes due together, and so does all that is older when the server starts. Other compactions of this server free it as well, those that run on another do not. Only where clients are served."
     ),
     whole!(
         mapped_bytes,

@@ -300,7 +300,7 @@ impl Sketches {
 }
 
 /// The number in a table's path.
-pub(super) fn number_of(path: &[u8]) -> Option<u64> {
+pub(crate) fn number_of(path: &[u8]) -> Option<u64> {
     Path::new(std::str::from_utf8(path).ok()?).file_stem()?.to_str()?.parse().ok()
 }
 

@@ -117,7 +117,7 @@ impl Store {
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&Cache::new_lru_cache(64 * 1024 * 1024));
         options.set_block_based_table_factory(&table);
-        let collects = Collects { references: false, samples: true, filter_bits_per_key: filters::BITS_PER_KEY };
+        let collects = Collects { samples: true, filter_bits_per_key: filters::BITS_PER_KEY, ..Collects::default() };
         add_collectors(&mut options, collects, known.sketching());
         let is_remote = Arc::<AtomicBool>::default();
         let ear = Ear { known: known.clone(), is_deaf: is_deaf.clone(), is_remote: is_remote.clone() };

@@ -1,7 +1,7 @@
 //! What a table is told to remember of its keys while RocksDB writes it: samples of them, and a filter of all where one is wanted.
 //!
 //! One collector sees each entry once, whatever it collects: that of [`SampleCollector`] in a plain store, that of
-//! [`crate::values::references`] where there is a value log. What it leaves in the table depends on the entries alone, so that a table that
+//! [`crate::values::references`] where there is a value log, and before either that of [`crate::expired`]. What it leaves in the table depends on the entries alone, so that a table that
 //! a worker wrote can be counted again.
 //!
 //! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread takes longer than a hash. So of
@@ -21,6 +21,7 @@ use twox_hash::XxHash3_64;
 use super::filters::{self, FilterName, KeyHashes, KeysOfTable, RecentHashes};
 use super::samples::{self, KeySampler, SampledValue};
 use super::{COUNTED, thread_cpu};
+use crate::expired::{self, ExpiryCollector};
 use crate::offload::Collects;
 use crate::values::references;
 
@@ -186,13 +187,22 @@ pub(crate) fn add_collectors(options: &mut Options, collects: Collects, shared: 
 
 /// The collector of one table, for whoever counts again what another one wrote; and the properties that the table may lack, since they
 /// only serve estimates.
-pub(crate) fn recounting(collects: Collects) -> (Box<dyn TableCollector>, [&'static str; 2]) {
-    (collector(collects, Sketching::new(0).into()), [samples::PROPERTY, filters::PROPERTY])
+pub(crate) fn recounting(collects: Collects) -> (Box<dyn TableCollector>, [&'static str; 3]) {
+    let may_lack = [samples::PROPERTY, filters::PROPERTY, expired::PROPERTY];
+    (collector(collects, Sketching::new(0).into()), may_lack)
 }
 
 fn collector(collects: Collects, shared: Arc<Sketching>) -> Box<dyn TableCollector> {
-    let keys = KeySketch::new(collects, shared);
-    if collects.references { references::collector(keys) } else { Box::new(SampleCollector { keys }) }
+    let keys = || KeySketch::new(collects, shared);
+    let of_keys: Option<Box<dyn TableCollector>> = match collects {
+        Collects { references: true, .. } => Some(references::collector(keys())),
+        Collects { references: false, samples: false, filter_bits_per_key: 0, .. } => None,
+        _ => Some(Box::new(SampleCollector { keys: keys() })),
+    };
+    match of_keys {
+        Some(of_keys) if !collects.expiry => of_keys,
+        of_keys => Box::new(ExpiryCollector::before(of_keys)),
+    }
 }
 
 #[derive(Debug)]
@@ -233,7 +243,7 @@ mod tests {
     use ecotone_policy::dedup::filter::FilterView;
 
     fn properties(keys: std::ops::Range<u32>, shared: &Arc<Sketching>) -> Vec<(String, Vec<u8>)> {
-        let collects = Collects { references: false, samples: true, filter_bits_per_key: 11 };
+        let collects = Collects { samples: true, filter_bits_per_key: 11, ..Collects::default() };
         let mut sketch = KeySketch::new(collects, shared.clone());
         for key in keys {
             for version in 0..2 {

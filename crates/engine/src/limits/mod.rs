@@ -5,7 +5,7 @@
 //! - [`measure`]: what is free, and what the store takes.
 //! - [`pieces`]: how deletions of ranges are cut where space is tight.
 //! - [`pledges`]: what RocksDB has still to write.
-//! - [`reclaim`]: how garbage is found where space is tight.
+//! - [`reclaim`]: how garbage is found where space is tight. [`expired_tables`]: what of it has expired.
 //!
 //! # What is kept free
 //!
@@ -29,6 +29,7 @@
 //! (less than [`gate::LARGE_BYTES`]) that were let through just before a look and have not reached the file system, and what
 //! other processes write between two looks ([`watch::LOOK_INTERVAL`]). The lower layers of the reserve are there for both.
 
+pub(crate) mod expired_tables;
 pub(crate) mod gate;
 mod measure;
 mod pieces;

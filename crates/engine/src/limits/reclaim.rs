@@ -7,6 +7,8 @@
 //! - Without a value log those with deletions, once writes are refused. What else is garbage there is little: RocksDB keeps the
 //!   levels above the last at a tenth of it.
 //! - With a value log all, as soon as space is tight. They are small, and what they overwrite is large.
+//! - Where values expire, those of any level in which one has, once writes are refused and nothing else is left: see
+//!   [`super::expired_tables`].
 //!
 //! Invariant: nothing is flushed where the device may not have room for it. RocksDB recovers by itself from a write that met the end of
 //! the device, but not if the log that a flush begins does too: then only opening the store again helps.
@@ -15,13 +17,15 @@
 //! while writes are refused. Where nothing is written there is nothing to do in the end.
 //!
 //! Threads: that of [`super::watch`]. What is asked for runs in RocksDB's threads, but for the first compaction of a store that has
-//! nothing below level 0, which has no other way: it is small, and nobody but the thread waits for it.
+//! nothing below level 0, and those of tables in which something has expired, which have no other way: they are small, and nobody but the
+//! thread waits for them.
 
 use std::time::{Duration, Instant};
 
 use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
 use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
 
+use super::expired_tables::ExpiredTables;
 use crate::family::DataFamily;
 use crate::{Error, Result, Room};
 
@@ -41,9 +45,10 @@ const FLUSH_ALSO_BYTES: u64 = 2 * 1024 * 1024;
 const MOST_TABLES: usize = 64;
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Reclaim {
     has_value_log: bool,
+    /// Where values that have expired are reclaimed.
+    expired: Option<ExpiredTables>,
     /// Since when it works, and how often it has asked for something since then.
     began: Option<(Instant, u32)>,
     /// Rests until then.
@@ -51,19 +56,31 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(crate) fn new(has_value_log: bool) -> Self {
-        Self { has_value_log, began: None, again: None }
+    pub(crate) fn new(has_value_log: bool, expired: Option<ExpiredTables>) -> Self {
+        Self { has_value_log, expired, began: None, again: None }
     }
 
     /// Asks for the next step where the last is done. To be called again and again while space is tight.
     pub(crate) fn step(&mut self, db: &DB, family: DataFamily, room: &Room) -> Result<()> {
         let refuses_writes = room.writes_refused;
         let rests = self.again.is_some_and(|again| Instant::now() < again);
-        if rests || !(refuses_writes || self.has_value_log) || is_busy(db, family)? {
+        if rests || !(refuses_writes || self.has_value_log) || is_any(db, family, &RUNNING)? {
+            return Ok(());
+        }
+        let is_awaited = is_any(db, family, &AWAITED)?;
+        if is_awaited && !(refuses_writes && self.expired.is_some()) {
             return Ok(());
         }
         let (began, rounds) = self.began.unwrap_or_else(|| (Instant::now(), 0));
-        if rounds < MOST_ROUNDS && self.ask(db, family, room.free_bytes)? {
+        // What waits may wait for room, which only what has expired can give then.
+        let mut next = || {
+            let asked = !is_awaited && self.ask(db, family, room.free_bytes)?;
+            match &mut self.expired {
+                Some(expired) if refuses_writes && !asked => expired.rewrite(db, family),
+                _ => Ok(asked),
+            }
+        };
+        if rounds < MOST_ROUNDS && next()? {
             self.began = Some((began, rounds + 1));
         } else if self.began.take().is_some() {
             let took = began.elapsed();
@@ -113,14 +130,15 @@ pub(crate) fn may_hold_deletions(table: &TableMetadata) -> bool {
     table.deletions > 0 || table.entries == 0
 }
 
-/// Whether something is written that may free space, or waits until there is room for it.
-fn is_busy(db: &DB, family: DataFamily) -> Result<bool> {
-    for property in [
-        properties::NUM_RUNNING_COMPACTIONS,
-        properties::COMPACTION_PENDING,
-        properties::NUM_RUNNING_FLUSHES,
-        properties::MEM_TABLE_FLUSH_PENDING,
-    ] {
+/// What is written and may free space.
+const RUNNING: [&properties::PropName; 2] = [properties::NUM_RUNNING_COMPACTIONS, properties::NUM_RUNNING_FLUSHES];
+
+/// What would be, and begins soon or waits until there is room for it.
+const AWAITED: [&properties::PropName; 2] = [properties::COMPACTION_PENDING, properties::MEM_TABLE_FLUSH_PENDING];
+
+/// Whether RocksDB says more than 0 of one of these.
+fn is_any(db: &DB, family: DataFamily, of: &[&properties::PropName]) -> Result<bool> {
+    for property in of {
         if number(db, family, property)? > 0 {
             return Ok(true);
         }

@@ -9,6 +9,7 @@ use ecotone_policy::dedup::forecast::SpaceGrowth;
 use ecotone_policy::units::{Bytes, Time};
 use parking_lot::{Condvar, Mutex};
 
+use super::expired_tables::ExpiredTables;
 use super::gate::Gate;
 use super::reclaim::Reclaim;
 use crate::data_layer::TableEvents;
@@ -58,11 +59,15 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `values` are told as space gets less, also where nobody writes.
-    pub(crate) fn start(gate: Arc<Gate>, values: Option<TableEvents>) -> std::io::Result<Self> {
+    /// `values` are told as space gets less, also where nobody writes; `expired` are rewritten while writes are refused.
+    pub(crate) fn start(
+        gate: Arc<Gate>,
+        values: Option<TableEvents>,
+        expired: Option<ExpiredTables>,
+    ) -> std::io::Result<Self> {
         let of_thread = gate.clone();
         let thread = std::thread::Builder::new().name("ecotone-space".into()).spawn(move || {
-            let (mut interval, mut reclaim) = (LOOK_INTERVAL, Reclaim::new(values.is_some()));
+            let (mut interval, mut reclaim) = (LOOK_INTERVAL, Reclaim::new(values.is_some(), expired));
             let mut told_share = 1.0;
             let (began, mut growth) = (Instant::now(), SpaceGrowth::new());
             while of_thread.wake.wait(interval) {

@@ -204,8 +204,8 @@ impl OffloadState {
             return Ok(None);
         }
         let (purpose, deadline) = match own {
-            // A worker has no values to relocate.
-            Some(Purpose::Relocation) => return Ok(None),
+            // A worker has no values to relocate, and gives back what has expired.
+            Some(Purpose::Relocation | Purpose::Expired) => return Ok(None),
             Some(Purpose::Dedup) => (JobPurpose::Dedup, self.own.space_lasts()),
             None => (JobPurpose::Compaction, None),
         };

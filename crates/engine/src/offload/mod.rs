@@ -117,6 +117,8 @@ pub struct Collects {
     pub samples: bool,
     /// Bits per key of a filter of its keys by the hash of the samples; 0 is none. RocksDB's own filter is another one.
     pub filter_bits_per_key: u8,
+    /// When the first of its values expires.
+    pub expiry: bool,
 }
 
 impl Collects {

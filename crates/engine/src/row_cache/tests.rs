@@ -109,10 +109,61 @@ fn a_range_that_is_removed_takes_its_rows_and_a_wide_one_all() {
             assert_eq!(told(&rows, key).is_some(), is_there, "{key}, {to}");
         }
         assert_eq!(told(&rows, "25"), None);
+        if takes_all {
+            until_freed(&rows);
+        }
         assert_eq!(rows.counts().bytes == 0, takes_all);
         read(&rows, "26", "again");
         assert_eq!(told(&rows, "26").as_deref(), Some("again"));
     }
+}
+
+/// What a wide removal took is freed by a thread.
+fn until_freed(rows: &RowCache) {
+    while rows.freeing.is_under_way.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+/// Reads so many keys, each with its number.
+fn read_many(rows: &RowCache, keys: u64) {
+    for number in 0..keys {
+        let key = format!("{number:08}");
+        if told(rows, &key).is_none() {
+            read(rows, &key, &key);
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
+    let rows = RowCache::new(ROOM);
+    // More than there is room for; and half of that, at first.
+    let (keys, most) = (ROOM / 128, ROOM);
+    read_many(&rows, ROOM / 2 / weight(16));
+    let half = rows.counts().bytes;
+    assert!(half > ROOM / 3 && half < ROOM * 2 / 3, "{half}");
+    // The thread does not get to it.
+    let gone = rows.let_go().unwrap();
+    assert_eq!(told(&rows, "00000001"), None);
+    for _ in 0..3 {
+        read_many(&rows, keys);
+        write(&rows, &[("written", Some("value"))]);
+        let all = rows.counts().bytes;
+        assert!(all > ROOM * 3 / 4 && all <= most, "{all}");
+    }
+    // Another wide removal takes what has come, and lets go of nothing more.
+    let came = (0..keys).map(|number| format!("{number:08}")).find(|key| told(&rows, key).is_some()).unwrap();
+    remove(&rows, "0", "9");
+    assert_eq!(told(&rows, &came), None);
+    assert!(rows.let_go().is_none() && rows.counts().bytes <= most);
+    drop(gone);
+    read_many(&rows, keys);
+    let again = rows.counts().bytes;
+    assert!(again > ROOM * 3 / 4 && again <= most, "{again}");
+    remove(&rows, "0", "9");
+    until_freed(&rows);
+    assert_eq!(rows.counts().bytes, 0);
 }
 
 fn remove(rows: &RowCache, from: &str, to: &str) {

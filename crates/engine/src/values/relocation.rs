@@ -165,7 +165,7 @@ impl CompactionFilterFactory for Relocators {
             output_level: None,
             // All that such a compaction does is relocation already.
             tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
-            expired: self.0.expired.as_ref().map(ExpiredValues::at_begin),
+            expired: self.0.expired.map(ExpiredValues::at_begin),
             in_flight: Vec::new(),
             last_segments: [None; 2],
             sources: Sources { relocation: self.0.clone(), of: SegmentMap::default() },
