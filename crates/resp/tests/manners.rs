@@ -154,7 +154,7 @@ fn limits_that_change_hold_for_who_is_there() {
 /// A client that draws under the latch of `key` for longer than a test waits, and its number.
 fn drawing(served: &Served, command: &str, key: &str) -> (Wire, String) {
     let mut wire = Wire::to(served.address());
-    let id = wire.ask("CLIENT ID").trim_matches(&[':', '\r', '\n']).to_owned();
+    let id = wire.ask("CLIENT ID").trim_matches([':', '\r', '\n']).to_owned();
     let before = served.service.client_memory.load(Ordering::Relaxed);
     wire.send(&request(&common::words(&format!("{command} {key} -50000000"))));
     until("it draws", || served.service.client_memory.load(Ordering::Relaxed) > before + (1 << 20));
