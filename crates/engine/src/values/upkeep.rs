@@ -300,7 +300,7 @@ impl Thread {
         let was_on_purpose = pass.on_purpose;
         pass.on_purpose = is_on_purpose(ratio(&round.segments), was_on_purpose, &parameters);
         // A compaction for relocation alone would copy what hides, instead of meeting it. So would one that does not reach what hides it, but
-        // only once, since the copy counts as relocated.
+        // the copy is not copied again for that: it lies in a segment of relocated values.
         let meets_hidden = meets_hidden && !pass.on_purpose;
         let seen = |it: &SegmentUse| {
             let number = SegmentNumber(it.segment);

@@ -19,8 +19,7 @@ pub struct HiddenLevel {
     pub sampled: u64,
 }
 
-/// Per level, L0 first, as far as tables go. Its bytes sum to [`Duplicates::hidden_bytes`], and are as that is: of a key that was written
-/// several times, what is newest takes as much as the others on average.
+/// Per level, L0 first, as far as tables go. Its bytes sum to [`Duplicates::hidden_bytes`].
 ///
 /// `level_of` gives a table's level; for one that is gone meanwhile any will do.
 pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> u32) -> Vec<HiddenLevel> {
