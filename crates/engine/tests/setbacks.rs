@@ -251,7 +251,8 @@ fn a_cohort_that_waits_gives_way_to_a_cheaper_one_and_both_to_one_on_purpose() {
     assert!(segment(&path, dear).exists());
     until(&store, |log| log.relocating_segments > 0);
     until(&store, |log| log.relocating_segments == 0 && (log.bytes as f64) < 1.4 * live(&model) as f64);
-    assert!(!segment(&path, dear).exists(), "it would never have gone in passing");
+    let are_left = |numbers: std::ops::Range<u64>| numbers.filter(|number| segment(&path, *number).exists()).count();
+    assert!(segment(&path, dear).exists() && are_left(8..20) < 6, "others free more for less");
     assert_equals(&store, &model);
 }
 

@@ -201,6 +201,13 @@ impl SegmentUse {
         self.garbage() as f64 / self.bytes.0.max(1) as f64
     }
 
+    /// What it costs to free the segment by compactions on purpose of all `tables` that name it: bytes that are written, of values
+    /// and of tables, for each byte that is given back in excess of the copies. Infinite where there is no garbage.
+    pub fn price(&self, tables: Bytes) -> f64 {
+        let written = self.referenced.0.saturating_add(tables.0);
+        if self.garbage() > 0 { written as f64 / self.garbage() as f64 } else { f64::INFINITY }
+    }
+
     /// How much it is worth to copy what lives: the share of garbage, weighed by age.
     fn benefit(&self, newest: u32, age_exponent: f64) -> f64 {
         let age = newest.saturating_sub(self.segment).saturating_add(1).min(OLDEST);
@@ -498,6 +505,16 @@ mod tests {
         assert_eq!(cohort(&segments, &spelled_out(), AMPLE), Cohort::default());
         segments[0].settled = true;
         assert_eq!(cohort(&segments, &spelled_out(), AMPLE).segments, [1]);
+    }
+
+    #[test]
+    fn what_is_freed_costs_the_copies_and_the_tables_that_name_it() {
+        let price = |segment: SegmentUse, tables_mib: u64| segment.price(Bytes(tables_mib * MIB));
+        assert_eq!(price(segment(1, 100, 20), 4), 24.0 / 80.0);
+        assert_eq!(price(segment(1, 100, 0), 0), 0.0);
+        assert_eq!(price(segment(1, 100, 100), 0), f64::INFINITY);
+        // Named more often than it is long: tables that were merged name a value twice.
+        assert_eq!(price(segment(1, 100, 120), 4), f64::INFINITY);
     }
 
     #[test]

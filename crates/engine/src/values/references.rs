@@ -93,6 +93,9 @@ pub(crate) fn may_name(property: Option<&Vec<u8>>, segments: &SegmentSet) -> boo
     }
 }
 
+/// Which segments tables name, by the number of the table.
+pub(crate) type Naming = BTreeMap<u64, Vec<SegmentNumber>>;
+
 /// What all live tables of one moment refer to.
 #[derive(Debug, Default)]
 pub(crate) struct References {
@@ -161,10 +164,13 @@ impl References {
         Ok(())
     }
 
-    /// Numbers of the tables that name a segment of the cohort.
-    pub(crate) fn naming(&self, cohort: &SegmentSet) -> HashSet<u64> {
-        let names = |items: &Vec<(SegmentNumber, u64)>| items.iter().any(|(segment, _)| cohort.contains(segment));
-        self.tables.iter().filter(|(_, items)| names(items)).map(|(number, _)| *number).collect()
+    /// The segments of the cohort that tables name, by the number of the table; only of those that name any.
+    pub(crate) fn naming(&self, cohort: &SegmentSet) -> Naming {
+        let named = |items: &Vec<(SegmentNumber, u64)>| {
+            items.iter().map(|(segment, _)| *segment).filter(|segment| cohort.contains(segment)).collect::<Vec<_>>()
+        };
+        let tables = self.tables.iter().map(|(number, items)| (*number, named(items)));
+        tables.filter(|(_, segments)| !segments.is_empty()).collect()
     }
 
     /// Tables that do not say what they refer to.

@@ -36,7 +36,7 @@ use rust_rocksdb::{DB, properties};
 use super::ValueLog;
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::readers::Readers;
-use super::references::References;
+use super::references::{Naming, References};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::dedup::known::KnownSamples;
 use crate::family::DataFamily;
@@ -70,8 +70,8 @@ pub(crate) struct Round {
     pub(crate) segments: Vec<SegmentUse>,
     /// Those of them whose values were relocated.
     pub(crate) relocated: SegmentSet,
-    /// Numbers of the tables that name a segment of the cohort.
-    pub(crate) naming_cohort: HashSet<u64>,
+    /// The tables that name segments of the cohort, and which ones.
+    pub(crate) naming_cohort: Naming,
     /// The oldest WAL that replay would need.
     pub(crate) oldest_wal: WalNumber,
 }

@@ -1,7 +1,13 @@
-//! Compacts the tables that name a cohort on purpose: the deepest level first, each in the order of keys, and then from the beginning again.
+//! Compacts the tables that name a cohort on purpose, so that what costs least for each byte that it gives back is free first.
 //!
-//! A cohort grows while its tables are rewritten, so those that come first name it again before the last ones have been reached. Each turn
-//! therefore goes on where the last one ended: a segment is named by no table once all of them have had their turn since it joined.
+//! A segment is free once all tables that name it are rewritten. So it is segments that have a turn, the cheapest one first
+//! ([`SegmentUse::price`]), and the tables that name it are rewritten for it: the deepest level first, each in the order of keys. A table
+//! that is rewritten for one segment lets go of all others of the cohort that it names, so the price of what it shares tables with falls,
+//! too, and where keys were written in no order, and each table names all segments, all of a cohort is free at the end of one sweep.
+//!
+//! A segment of which a value cannot be read stays named, however often. So each segment has as many compactions as there were
+//! tables that named it, then those that still wait for theirs come first. Each goes on where the last one ended, and not with what was
+//! rewritten a moment ago.
 //!
 //! A table is rewritten together with what overlaps it in levels above, where that is not too much: a value that was overwritten there is not
 //! copied, and keys that would go down before long do so now.
@@ -10,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use ecotone_policy::dedup::plan::{MergeLimits, with_those_above};
+use ecotone_policy::relocation::SegmentUse;
 use ecotone_policy::units::Bytes;
 use ecotone_rocks_sys::tables::TableMetadata;
 use rust_rocksdb::{CompactOptions, DB, ErrorKind};
@@ -17,6 +24,8 @@ use rust_rocksdb::{CompactOptions, DB, ErrorKind};
 use crate::dedup::merge;
 use crate::family::DataFamily;
 use crate::own_compactions::{Purpose, Turn};
+use crate::values::pointer::{SegmentMap, SegmentNumber};
+use crate::values::references::Naming;
 
 /// What one compaction takes at most, where a single table is not more than that: a second of one core. RocksDB begins none of its own
 /// meanwhile, and nobody looks how fast garbage grows.
@@ -27,21 +36,60 @@ const MOST_STEP_BYTES: Bytes = Bytes::from_mib(16);
 pub(super) struct Sweep {
     /// The level of the table that was compacted last, and its last key.
     after: Option<(u32, Vec<u8>)>,
+    /// Compactions that are left to each segment which had one, until all others have had theirs.
+    left: SegmentMap<usize>,
+}
+
+/// A segment of the cohort, and the tables that name it.
+#[derive(Default)]
+struct Named<'a> {
+    tables: usize,
+    bytes: u64,
+    /// Those of them that can be compacted now.
+    free: Vec<&'a TableMetadata>,
 }
 
 impl Sweep {
-    /// The table to compact next, of those with these numbers. While flushes go on (`is_flushing`) not what the next compaction of level 0
-    /// rewrites anyway.
+    /// The table to compact next, of those that name segments of the cohort (`naming`), whose use is among `uses`. While flushes go on
+    /// (`is_flushing`) not what the next compaction of level 0 rewrites anyway.
     pub(super) fn next<'a>(
-        &self,
+        &mut self,
         tables: &'a [TableMetadata],
-        naming: &HashSet<u64>,
+        naming: &Naming,
+        uses: &[SegmentUse],
         is_flushing: bool,
     ) -> Option<&'a TableMetadata> {
         let met = if is_flushing { met_by_flushes(tables) } else { HashSet::new() };
-        let is_free = |number| naming.contains(number) && !met.contains(number);
-        let free = tables.iter().filter(|table| is_free(&table.file_number) && !table.being_compacted);
-        free.min_by_key(|table| {
+        let mut named: SegmentMap<Named<'a>> = SegmentMap::default();
+        for table in tables {
+            let is_free = !met.contains(&table.file_number) && !table.being_compacted;
+            for segment in naming.get(&table.file_number).into_iter().flatten() {
+                let named = named.entry(*segment).or_default();
+                named.tables += 1;
+                named.bytes += table.bytes;
+                named.free.extend(is_free.then_some(table));
+            }
+        }
+        self.left.retain(|segment, _| named.contains_key(segment));
+        let prices: SegmentMap<f64> = uses
+            .iter()
+            .map(|segment| (SegmentNumber(segment.segment), segment))
+            .filter_map(|(number, segment)| Some((number, segment.price(Bytes(named.get(&number)?.bytes)))))
+            .collect();
+        let price = |segment: &SegmentNumber| prices.get(segment).copied().unwrap_or(f64::INFINITY);
+        let place = |segment: &SegmentNumber| (self.left.get(segment) == Some(&0), price(segment), segment.0);
+        let (segment, of) =
+            named.iter().filter(|(_, named)| !named.free.is_empty()).min_by(|(one, _), (other, _)| {
+                let (one, other) = (place(one), place(other));
+                one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)).then(one.2.cmp(&other.2))
+            })?;
+        if self.left.get(segment) == Some(&0) {
+            // So have all others that can be compacted for.
+            self.left.clear();
+        }
+        let left = self.left.entry(*segment).or_insert(of.tables);
+        *left = left.saturating_sub(1);
+        of.free.iter().copied().min_by_key(|table| {
             let place = (Reverse(table.level), table.smallest_user_key.as_slice());
             let is_behind = self.after.as_ref().is_some_and(|(level, key)| place <= (Reverse(*level), key.as_slice()));
             (is_behind, place)
@@ -217,11 +265,29 @@ mod tests {
         }
     }
 
-    /// Makes no compaction: a table keeps its number and its place, and names the cohort again at once.
-    fn turns(sweep: &mut Sweep, tables: &[TableMetadata], naming: &HashSet<u64>, turns: usize) -> Vec<u64> {
+    /// What lives of a segment of 100 MiB, and the tables that name it.
+    type Use<'a> = (u32, u64, &'a [u64]);
+
+    fn named(segments: &[Use<'_>]) -> (Naming, Vec<SegmentUse>) {
+        let mut naming = Naming::new();
+        for (segment, _, tables) in segments {
+            tables.iter().for_each(|table| naming.entry(*table).or_default().push(SegmentNumber(*segment)));
+        }
+        let uses = segments.iter().map(|(segment, referenced, _)| SegmentUse {
+            segment: *segment,
+            bytes: Bytes(100),
+            referenced: Bytes(*referenced),
+            settled: true,
+        });
+        (naming, uses.collect())
+    }
+
+    /// Makes no compaction: a table keeps its number and its place, and names the same segments again at once.
+    fn turns(sweep: &mut Sweep, tables: &[TableMetadata], segments: &[Use<'_>], turns: usize) -> Vec<u64> {
+        let (naming, uses) = named(segments);
         let mut taken = Vec::new();
         for _ in 0..turns {
-            let next = sweep.next(tables, naming, false).unwrap();
+            let next = sweep.next(tables, &naming, &uses, false).unwrap();
             sweep.pass_over(next.level, &next.largest_user_key);
             taken.push(next.file_number);
         }
@@ -237,9 +303,46 @@ mod tests {
             table(4, 3, (5, 30)),
             table(5, 3, (31, 60)),
         ];
-        let naming = (1..=5).collect();
         let mut sweep = Sweep::default();
-        assert_eq!(turns(&mut sweep, &tables, &naming, 12), [4, 5, 2, 3, 1, 4, 5, 2, 3, 1, 4, 5]);
+        assert_eq!(turns(&mut sweep, &tables, &[(1, 50, &[1, 2, 3, 4, 5])], 12), [4, 5, 2, 3, 1, 4, 5, 2, 3, 1, 4, 5]);
+    }
+
+    /// All tables until a segment goes, of which each compaction lets go of what its tables name.
+    fn freed(tables: &[TableMetadata], segments: &[Use<'_>]) -> Vec<(u64, Vec<u32>)> {
+        let (mut naming, uses) = named(segments);
+        let mut sweep = Sweep::default();
+        let mut freed = Vec::new();
+        while let Some(next) = sweep.next(tables, &naming, &uses, false) {
+            sweep.pass_over(next.level, &next.largest_user_key);
+            let before = naming.remove(&next.file_number).unwrap();
+            let is_named = |segment: &SegmentNumber| naming.values().any(|names| names.contains(segment));
+            freed.push((next.file_number, before.into_iter().filter(|it| !is_named(it)).map(|it| it.0).collect()));
+        }
+        freed
+    }
+
+    #[test]
+    fn what_costs_least_for_a_byte_is_free_first() {
+        let tables: Vec<_> = (1..=6).map(|number| table(number, 2, (number as u8, number as u8))).collect();
+        // Written in the order of keys: each has tables of its own. By price 2, 3, 1.
+        let in_order: [Use<'_>; 3] = [(1, 70, &[1, 2]), (2, 20, &[5, 6]), (3, 60, &[3, 4])];
+        let order = [(5, vec![]), (6, vec![2]), (3, vec![]), (4, vec![3]), (1, vec![]), (2, vec![1])];
+        assert_eq!(freed(&tables, &in_order), order);
+        // As much garbage, and one of them in fewer tables.
+        let alike: [Use<'_>; 2] = [(1, 50, &[1, 2, 3, 4]), (2, 50, &[5, 6])];
+        assert_eq!(freed(&tables, &alike)[..2], [(5, vec![]), (6, vec![2])]);
+        // In no order: one sweep frees all.
+        let all: [Use<'_>; 2] = [(1, 70, &[1, 2, 3, 4, 5, 6]), (2, 20, &[1, 2, 3, 4, 5, 6])];
+        assert_eq!(freed(&tables, &all)[5], (6, vec![1, 2]));
+    }
+
+    #[test]
+    fn a_segment_that_stays_named_takes_no_turn_of_the_others() {
+        let tables: Vec<_> = (1..=5).map(|number| table(number, 2, (number as u8, number as u8))).collect();
+        let mut sweep = Sweep::default();
+        // The cheapest one, whose values cannot be read: it has two turns, as the others have one and two.
+        let segments: [Use<'_>; 3] = [(1, 10, &[1, 2]), (2, 80, &[3]), (3, 90, &[4, 5])];
+        assert_eq!(turns(&mut sweep, &tables, &segments, 10), [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]);
     }
 
     #[test]
@@ -257,9 +360,9 @@ mod tests {
     #[test]
     fn while_flushes_go_on_what_they_meet_waits_and_nothing_deeper_does() {
         let tables = [table(1, 0, (0, 40)), table(2, 1, (0, 90)), table(3, 2, (0, 40)), table(4, 2, (41, 90))];
-        let next = |tables: &[TableMetadata], naming: &[u64], is_flushing| {
-            let naming = naming.iter().copied().collect();
-            Sweep::default().next(tables, &naming, is_flushing).map(|table| table.file_number)
+        let next = |tables: &[TableMetadata], tables_naming: &[u64], is_flushing| {
+            let (naming, uses) = named(&[(1, 50, tables_naming)]);
+            Sweep::default().next(tables, &naming, &uses, is_flushing).map(|table| table.file_number)
         };
         assert_eq!((next(&tables, &[1, 2, 3], true), next(&tables, &[1, 2, 4], true)), (Some(3), Some(4)));
         assert_eq!((next(&tables, &[1, 2], true), next(&tables, &[1, 2], false)), (None, Some(2)));
@@ -271,8 +374,9 @@ mod tests {
         let mut tables = [table(1, 1, (0, 90)), table(2, 2, (0, 40)), table(3, 2, (41, 90))];
         tables[1].being_compacted = true;
         let mut sweep = Sweep::default();
-        assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1, 2, 3]), 3), [3, 1, 3]);
-        assert_eq!(turns(&mut sweep, &tables, &HashSet::from([1]), 2), [1, 1]);
-        assert!(sweep.next(&tables, &HashSet::from([2]), false).is_none());
+        assert_eq!(turns(&mut sweep, &tables, &[(1, 50, &[1, 2, 3])], 3), [3, 1, 3]);
+        assert_eq!(turns(&mut sweep, &tables, &[(1, 50, &[1])], 2), [1, 1]);
+        let (naming, uses) = named(&[(1, 50, &[2])]);
+        assert!(sweep.next(&tables, &naming, &uses, false).is_none());
     }
 }

@@ -501,7 +501,7 @@ impl Thread {
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(false) };
         let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let is_flushing = self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
-        let Some(table) = self.sweep.next(&tables, &round.naming_cohort, is_flushing) else {
+        let Some(table) = self.sweep.next(&tables, &round.naming_cohort, &round.segments, is_flushing) else {
             // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
             return Ok(false);
         };
