@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
 use common::{Server, configuration, serve};
@@ -28,6 +29,15 @@ fn refusal(arguments: &[&str]) -> String {
     let output = ecotone(arguments).output().unwrap();
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).unwrap()
+}
+
+/// Has the server at `address` flush all that it holds.
+fn save(address: &str, password: &str) {
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.write_all(format!("AUTH {password}\r\nSAVE\r\nQUIT\r\n").as_bytes()).unwrap();
+    let mut answers = String::new();
+    connection.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers, "+OK\r\n+OK\r\n+OK\r\n");
 }
 
 #[test]
@@ -93,6 +103,15 @@ fn a_server_is_filled_and_read_and_holds_every_key() {
     let read = report(&read);
     assert_eq!((&read["missed"], &read["options"]["use_existing"]), (&0.into(), &true.into()));
     assert!((450..=550).contains(&read["ops"].as_u64().unwrap()), "{read}");
+
+    // What it takes beside its data can be told once some of that is in tables.
+    let why = filled["unavailable"]["sar_at_end"].as_str().unwrap_or_default();
+    assert!(filled["sar_at_end"].is_null() && why.contains("flushed nothing"), "{filled}");
+    save(tcp, "s@cret");
+    let overwritten = report(&bench("overwrite", &["--target", &unix, "--use-existing", "--ops", "1000"]));
+    for figure in ["sar", "sar_at_end"] {
+        assert!(overwritten[figure].as_f64().unwrap() >= 1.0, "{figure}: {overwritten}");
+    }
 
     let again = bench("fillseq", &["--target", &target]);
     let said = String::from_utf8(again.stderr).unwrap();

@@ -1,8 +1,7 @@
 //! One run against a server.
 //!
-//! What is not the driver's own to measure is what the server tells (INFO) at the begin of the measured part, at its end (energy) and once
-//! it has settled (all else). A
-//! figure that it does not tell is null, with the reason.
+//! What is not the driver's own to measure is what the server tells (INFO) at the begin of the measured part, at its end (energy, and the
+//! space that it takes) and once it has settled (all else). A figure that it does not tell is null, with the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -88,11 +87,14 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
     let bytes_device = end.growth("device_written_bytes_total").map(|bytes| bytes as u64);
     let bytes_device = reasons.keep("bytes_device", not_in_memory(bytes_device, outcome.bytes_user));
     let war = reasons.keep("war", war(bytes_device, outcome.bytes_user));
-    let estimate = end.after.number("space_amplification_estimate").ok_or_else(|| match end.after.is_ecotone() {
-        true => "the server has flushed nothing yet of which it could estimate it".to_owned(),
-        false => end.silence(),
-    });
-    let sar = reasons.keep("sar", estimate);
+    let space_amplification = |info: &ServerInfo| {
+        info.number("space_amplification_estimate").ok_or_else(|| match info.is_ecotone() {
+            true => "the server has flushed nothing yet of which it could estimate it".to_owned(),
+            false => end.silence(),
+        })
+    };
+    let sar = reasons.keep("sar", space_amplification(&end.after));
+    let sar_at_end = reasons.keep("sar_at_end", space_amplification(&end.at_end));
     let cpu_seconds = end.after.cpu_seconds().zip(end.before.cpu_seconds()).map(|(after, before)| after - before);
     let cpu_seconds = reasons.keep("cpu_seconds", cpu_seconds.ok_or_else(|| end.silence()));
     let per_op = |figure: Option<f64>| figure.filter(|_| ops > 0).map(|figure| figure * 1e6 / ops as f64);
@@ -103,7 +105,7 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
     let energy_joules = reasons.keep("server.energy_joules", energy_joules);
     let relocated_bytes = reasons.keep("relocated_bytes", end.growth("value_log_relocated_bytes_total"));
     let paced_ms = reasons.keep("paced_ms", end.growth("value_log_paced_ms_total"));
-    for figure in ["war_steady", "sar_at_end", "sar_max", "sar_mean_steady", "relocation_cpu_share", "rss_max_bytes"] {
+    for figure in ["war_steady", "sar_max", "sar_mean_steady", "relocation_cpu_share", "rss_max_bytes"] {
         let _: Option<()> = reasons.keep(figure, Err("it is not asked of a server".into()));
     }
     let _: Option<()> = reasons.keep("options.store", Err("the server has opened its store itself".into()));
@@ -142,7 +144,7 @@ fn report(options: &BenchOptions, server: &ServerOptions, outcome: &Outcome, end
         war,
         war_steady: None,
         sar,
-        sar_at_end: None,
+        sar_at_end,
         sar_max: None,
         sar_mean_steady: None,
         relocated_bytes: relocated_bytes.map(|bytes| bytes as u64),
