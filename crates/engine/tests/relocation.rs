@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::offloads::InProcess;
 use common::{Model, assert_equals, fill, until, value_of};
-use ecotone_engine::{Direction, Duty, DutyObserver, OpenMode, Separation, Store, StoreOptions, WriteOptions};
+use ecotone_engine::{
+    Direction, Duty, DutyObserver, OpenMode, RemoteJob, Separation, Store, StoreOptions, WriteOptions,
+};
+use ecotone_policy::JobPurpose;
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 
@@ -232,7 +235,7 @@ impl DutyObserver for Duties {
 }
 
 #[test]
-fn compactions_on_purpose_stay_here_and_have_a_duty_of_their_own() {
+fn compactions_on_purpose_stay_here_are_told_of_and_have_a_duty_of_their_own() {
     let worker = tempfile::tempdir().unwrap();
     let offload = Arc::new(InProcess::new(worker.path()));
     let duties = Arc::new(Duties::default());
@@ -254,6 +257,11 @@ fn compactions_on_purpose_stay_here_and_have_a_duty_of_their_own() {
     assert!(offload.installed.load(Ordering::Relaxed) > 0);
     assert!(offload.refused.lock().unwrap().is_empty(), "{:?}", offload.refused);
     assert!(duties.relocations.load(Ordering::Relaxed) > 0);
+    let is_relocation = |job: &RemoteJob| job.purpose == JobPurpose::Relocation;
+    assert!(!offload.seen.lock().unwrap().iter().any(is_relocation), "no worker has the values");
+    let stayed = offload.stayed.lock().unwrap();
+    assert!(!stayed.is_empty() && stayed.iter().all(is_relocation));
+    assert!(stayed.iter().all(|job| job.input_bytes > 0 && !job.input_files.is_empty()));
     assert_equals(&store, &model);
 }
 

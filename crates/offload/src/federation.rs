@@ -18,7 +18,7 @@ use ecotone_engine::{CompactionFinished, CompactionOffload};
 use ecotone_policy::duty::{Duty, DutyObserver};
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::machine::{
-    Command, Event, JobObservation, JobReport, LoadSample, ModelReport, PolicyCore, Prediction,
+    Command, Event, JobObservation, JobReport, LoadSample, LocalReason, ModelReport, PolicyCore, Prediction,
 };
 use ecotone_policy::units::{Seconds, Time};
 use ecotone_power::{DutyScope, ThreadDuties};
@@ -171,6 +171,7 @@ pub(crate) struct Statistics {
     taken: AtomicU64,
     declined: Mutex<HashMap<&'static str, u64>>,
     fallbacks: Mutex<HashMap<&'static str, u64>>,
+    kept: Mutex<HashMap<&'static str, u64>>,
 }
 
 impl Statistics {
@@ -185,6 +186,13 @@ impl Statistics {
     pub(crate) fn count_fallback(&self, reason: &'static str) {
         *self.fallbacks.lock().entry(reason).or_default() += 1;
     }
+
+    /// A compaction runs here for this reason. What has failed elsewhere counts by its error, see above.
+    pub(crate) fn count_here(&self, reason: LocalReason) {
+        if !reason.is_fallback() {
+            *self.kept.lock().entry(reason.name()).or_default() += 1;
+        }
+    }
 }
 
 /// A copy of a server's counters.
@@ -198,6 +206,8 @@ pub struct FederationStatistics {
     pub declined: HashMap<&'static str, u64>,
     /// Compactions that ran here because an offload failed, by kind of error.
     pub fallbacks: HashMap<&'static str, u64>,
+    /// Compactions that ran here because the policy wants them here, by its reason. The parts of one that is split count each.
+    pub kept: HashMap<&'static str, u64>,
     /// File bytes sent to other servers.
     pub network_bytes_sent: u64,
     /// File bytes received from other servers.
@@ -357,7 +367,12 @@ impl Shared {
         if self.queue.is_none() {
             self.unreported.lock().push(report, self.options.limits.reports_waiting);
         }
-        self.observer.job_ended(&ended);
+        self.tell(&ended);
+    }
+
+    /// A job of this store has ended of which nobody learns.
+    pub(crate) fn tell(&self, ended: &JobEnded) {
+        self.observer.job_ended(ended);
     }
 }
 
@@ -523,6 +538,7 @@ impl Federation {
             taken: statistics.taken.load(Ordering::Relaxed),
             declined: statistics.declined.lock().clone(),
             fallbacks: statistics.fallbacks.lock().clone(),
+            kept: statistics.kept.lock().clone(),
             network_bytes_sent: self.shared.traffic.sent(),
             network_bytes_received: self.shared.traffic.received(),
             running_worker_jobs: self.shared.worker.running(),

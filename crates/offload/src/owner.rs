@@ -104,15 +104,7 @@ impl OwnerSide {
 
     fn find_place(&self, job: &RemoteJob) -> Decision {
         let id = JobId(job.id);
-        let mut event = Event::CompactionReady {
-            job: id,
-            purpose: job.purpose,
-            input_bytes: Bytes(job.estimated_bytes),
-            input_level: job.input_level,
-            output_level: job.output_level,
-            l0_tables: job.l0_tables,
-            deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
-        };
+        let mut event = ready(job);
         // The machine answers with one command a step; three steps lead to a place.
         for _ in 0..3 {
             let commands = self.shared.decide(event);
@@ -140,6 +132,7 @@ impl OwnerSide {
     }
 
     fn run_here(&self, job: &RemoteJob, reason: LocalReason) -> RemoteOutcome {
+        self.shared.statistics.count_here(reason);
         let mut local = self.local.lock();
         if local.len() >= LOCAL_REMEMBERED {
             local.remove(0);
@@ -180,7 +173,13 @@ impl OwnerSide {
             output_level: event.output_level,
         };
         let outcome = if reason.is_fallback() { JobOutcome::Fallback } else { JobOutcome::Local };
-        self.shared.finished(JobEnded::of(&report, None, outcome, reason.name()), report);
+        let ended = JobEnded::of(&report, None, outcome, reason.name());
+        if reason == LocalReason::ValuesAreHere {
+            // Its bytes are keys, its time is that of copies: the models must not learn from it how long keys take.
+            self.shared.tell(&ended);
+        } else {
+            self.shared.finished(ended, report);
+        }
     }
 
     fn offload(
@@ -483,6 +482,19 @@ impl Away<'_> {
     }
 }
 
+/// What the machine is told of a job.
+fn ready(job: &RemoteJob) -> Event {
+    Event::CompactionReady {
+        job: JobId(job.id),
+        purpose: job.purpose,
+        input_bytes: Bytes(job.estimated_bytes),
+        input_level: job.input_level,
+        output_level: job.output_level,
+        l0_tables: job.l0_tables,
+        deadline: job.deadline.map(|deadline| Seconds(deadline.as_secs_f64())),
+    }
+}
+
 fn path_text(path: &Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         Error::Configuration(format!("{} is not UTF-8; its store cannot be compacted elsewhere", path.display()))
@@ -516,6 +528,15 @@ impl CompactionOffload for OwnerSide {
                         self.run_here(&job, reason)
                     }
                 }
+            }
+        }
+    }
+
+    fn stays(&self, job: &RemoteJob) {
+        // The machine gives one command for such a job, and learns nothing that would have to be taken back.
+        for command in self.shared.decide(ready(job)) {
+            if let Command::RunHere { reason, .. } = command {
+                self.run_here(job, reason);
             }
         }
     }

@@ -13,17 +13,26 @@ pub enum JobPurpose {
     Compaction,
     /// It merges away what newer versions have replaced ([`crate::dedup`]): the store could do without, until space is short.
     Dedup,
+    /// It copies values ([`crate::relocation`]), which only the server has whose store it is: the store could do without, until space is
+    /// short.
+    Relocation,
 }
 
 impl JobPurpose {
     /// Every purpose.
-    pub const ALL: [JobPurpose; 2] = [JobPurpose::Compaction, JobPurpose::Dedup];
+    pub const ALL: [JobPurpose; 3] = [JobPurpose::Compaction, JobPurpose::Dedup, JobPurpose::Relocation];
+
+    /// Whether only the store's own server has what the job needs.
+    pub const fn needs_values(self) -> bool {
+        matches!(self, JobPurpose::Relocation)
+    }
 
     /// The name, as on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             JobPurpose::Compaction => "compaction",
             JobPurpose::Dedup => "dedup",
+            JobPurpose::Relocation => "relocation",
         }
     }
 }

@@ -80,6 +80,11 @@ fn parse() -> Vec<Situation> {
                 now.level = after(&words, "level").map_or(1, number);
                 now.l0_tables = after(&words, "l0").map(number);
             }
+            "relocation" => {
+                now.purpose = JobPurpose::Relocation;
+                now.level = after(&words, "level").map_or(1, number);
+                now.l0_tables = after(&words, "l0").map(number);
+            }
             "space" => now.space_lasts = Some(Seconds(number(words[2]))),
             "=>" => now.expected = line[3..].to_string(),
             other => panic!("the table does not know `{other}`"),
@@ -99,7 +104,7 @@ fn decide(situation: &Situation) -> (Place, Federation) {
     }
     federation.now = Time::from_seconds(10.0);
     // Jobs of level 0 and those below it have models of their own.
-    let known_level = if situation.purpose == JobPurpose::Dedup { situation.level } else { 0 };
+    let known_level = if situation.purpose == JobPurpose::Compaction { 0 } else { situation.level };
     for (owner, worker, seconds, joules) in &situation.jobs {
         // Jobs of several sizes on one line through the origin: the model is then that line.
         for _ in 0..40 {

@@ -154,6 +154,8 @@ impl Driver {
                     deadline: deadline.map(Seconds),
                 })?;
                 prop_assert!(self.jobs.contains_key(&job), "{job} got no command");
+                let stays = purpose == JobPurpose::Relocation;
+                prop_assert!(!stays || self.jobs[&job] == State::Here, "{job} has its values here");
                 Ok(())
             }
             Step::Answer { which, worker } => {
@@ -312,7 +314,7 @@ fn event_of(kind: u8, one: &str, other: &str, n: [f64; 12], bytes: u64) -> Event
         },
         3 => Event::CompactionReady {
             job: JobId(bytes % 16),
-            purpose: JobPurpose::ALL[(bytes % 2) as usize],
+            purpose: JobPurpose::ALL[(bytes % 3) as usize],
             input_bytes: Bytes(bytes),
             input_level: 0,
             output_level: 1,

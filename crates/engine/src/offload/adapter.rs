@@ -146,6 +146,11 @@ impl CompactionService for Adapter {
                 return local();
             }
         };
+        if job.purpose.needs_values() {
+            self.0.stays_here(compaction_of(info.job_id()));
+            self.0.tell_stays(&job);
+            return local();
+        }
         let id = job.id;
         if job.is_part() {
             let request = &job.request;
@@ -196,19 +201,21 @@ impl OffloadState {
         }
     }
 
-    /// `None` for one that is to stay here.
+    /// `None` for one that is to stay here and that nobody else needs to know of.
     fn describe(&self, info: &CompactionServiceJobInfo<'_>, input: &[u8]) -> Result<Option<RemoteJob>, String> {
         let compaction = compaction_of(info.job_id());
         let own = if info.is_manual_compaction() { self.own.purpose_of(compaction) } else { None };
         if self.only_here.is_sweep(info.compaction_reason()) {
             return Ok(None);
         }
-        let (purpose, deadline) = match own {
-            // A worker has no values to relocate, and gives back what has expired.
-            Some(Purpose::Relocation | Purpose::Expired) => return Ok(None),
-            Some(Purpose::Dedup) => (JobPurpose::Dedup, self.own.space_lasts()),
-            None => (JobPurpose::Compaction, None),
+        let mut purpose = match own {
+            // A worker gives back what has expired.
+            Some(Purpose::Expired) => return Ok(None),
+            Some(Purpose::Relocation) => JobPurpose::Relocation,
+            Some(Purpose::Dedup) => JobPurpose::Dedup,
+            None => JobPurpose::Compaction,
         };
+        let deadline = own.and_then(|_| self.own.space_lasts());
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
         let store_directory = PathBuf::from(OsStr::from_bytes(info.db_name()));
         let rocks_job = info.job_id();
@@ -230,11 +237,12 @@ impl OffloadState {
         // RocksDB told of the inputs when the compaction began, but for one of our own.
         let input_records = match own {
             None => self.running.input_records(compaction),
+            Some(Purpose::Relocation) => None,
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;
                 let inputs = ask_inputs(db, &tables, &input_files)?;
                 if self.may_relocate(&inputs) {
-                    return Ok(None);
+                    purpose = JobPurpose::Relocation;
                 }
                 Some(inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum)))
             }
@@ -316,6 +324,12 @@ impl OffloadState {
         let read = stats.input_records_exact.then_some(stats.input_records);
         self.siblings.ended(rocks_job, read);
         input_records.is_none_or(|inputs| self.siblings.agree(rocks_job, inputs, || self.is_closing()))
+    }
+
+    fn tell_stays(&self, job: &RemoteJob) {
+        if catch_unwind(AssertUnwindSafe(|| self.offload.stays(job))).is_err() {
+            tracing::error!(job = job.id, "the compaction offload panicked when it was told of a relocation");
+        }
     }
 
     fn tell_installed(&self, job: u64, ok: bool) {

@@ -68,6 +68,13 @@ pub trait CompactionOffload: Send + Sync {
     /// of its own: RocksDB waits for it without one.
     fn run(&self, job: RemoteJob) -> RemoteOutcome;
 
+    /// A part of a compaction begins that nobody else could run, because it copies values: its purpose is
+    /// [`JobPurpose::Relocation`]. It is told so that the policy knows of it, and is not asked for. Called on the part's thread,
+    /// which waits; neither `run` nor `local_finished` comes for it.
+    fn stays(&self, job: &RemoteJob) {
+        let _ = job;
+    }
+
     /// The store is closing: every `run` under way returns soon, with [`RemoteOutcome::Local`]. Later calls of `run` do
     /// not come.
     fn cancel_all(&self);

@@ -105,6 +105,8 @@ pub struct InProcess {
     pub canceled: AtomicBool,
     pub opened: Mutex<Vec<HashMap<String, u64>>>,
     pub seen: Mutex<Vec<RemoteJob>>,
+    /// What is not to be run elsewhere.
+    pub stayed: Mutex<Vec<RemoteJob>>,
 }
 
 impl InProcess {
@@ -122,6 +124,7 @@ impl InProcess {
             canceled: AtomicBool::new(false),
             opened: Mutex::default(),
             seen: Mutex::default(),
+            stayed: Mutex::default(),
         }
     }
 
@@ -181,6 +184,10 @@ impl CompactionOffload for InProcess {
                 RemoteOutcome::Fallback
             }
         }
+    }
+
+    fn stays(&self, job: &RemoteJob) {
+        self.stayed.lock().unwrap().push(job.clone());
     }
 
     fn cancel_all(&self) {

@@ -60,6 +60,10 @@ impl<F: Fn(Told) + Send + Sync> CompactionOffload for Watched<F> {
         outcome
     }
 
+    fn stays(&self, job: &RemoteJob) {
+        self.offload.stays(job);
+    }
+
     fn cancel_all(&self) {
         self.offload.cancel_all();
     }

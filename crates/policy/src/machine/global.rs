@@ -61,6 +61,9 @@ impl GlobalSystem {
         parameters: &Parameters,
         predictor: &Predictor,
     ) -> Result<Candidate, LocalReason> {
+        if request.purpose.needs_values() {
+            return Err(LocalReason::ValuesAreHere);
+        }
         let policy = parameters.policy;
         if !policy.may_offload() {
             return Err(LocalReason::PolicyIsLocal);

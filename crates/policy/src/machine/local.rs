@@ -101,6 +101,8 @@ impl LocalSystem {
                 self.remember(job, Phase::Asking, local, parameters);
                 Command::AskCoordinator { request }
             }
+            // Its end is not reported: copying values is none of what the models foretell.
+            Err(reason @ LocalReason::ValuesAreHere) => Command::RunHere { job, reason },
             Err(reason) => {
                 self.remember(job, Phase::Settled, local, parameters);
                 Command::RunHere { job, reason }
@@ -116,6 +118,9 @@ impl LocalSystem {
         local: Option<Prediction>,
         parameters: &Parameters,
     ) -> Result<PlacementRequest, LocalReason> {
+        if compaction.purpose.needs_values() {
+            return Err(LocalReason::ValuesAreHere);
+        }
         let policy = parameters.policy;
         if !policy.may_offload() {
             return Err(LocalReason::PolicyIsLocal);
@@ -130,7 +135,7 @@ impl LocalSystem {
             if !is_late && !forecast.stalls_after(local.seconds) {
                 return Err(match compaction.purpose {
                     JobPurpose::Compaction => LocalReason::NoStallForecast,
-                    JobPurpose::Dedup => LocalReason::EndsInTime,
+                    JobPurpose::Dedup | JobPurpose::Relocation => LocalReason::EndsInTime,
                 });
             }
         }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LocalReason {
+    /// It copies values, which no other server has.
+    ValuesAreHere,
     /// The policy never offloads.
     PolicyIsLocal,
     /// The policy considers compactions of level 0 only.
@@ -38,7 +40,8 @@ pub enum LocalReason {
 
 impl LocalReason {
     /// Every reason.
-    pub const ALL: [LocalReason; 13] = [
+    pub const ALL: [LocalReason; 14] = [
+        LocalReason::ValuesAreHere,
         LocalReason::PolicyIsLocal,
         LocalReason::NotLevelZero,
         LocalReason::NoStallForecast,
@@ -57,6 +60,7 @@ impl LocalReason {
     /// The name, as in metrics, logs and reports.
     pub const fn name(self) -> &'static str {
         match self {
+            LocalReason::ValuesAreHere => "values-are-here",
             LocalReason::PolicyIsLocal => "policy-is-local",
             LocalReason::NotLevelZero => "not-level-zero",
             LocalReason::NoStallForecast => "no-stall-forecast",

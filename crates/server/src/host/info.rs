@@ -176,6 +176,7 @@ pub(super) fn federation(around: &Around) -> Lines {
         taken,
         declined,
         fallbacks,
+        kept,
         network_bytes_sent,
         network_bytes_received,
         running_worker_jobs,
@@ -199,6 +200,8 @@ pub(super) fn federation(around: &Around) -> Lines {
     lines.extend(by_reason("jobs_declined", &declined));
     lines.push(line("jobs_fallen_back_total", fallbacks.values().sum::<u64>()));
     lines.extend(by_reason("jobs_fallen_back", &fallbacks));
+    lines.push(line("jobs_kept_total", kept.values().sum::<u64>()));
+    lines.extend(by_reason("jobs_kept", &kept));
     lines.extend([
         line("network_sent_bytes_total", network_bytes_sent),
         line("network_received_bytes_total", network_bytes_received),

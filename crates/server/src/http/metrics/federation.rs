@@ -56,6 +56,13 @@ pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>)
         ["reason"],
         done.map(|of| by_reason(&of.fallbacks, fallbacks)).unwrap_or_default(),
     );
+    let kept = LocalReason::ALL.into_iter().filter(|reason| !reason.is_fallback()).map(LocalReason::name);
+    page.counters(
+        "ecotone_federation_jobs_kept_total",
+        "Compactions that ran at home because the policy wants them there, by reason; the parts of one count each.",
+        ["reason"],
+        done.map(|of| by_reason(&of.kept, kept)).unwrap_or_default(),
+    );
     page.counter(
         "ecotone_federation_sent_bytes_total",
         "Bytes of files sent to other servers.",
