@@ -1,0 +1,190 @@
+//! What relocation goes by: ratios, shares and bounds, and how they change as space runs short.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::units::Bytes;
+
+/// Constants of relocation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelocationParameters {
+    /// From this share of garbage on a segment is relocated in passing, by the compactions that run anyway. Default 0.5: such
+    /// a copy frees as much as it writes. At least `min_garbage_share` and less than 1.
+    pub in_passing_share: f64,
+    /// The bytes of all segments by the bytes that tables name, from which on segments with less garbage join the cohort.
+    /// Default 1.1, more than 1.
+    pub begin_ratio: f64,
+    /// That ratio once the cohort is gone, where it may be so large. Default 1.05, at least 1 and less than `begin_ratio`.
+    pub end_ratio: f64,
+    /// The ratio from which on tables that nobody compacts are compacted on purpose. Default 1.35, at least `begin_ratio`.
+    pub on_purpose_ratio: f64,
+    /// A segment is never moved while less than this share of it is garbage. Default 0.2, more than 0 and less than 1: such a
+    /// copy frees a quarter of its bytes.
+    pub min_garbage_share: f64,
+    /// What the age of a segment is raised to before it weighs the share of garbage. The age counts the segments begun since, and itself,
+    /// up to 16. Default 0.25, 0 (no weight) to 1 (in proportion): where a Zipfian decides what is overwritten and little is copied at
+    /// a time, a simulation of segments (one seed) kept a quarter less garbage with it than without; where much is copied age made no
+    /// difference.
+    pub age_exponent: f64,
+    /// The share of what lives that a cohort may copy in passing. Default 0.25, more than 0 and at most 1.
+    pub copied_in_passing: f64,
+    /// The share of what lives that a cohort may copy on purpose: with a larger one fewer passes rewrite the keys. Default 0.3, at
+    /// least `copied_in_passing` and at most 1.
+    pub copied_on_purpose: f64,
+    /// Less garbage than this is left alone. Default 16 MiB.
+    pub min_garbage_bytes: Bytes,
+    /// The ratio from which on there is no rest between two compactions on purpose, and none before the first. Default 1.55, more than
+    /// `on_purpose_ratio`.
+    pub urgent_ratio: f64,
+    /// The ratio, with garbage that no compaction has met yet, from which on writers are slowed down. Default 1.2, more than 1.
+    pub pace_ratio: f64,
+    /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
+    pub slowest_ratio: f64,
+    /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
+    pub ample_free_share: f64,
+}
+
+/// However little is free, ratios keep this part of their distance from 1: closer to 1, all that lives would be copied again
+/// for every little garbage. 0 to 1.
+const LEAST_DISTANCE: f64 = 0.1;
+
+impl Default for RelocationParameters {
+    fn default() -> Self {
+        Self {
+            in_passing_share: 0.5,
+            begin_ratio: 1.1,
+            end_ratio: 1.05,
+            on_purpose_ratio: 1.35,
+            min_garbage_share: 0.2,
+            age_exponent: 0.25,
+            copied_in_passing: 0.25,
+            copied_on_purpose: 0.3,
+            min_garbage_bytes: Bytes::from_mib(16),
+            urgent_ratio: 1.55,
+            pace_ratio: 1.2,
+            slowest_ratio: 1.4,
+            ample_free_share: 0.25,
+        }
+    }
+}
+
+impl RelocationParameters {
+    /// Checks every range.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Parameter`] names the first one outside its range.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |name, value: f64, expected| Err(Error::Parameter { name, value: value.to_string(), expected });
+        if !(self.begin_ratio > 1.0 && self.begin_ratio.is_finite()) {
+            return refuse("relocation.begin_ratio", self.begin_ratio, "more than 1 and finite");
+        }
+        if !(self.end_ratio >= 1.0 && self.end_ratio < self.begin_ratio) {
+            return refuse("relocation.end_ratio", self.end_ratio, "at least 1 and less than `begin_ratio`");
+        }
+        if !(self.min_garbage_share > 0.0 && self.min_garbage_share < 1.0) {
+            return refuse("relocation.min_garbage_share", self.min_garbage_share, "more than 0 and less than 1");
+        }
+        if !(self.age_exponent >= 0.0 && self.age_exponent <= 1.0) {
+            return refuse("relocation.age_exponent", self.age_exponent, "0 to 1");
+        }
+        if !(self.on_purpose_ratio >= self.begin_ratio && self.on_purpose_ratio.is_finite()) {
+            let expected = "at least `begin_ratio` and finite";
+            return refuse("relocation.on_purpose_ratio", self.on_purpose_ratio, expected);
+        }
+        if !(self.copied_in_passing > 0.0 && self.copied_in_passing <= 1.0) {
+            return refuse("relocation.copied_in_passing", self.copied_in_passing, "more than 0 and at most 1");
+        }
+        if !(self.copied_on_purpose >= self.copied_in_passing && self.copied_on_purpose <= 1.0) {
+            let expected = "at least `copied_in_passing` and at most 1";
+            return refuse("relocation.copied_on_purpose", self.copied_on_purpose, expected);
+        }
+        if !(self.urgent_ratio > self.on_purpose_ratio && self.urgent_ratio.is_finite()) {
+            return refuse("relocation.urgent_ratio", self.urgent_ratio, "more than `on_purpose_ratio` and finite");
+        }
+        if !(self.in_passing_share >= self.min_garbage_share && self.in_passing_share < 1.0) {
+            let expected = "at least `min_garbage_share` and less than 1";
+            return refuse("relocation.in_passing_share", self.in_passing_share, expected);
+        }
+        if !(self.pace_ratio > 1.0 && self.pace_ratio.is_finite()) {
+            return refuse("relocation.pace_ratio", self.pace_ratio, "more than 1 and finite");
+        }
+        if !(self.slowest_ratio > self.pace_ratio && self.slowest_ratio.is_finite()) {
+            return refuse("relocation.slowest_ratio", self.slowest_ratio, "more than `pace_ratio` and finite");
+        }
+        if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
+            return refuse("relocation.ample_free_share", self.ample_free_share, "more than 0 and at most 1");
+        }
+        Ok(())
+    }
+
+    /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
+    /// in proportion to it, down to a tenth, and the garbage that is left alone down to nothing: a small store must not stay full
+    /// of it; and so does the weight of age, since what frees most for a copy is then better than what lasts longest.
+    /// `min_garbage_share` stays: what a freed byte may cost in copies is not changed by want of space.
+    #[must_use]
+    pub fn for_free_share(&self, free_share: f64) -> Self {
+        let part = (free_share / self.ample_free_share).clamp(0.0, 1.0);
+        let nearer = |ratio: f64| 1.0 + (ratio - 1.0) * part.max(LEAST_DISTANCE);
+        // So much garbage is never moved, and writers must not be slowed down for it.
+        let may_stay = 1.0 / (1.0 - self.min_garbage_share);
+        Self {
+            begin_ratio: nearer(self.begin_ratio),
+            end_ratio: nearer(self.end_ratio),
+            on_purpose_ratio: nearer(self.on_purpose_ratio),
+            urgent_ratio: nearer(self.urgent_ratio),
+            pace_ratio: nearer(self.pace_ratio).max(may_stay),
+            slowest_ratio: nearer(self.slowest_ratio).max(may_stay + LEAST_DISTANCE),
+            min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
+            age_exponent: self.age_exponent * part,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_that_make_no_sense_are_refused_by_name() {
+        RelocationParameters::default().validate().unwrap();
+        let valid = RelocationParameters {
+            in_passing_share: 0.4,
+            begin_ratio: 1.2,
+            end_ratio: 1.1,
+            on_purpose_ratio: 1.45,
+            copied_in_passing: 0.12,
+            copied_on_purpose: 0.25,
+            urgent_ratio: 1.7,
+            pace_ratio: 1.4,
+            slowest_ratio: 1.7,
+            ..RelocationParameters::default()
+        };
+        valid.validate().unwrap();
+        for (name, wrong) in [
+            ("begin_ratio", RelocationParameters { begin_ratio: 1.0, ..valid.clone() }),
+            ("begin_ratio", RelocationParameters { begin_ratio: f64::NAN, ..valid.clone() }),
+            ("end_ratio", RelocationParameters { end_ratio: 1.4, ..valid.clone() }),
+            ("end_ratio", RelocationParameters { end_ratio: 0.9, ..valid.clone() }),
+            ("urgent_ratio", RelocationParameters { urgent_ratio: 1.3, ..valid.clone() }),
+            ("on_purpose_ratio", RelocationParameters { on_purpose_ratio: 1.1, ..valid.clone() }),
+            ("copied_in_passing", RelocationParameters { copied_in_passing: 0.0, ..valid.clone() }),
+            ("copied_on_purpose", RelocationParameters { copied_on_purpose: 0.05, ..valid.clone() }),
+            ("copied_on_purpose", RelocationParameters { copied_on_purpose: 1.1, ..valid.clone() }),
+            ("in_passing_share", RelocationParameters { in_passing_share: 0.05, ..valid.clone() }),
+            ("in_passing_share", RelocationParameters { in_passing_share: 1.0, ..valid.clone() }),
+            ("pace_ratio", RelocationParameters { pace_ratio: 1.0, ..valid.clone() }),
+            ("slowest_ratio", RelocationParameters { slowest_ratio: 1.4, ..valid.clone() }),
+            ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
+            ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
+            ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: -0.1, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: 1.1, ..valid.clone() }),
+            ("age_exponent", RelocationParameters { age_exponent: f64::NAN, ..valid.clone() }),
+        ] {
+            assert!(wrong.validate().unwrap_err().to_string().contains(name));
+        }
+    }
+}
