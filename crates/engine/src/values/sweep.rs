@@ -2,11 +2,10 @@
 //!
 //! A segment is free once all tables that name it are rewritten. So it is segments that have a turn, the cheapest one first
 //! ([`SegmentUse::price`]), and the tables that name it are rewritten for it: the deepest level first, each in the order of keys. A table
-//! that is rewritten for one segment lets go of all others of the cohort that it names, so the price of what it shares tables with falls,
-//! too, and where keys were written in no order, and each table names all segments, all of a cohort is free at the end of one sweep.
+//! that is rewritten for one segment lets go of all others of the cohort that it names, so they share what it costs, and where keys were written in no order, and each table names all segments, all of a cohort is free at the end of one sweep.
 //!
 //! A segment of which a value cannot be read stays named, however often. So each segment has as many compactions as there were
-//! tables that named it, then those that still wait for theirs come first. Each goes on where the last one ended, and not with what was
+//! tables to compact that named it, then those that still wait for theirs come first. Each goes on where the last one ended, and not with what was
 //! rewritten a moment ago.
 //!
 //! A table is rewritten together with what overlaps it in levels above, where that is not too much: a value that was overwritten there is not
@@ -43,7 +42,7 @@ pub(super) struct Sweep {
 /// A segment of the cohort, and the tables that name it.
 #[derive(Default)]
 struct Named<'a> {
-    tables: usize,
+    /// Their bytes; of one that names others, too, the part that falls to this one.
     bytes: u64,
     /// Those of them that can be compacted now.
     free: Vec<&'a TableMetadata>,
@@ -63,10 +62,11 @@ impl Sweep {
         let mut named: SegmentMap<Named<'a>> = SegmentMap::default();
         for table in tables {
             let is_free = !met.contains(&table.file_number) && !table.being_compacted;
-            for segment in naming.get(&table.file_number).into_iter().flatten() {
+            let segments = naming.get(&table.file_number).map_or(&[][..], Vec::as_slice);
+            for segment in segments {
                 let named = named.entry(*segment).or_default();
-                named.tables += 1;
-                named.bytes += table.bytes;
+                // All of them are rid of the table when it is rewritten for one.
+                named.bytes += table.bytes / segments.len() as u64;
                 named.free.extend(is_free.then_some(table));
             }
         }
@@ -87,7 +87,7 @@ impl Sweep {
             // So have all others that can be compacted for.
             self.left.clear();
         }
-        let left = self.left.entry(*segment).or_insert(of.tables);
+        let left = self.left.entry(*segment).or_insert(of.free.len());
         *left = left.saturating_sub(1);
         of.free.iter().copied().min_by_key(|table| {
             let place = (Reverse(table.level), table.smallest_user_key.as_slice());
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// What lives of a segment of 100 MiB, and the tables that name it.
+    /// What lives of a segment of 100 bytes, and the tables that name it.
     type Use<'a> = (u32, u64, &'a [u64]);
 
     fn named(segments: &[Use<'_>]) -> (Naming, Vec<SegmentUse>) {
@@ -331,6 +331,15 @@ mod tests {
         // As much garbage, and one of them in fewer tables.
         let alike: [Use<'_>; 2] = [(1, 50, &[1, 2, 3, 4]), (2, 50, &[5, 6])];
         assert_eq!(freed(&tables, &alike)[..2], [(5, vec![]), (6, vec![2])]);
+        // Ten of which a sweep over four large tables frees all, beside a better one with a table of its own.
+        let large = TableMetadata { bytes: 1_000, ..table(0, 2, (0, 0)) };
+        let tables_of_each: Vec<_> = (1..=4)
+            .map(|number| TableMetadata { file_number: number, ..large.clone() })
+            .chain([TableMetadata { file_number: 5, ..large.clone() }])
+            .collect();
+        let mut shared: Vec<Use<'_>> = (1..=10).map(|segment| (segment, 40, &[1, 2, 3, 4][..])).collect();
+        shared.push((11, 30, &[5]));
+        assert_eq!(freed(&tables_of_each, &shared)[3], (4, (1..=10).collect()));
         // In no order: one sweep frees all.
         let all: [Use<'_>; 2] = [(1, 70, &[1, 2, 3, 4, 5, 6]), (2, 20, &[1, 2, 3, 4, 5, 6])];
         assert_eq!(freed(&tables, &all)[5], (6, vec![1, 2]));

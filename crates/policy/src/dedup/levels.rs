@@ -31,25 +31,16 @@ pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> u32) -
             levels.resize(level + 1, HiddenLevel::default());
         }
         let repeated = samples.iter().filter(|sample| duplicates.is_repeated(sample.hash));
-        versions.extend(repeated.map(|sample| (sample.hash, level, Reverse(sample.sequence), sample.bytes)));
+        versions.extend(repeated.map(|sample| (sample.hash, Reverse(sample.sequence), table, level, sample.bytes)));
     }
-    versions.sort_by_key(|(hash, level, sequence, _)| (*hash, *level, *sequence));
+    // As they lie in `duplicates`: the newest first.
+    versions.sort_unstable();
     let one_in = duplicates.one_in();
-    for versions in versions.chunk_by(|a, b| a.0 == b.0) {
-        let [(hash, ..), older @ ..] = versions else { continue };
-        let mut bytes = duplicates.hidden_of(*hash);
-        let mut weight: u64 = older.iter().map(|(.., bytes)| u64::from(bytes.unwrap_or(0))).sum();
-        for (at, (_, level, _, own)) in older.iter().enumerate() {
-            let own = u64::from(own.unwrap_or(0));
-            let is_last = at + 1 == older.len();
-            let share = if is_last { bytes } else { (bytes as u128 * own as u128 / u128::from(weight.max(1))) as u64 };
-            weight -= own;
-            bytes -= share;
-            let hidden = &mut levels[*level];
-            hidden.keys += one_in;
-            hidden.sampled += 1;
-            hidden.bytes += Bytes(share.saturating_mul(one_in));
-        }
+    for (_, _, _, level, bytes) in versions.chunk_by(|a, b| a.0 == b.0).flat_map(|versions| &versions[1..]) {
+        let hidden = &mut levels[*level];
+        hidden.keys += one_in;
+        hidden.sampled += 1;
+        hidden.bytes += Bytes(u64::from(bytes.unwrap_or(0)).saturating_mul(one_in));
     }
     levels
 }
