@@ -221,6 +221,9 @@ fn a_merge_that_would_relocate_values_stays() {
     overwrite_until(&store, &mut model, KEYS_ALONE, || merged() >= 20 + offload.worker.jobs.load(Relaxed));
     assert_equals(&store, &model);
     assert!(store.value_log().unwrap().relocated_bytes > 0);
+    // Nothing is relocated on purpose: these are the merges.
+    let stayed: Vec<_> = offload.worker.stayed.lock().unwrap().iter().map(|job| job.purpose).collect();
+    assert!(stayed.len() >= 20 && stayed.iter().all(|purpose| *purpose == JobPurpose::Relocation), "{stayed:?}");
     assert_sound(directory.path(), store);
 }
 

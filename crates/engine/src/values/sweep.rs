@@ -2,11 +2,12 @@
 //!
 //! A segment is free once all tables that name it are rewritten. So it is segments that have a turn, the cheapest one first
 //! ([`SegmentUse::price`]), and the tables that name it are rewritten for it: the deepest level first, each in the order of keys. A table
-//! that is rewritten for one segment lets go of all others of the cohort that it names, so they share what it costs, and where keys were written in no order, and each table names all segments, all of a cohort is free at the end of one sweep.
+//! that is rewritten for one segment lets go of all others of the cohort that it names, so they share what it costs; and where keys were
+//! written in no order, and each table names all segments, all of a cohort is free at the end of one sweep.
 //!
 //! A segment of which a value cannot be read stays named, however often. So each segment has as many compactions as there were
-//! tables to compact that named it, then those that still wait for theirs come first. Each goes on where the last one ended, and not with what was
-//! rewritten a moment ago.
+//! tables to compact that named it, then those that still wait for theirs come first. Each compaction for a segment goes on behind the last
+//! one for it.
 //!
 //! A table is rewritten together with what overlaps it in levels above, where that is not too much: a value that was overwritten there is not
 //! copied, and keys that would go down before long do so now.
@@ -33,10 +34,19 @@ const MOST_STEP_BYTES: Bytes = Bytes::from_mib(16);
 /// Where the sweep is.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    /// The level of the table that was compacted last, and its last key.
+    /// Of the segments that had a compaction.
+    progress: SegmentMap<Progress>,
+    /// The segment that has its turn.
+    current: Option<SegmentNumber>,
+}
+
+/// Where the sweep of one segment is.
+#[derive(Debug)]
+struct Progress {
+    /// Compactions that are left to it until all others have had theirs.
+    left: usize,
+    /// The level of the table that was compacted last for it, and its last key.
     after: Option<(u32, Vec<u8>)>,
-    /// Compactions that are left to each segment which had one, until all others have had theirs.
-    left: SegmentMap<usize>,
 }
 
 /// A segment of the cohort, and the tables that name it.
@@ -70,28 +80,32 @@ impl Sweep {
                 named.free.extend(is_free.then_some(table));
             }
         }
-        self.left.retain(|segment, _| named.contains_key(segment));
+        self.progress.retain(|segment, _| named.contains_key(segment));
         let prices: SegmentMap<f64> = uses
             .iter()
             .map(|segment| (SegmentNumber(segment.segment), segment))
             .filter_map(|(number, segment)| Some((number, segment.price(Bytes(named.get(&number)?.bytes)))))
             .collect();
         let price = |segment: &SegmentNumber| prices.get(segment).copied().unwrap_or(f64::INFINITY);
-        let place = |segment: &SegmentNumber| (self.left.get(segment) == Some(&0), price(segment), segment.0);
+        let has_had_all =
+            |segment: &SegmentNumber| self.progress.get(segment).is_some_and(|progress| progress.left == 0);
+        let place = |segment: &SegmentNumber| (has_had_all(segment), price(segment), segment.0);
         let (segment, of) =
             named.iter().filter(|(_, named)| !named.free.is_empty()).min_by(|(one, _), (other, _)| {
                 let (one, other) = (place(one), place(other));
                 one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)).then(one.2.cmp(&other.2))
             })?;
-        if self.left.get(segment) == Some(&0) {
+        if has_had_all(segment) {
             // So have all others that can be compacted for.
-            self.left.clear();
+            self.progress.clear();
         }
-        let left = self.left.entry(*segment).or_insert(of.free.len());
-        *left = left.saturating_sub(1);
+        self.current = Some(*segment);
+        let progress = self.progress.entry(*segment).or_insert(Progress { left: of.free.len(), after: None });
+        progress.left = progress.left.saturating_sub(1);
         of.free.iter().copied().min_by_key(|table| {
             let place = (Reverse(table.level), table.smallest_user_key.as_slice());
-            let is_behind = self.after.as_ref().is_some_and(|(level, key)| place <= (Reverse(*level), key.as_slice()));
+            let is_behind =
+                progress.after.as_ref().is_some_and(|(level, key)| place <= (Reverse(*level), key.as_slice()));
             (is_behind, place)
         })
     }
@@ -138,9 +152,11 @@ impl Sweep {
         }
     }
 
-    /// The next turn is that of what stands behind this key.
+    /// The next compaction for the segment is that of what stands behind this key.
     fn pass_over(&mut self, level: u32, key: &[u8]) {
-        self.after = Some((level, key.to_vec()));
+        if let Some(progress) = self.current.and_then(|segment| self.progress.get_mut(&segment)) {
+            progress.after = Some((level, key.to_vec()));
+        }
     }
 }
 
@@ -307,7 +323,7 @@ mod tests {
         assert_eq!(turns(&mut sweep, &tables, &[(1, 50, &[1, 2, 3, 4, 5])], 12), [4, 5, 2, 3, 1, 4, 5, 2, 3, 1, 4, 5]);
     }
 
-    /// All tables until a segment goes, of which each compaction lets go of what its tables name.
+    /// The tables in the order of their compactions, each of which lets go of all that its table names; with the segments that are free then.
     fn freed(tables: &[TableMetadata], segments: &[Use<'_>]) -> Vec<(u64, Vec<u32>)> {
         let (mut naming, uses) = named(segments);
         let mut sweep = Sweep::default();
@@ -333,16 +349,21 @@ mod tests {
         assert_eq!(freed(&tables, &alike)[..2], [(5, vec![]), (6, vec![2])]);
         // Ten of which a sweep over four large tables frees all, beside a better one with a table of its own.
         let large = TableMetadata { bytes: 1_000, ..table(0, 2, (0, 0)) };
-        let tables_of_each: Vec<_> = (1..=4)
-            .map(|number| TableMetadata { file_number: number, ..large.clone() })
-            .chain([TableMetadata { file_number: 5, ..large.clone() }])
-            .collect();
+        let tables_of_each: Vec<_> =
+            (1..=5).map(|number| TableMetadata { file_number: number, ..large.clone() }).collect();
         let mut shared: Vec<Use<'_>> = (1..=10).map(|segment| (segment, 40, &[1, 2, 3, 4][..])).collect();
         shared.push((11, 30, &[5]));
         assert_eq!(freed(&tables_of_each, &shared)[3], (4, (1..=10).collect()));
         // In no order: one sweep frees all.
         let all: [Use<'_>; 2] = [(1, 70, &[1, 2, 3, 4, 5, 6]), (2, 20, &[1, 2, 3, 4, 5, 6])];
         assert_eq!(freed(&tables, &all)[5], (6, vec![1, 2]));
+    }
+
+    #[test]
+    fn each_segment_has_the_deepest_of_its_tables_first() {
+        let tables = [table(1, 3, (0, 50)), table(2, 2, (0, 50)), table(3, 3, (60, 70)), table(4, 2, (51, 99))];
+        let order = freed(&tables, &[(1, 20, &[1, 2]), (2, 50, &[3, 4])]);
+        assert_eq!(order, [(1, vec![]), (2, vec![1]), (3, vec![]), (4, vec![2])]);
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl Thread {
         let is_given_up = self.again.is_some_and(|again| Instant::now() < again);
         // What an old version is kept for is not garbage when a compaction meets it.
         let meets_hidden = !has_snapshots(db)?;
-        let grown = if is_given_up { None } else { self.choose(round, &free, meets_hidden) };
+        let changed = if is_given_up { None } else { self.choose(round, &free, meets_hidden) };
         // Where nothing compacts, or nothing is to be freed, a rest would help nobody. What hides will be known once a compaction has met it.
         let finds =
             !is_given_up && self.stuck.is_none() && hidden >= self.parameters_now().min_garbage_bytes && meets_hidden;
@@ -249,7 +249,7 @@ impl Thread {
         if is_given_up {
             return Ok(Some(ROUND_INTERVAL));
         }
-        if grown == Some(true) {
+        if changed == Some(true) {
             // The next round knows which tables name it.
             return Ok(Some(Duration::ZERO));
         }
@@ -286,7 +286,7 @@ impl Thread {
         pursues
     }
 
-    /// Brings the cohort up to date. Returns whether it has grown, `None` where there is none. It changes also while a pass is under
+    /// Brings the cohort up to date. Returns whether others are in it than the round knows of, `None` where there is none. It changes also while a pass is under
     /// way: a compaction takes along what is known when it begins. In passing it is what is worth most now, with what samples tell of garbage
     /// that no compaction has met: most likely the one that copies will. On purpose it is chosen by what tables tell alone and pursued until it
     /// is gone: what is worth more by now joins it only as far as there is room beside what is left of it.
@@ -353,7 +353,8 @@ impl Thread {
             self.pass = None;
             return None;
         }
-        Some(grown)
+        // One in passing that gives way to one on purpose may lose segments that nobody has removed.
+        Some(grown || (pass.on_purpose && pass.cohort != known))
     }
 
     /// The parameters for as much space as there is.

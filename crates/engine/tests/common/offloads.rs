@@ -235,6 +235,9 @@ impl<T: CompactionOffload> CompactionOffload for Only<T> {
     fn run(&self, job: RemoteJob) -> RemoteOutcome {
         if (self.takes)(job.purpose) { self.worker.run(job) } else { RemoteOutcome::Local }
     }
+    fn stays(&self, job: &RemoteJob) {
+        self.worker.stays(job);
+    }
     fn cancel_all(&self) {
         self.worker.cancel_all();
     }

@@ -61,15 +61,9 @@ impl GlobalSystem {
         parameters: &Parameters,
         predictor: &Predictor,
     ) -> Result<Candidate, LocalReason> {
-        if request.purpose.needs_values() {
-            return Err(LocalReason::ValuesAreHere);
-        }
         let policy = parameters.policy;
-        if !policy.may_offload() {
-            return Err(LocalReason::PolicyIsLocal);
-        }
-        if !policy.considers(request.purpose, request.input_level) {
-            return Err(LocalReason::NotLevelZero);
+        if let Some(reason) = LocalReason::of_policy(policy, request.purpose, request.input_level) {
+            return Err(reason);
         }
         if policy.has_energy_target() {
             self.choose_least_energy(now, request, parameters, predictor)

@@ -118,15 +118,9 @@ impl LocalSystem {
         local: Option<Prediction>,
         parameters: &Parameters,
     ) -> Result<PlacementRequest, LocalReason> {
-        if compaction.purpose.needs_values() {
-            return Err(LocalReason::ValuesAreHere);
-        }
         let policy = parameters.policy;
-        if !policy.may_offload() {
-            return Err(LocalReason::PolicyIsLocal);
-        }
-        if !policy.considers(compaction.purpose, compaction.input_level) {
-            return Err(LocalReason::NotLevelZero);
+        if let Some(reason) = LocalReason::of_policy(policy, compaction.purpose, compaction.input_level) {
+            return Err(reason);
         }
         let forecast = self.forecast(compaction.l0_tables, parameters);
         if policy.has_gate() {

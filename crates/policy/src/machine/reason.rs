@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::policy::PolicyName;
+use crate::purpose::JobPurpose;
+
 /// Why a compaction runs on its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -56,6 +59,19 @@ impl LocalReason {
         LocalReason::Declined,
         LocalReason::Failed,
     ];
+
+    /// Why such a job stays at home whatever is known of servers; `None` where it may go.
+    pub(super) const fn of_policy(policy: PolicyName, purpose: JobPurpose, input_level: i32) -> Option<Self> {
+        if purpose.needs_values() {
+            Some(LocalReason::ValuesAreHere)
+        } else if !policy.may_offload() {
+            Some(LocalReason::PolicyIsLocal)
+        } else if !policy.considers(purpose, input_level) {
+            Some(LocalReason::NotLevelZero)
+        } else {
+            None
+        }
+    }
 
     /// The name, as in metrics, logs and reports.
     pub const fn name(self) -> &'static str {

@@ -209,6 +209,7 @@ pub fn cohort(segments: &[SegmentUse], parameters: &RelocationParameters, room: 
 
 #[cfg(test)]
 mod tests {
+    use super::parameters::spelled_out;
     use super::*;
     use proptest::prelude::*;
 
@@ -225,22 +226,6 @@ mod tests {
             begin_ratio: 1.35,
             end_ratio: 1.15,
             min_garbage_share: 0.1,
-            ..RelocationParameters::default()
-        }
-    }
-
-    /// Whatever is default: what follows from these numbers can be reckoned.
-    fn spelled_out() -> RelocationParameters {
-        RelocationParameters {
-            in_passing_share: 0.4,
-            begin_ratio: 1.2,
-            end_ratio: 1.1,
-            on_purpose_ratio: 1.45,
-            copied_in_passing: 0.12,
-            copied_on_purpose: 0.25,
-            urgent_ratio: 1.7,
-            pace_ratio: 1.4,
-            slowest_ratio: 1.7,
             ..RelocationParameters::default()
         }
     }

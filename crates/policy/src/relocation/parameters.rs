@@ -143,6 +143,23 @@ impl RelocationParameters {
     }
 }
 
+/// Whatever is default: what follows from these numbers can be reckoned.
+#[cfg(test)]
+pub(super) fn spelled_out() -> RelocationParameters {
+    RelocationParameters {
+        in_passing_share: 0.4,
+        begin_ratio: 1.2,
+        end_ratio: 1.1,
+        on_purpose_ratio: 1.45,
+        copied_in_passing: 0.12,
+        copied_on_purpose: 0.25,
+        urgent_ratio: 1.7,
+        pace_ratio: 1.4,
+        slowest_ratio: 1.7,
+        ..RelocationParameters::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,18 +167,7 @@ mod tests {
     #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
         RelocationParameters::default().validate().unwrap();
-        let valid = RelocationParameters {
-            in_passing_share: 0.4,
-            begin_ratio: 1.2,
-            end_ratio: 1.1,
-            on_purpose_ratio: 1.45,
-            copied_in_passing: 0.12,
-            copied_on_purpose: 0.25,
-            urgent_ratio: 1.7,
-            pace_ratio: 1.4,
-            slowest_ratio: 1.7,
-            ..RelocationParameters::default()
-        };
+        let valid = spelled_out();
         valid.validate().unwrap();
         for (name, wrong) in [
             ("begin_ratio", RelocationParameters { begin_ratio: 1.0, ..valid.clone() }),
