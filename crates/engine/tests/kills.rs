@@ -33,8 +33,8 @@ const GROUPS: u64 = 150;
 /// Keys of a group, written together.
 const PARTS: u64 = 3;
 
-/// Kills of each durability.
-const ROUNDS: u64 = 70;
+/// Kills of each durability. Of all 240, 204 come while writers are at work, the others may come while the store opens.
+const ROUNDS: u64 = 80;
 
 /// In one of so many rounds the child lives long enough for a sync in the background, in three it may not come to open the store.
 const LONG_ROUNDS: u64 = 20;
@@ -206,7 +206,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
     let path = directory.path().join("store");
     let mut random = Random::new(seed);
     let mut kept = Kept { next: [1; WRITERS], newest: HashMap::new() };
-    let (mut relocated_bytes, mut removed_segments, mut recounted_tables) = (0, 0, 0);
+    let (mut relocating_lives, mut removing_lives, mut recounted_tables) = (0, 0, 0);
     for round in 0..ROUNDS {
         let up_to = |random: &mut Random, most_ms| Duration::from_millis(random.below(most_ms) as u64);
         let after = match round % LONG_ROUNDS {
@@ -215,8 +215,8 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
             _ => After::Opening(Duration::from_millis(10) + up_to(&mut random, 120)),
         };
         let said = live_and_die(&path, durability, kept.next, after);
-        relocated_bytes += said.relocated_bytes;
-        removed_segments += said.removed_segments;
+        relocating_lives += u64::from(said.relocated_bytes > 0);
+        removing_lives += u64::from(said.removed_segments > 0);
 
         recounted_tables += recount_tables(&path, &format!("kill {round}"));
 
@@ -249,7 +249,9 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
         }
     }
     assert!(recounted_tables as u64 > ROUNDS, "{recounted_tables} tables only");
-    assert!(relocated_bytes > 0 && removed_segments > 0, "the kills were to meet relocation");
+    // More than 70 of the 80 on two idle cores.
+    let met = format!("{relocating_lives} lives relocated, {removing_lives} removed segments");
+    assert!(relocating_lives > ROUNDS / 2 && removing_lives > ROUNDS / 2, "the kills were to meet relocation: {met}");
 }
 
 #[test]
