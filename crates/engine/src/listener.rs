@@ -17,9 +17,6 @@ use rust_rocksdb::event_listener::{
     EventListener, FlushJobInfo, MemTableInfo, MutableStatus, StatusSeverity, SubcompactionJobInfo, WriteStallInfo,
 };
 
-use crate::data_layer::TableEvents;
-use crate::dedup;
-use crate::dedup::known::KnownSamples;
 use crate::duties::ThreadDuties;
 use crate::error::is_disk_full;
 use crate::events::{BackgroundError, CompactionFinished, FlushFinished, StallChanged, StallCondition, StoreEvents};
@@ -29,6 +26,7 @@ use crate::offload::adapter::{OffloadState, part_number};
 use crate::offload::slots::release_on_this_thread;
 use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::stall::StallClock;
+use crate::table_changes::TableChanges;
 use crate::values::barrier::mark_flushing;
 use crate::values::relocation::mark_part;
 
@@ -156,12 +154,7 @@ pub(crate) struct Listener {
     pub(crate) events: Option<Arc<dyn StoreEvents>>,
     pub(crate) offload: Option<Arc<OffloadState>>,
     pub(crate) own: Arc<OwnCompactions>,
-    /// Where the store has a value log.
-    pub(crate) values: Option<TableEvents>,
-    /// Where tables tell of their keys.
-    pub(crate) known: Option<Arc<KnownSamples>>,
-    /// Where compactions are extended.
-    pub(crate) dedup: Option<Arc<dedup::Shared>>,
+    pub(crate) changes: Arc<TableChanges>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
 }
@@ -213,7 +206,7 @@ impl CompactionFinished {
 impl EventListener for Listener {
     fn on_memtable_sealed(&self, _: &MemTableInfo) {
         contained("the end of a memtable", || {
-            if let Some(values) = &self.values {
+            if let Some(values) = &self.changes.values {
                 values.memtable_begins();
             }
         });
@@ -230,12 +223,7 @@ impl EventListener for Listener {
     fn on_flush_completed(&self, info: &FlushJobInfo) {
         contained("flush end", || {
             mark_flushing(false);
-            if let Some(known) = &self.known {
-                known.flushed(info);
-            }
-            if let Some(values) = &self.values {
-                values.tables_changed();
-            }
+            self.changes.flushed(info);
             if let Some(gate) = &self.gate {
                 gate.changed();
             }
@@ -280,17 +268,8 @@ impl EventListener for Listener {
             }
             let parts = self.running.compactions.lock().remove(&info.job_id()).unwrap_or_default();
             let finished = CompactionFinished::of(info, parts.local_parts, parts.remote_parts);
-            if let Some(known) = &self.known {
-                known.compacted(info, finished.remote);
-            }
-            // Who is woken by it finds known what has come.
-            if let Some(values) = &self.values {
-                values.tables_changed();
-            }
             // One without parts has only moved tables.
-            if let Some(dedup) = self.dedup.as_ref().filter(|_| finished.subcompactions > 0) {
-                dedup.queue.compacted(info);
-            }
+            self.changes.compacted(info, None, finished.remote, finished.subcompactions > 0);
             self.totals.compactions.fetch_add(1, Ordering::Relaxed);
             self.totals.remote_compactions.fetch_add(finished.remote.into(), Ordering::Relaxed);
             self.totals.failed_compactions.fetch_add(finished.error.is_some().into(), Ordering::Relaxed);

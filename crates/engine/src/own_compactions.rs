@@ -3,7 +3,7 @@
 //!
 //! RocksDB tells nobody of such a one when it is asked for by the names of its tables: neither its begin nor its end is called back, and
 //! it does not count among those that run. So what else would be missing is done here: the gate is told what it will write, counters and
-//! events what it did.
+//! events what it did, and who follows the tables that they [have changed](crate::table_changes).
 //!
 //! Invariants:
 //!
@@ -14,8 +14,8 @@
 //! Failure: one that RocksDB refuses, because it compacts some of the tables already, is no failure and is not counted as one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ecotone_policy::duty::Duty;
@@ -26,6 +26,7 @@ use rust_rocksdb::event_listener::{CompactionJobInfo, OwnedCompactionJobInfo};
 use crate::events::{CompactionFinished, StoreEvents};
 use crate::limits::gate::Gate;
 use crate::listener::{Running, Totals};
+use crate::table_changes::TableChanges;
 
 /// What a compaction of our own is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) struct OwnCompactions {
     running: Arc<Running>,
     totals: Arc<Totals>,
     events: Option<Arc<dyn StoreEvents>>,
+    /// From the opening of the database on.
+    changes: OnceLock<Arc<TableChanges>>,
 }
 
 impl OwnCompactions {
@@ -79,7 +82,12 @@ impl OwnCompactions {
     ) -> Self {
         let (turn, current) = (Mutex::new(()), AtomicU8::new(0));
         let (parts, remote_parts) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { turn, current, parts, remote_parts, gate, running, totals, events }
+        Self { turn, current, parts, remote_parts, gate, running, totals, events, changes: OnceLock::new() }
+    }
+
+    /// Who is told from now on that tables have changed.
+    pub(crate) fn tell_of_changes(&self, changes: Arc<TableChanges>) {
+        let _ = self.changes.set(changes);
     }
 
     /// For tests that run none.
@@ -126,9 +134,12 @@ impl OwnCompactions {
         Some(Turn { own: self, held: Some(self.turn.try_lock_for(most)?) })
     }
 
-    fn tell(&self, info: &CompactionJobInfo) {
+    fn tell(&self, purpose: Purpose, info: &CompactionJobInfo) {
         let parts = |parts: &AtomicU32| parts.load(Ordering::Relaxed);
         let finished = CompactionFinished::of(info, parts(&self.parts), parts(&self.remote_parts));
+        if let Some(changes) = self.changes.get() {
+            changes.compacted(info, Some(purpose), finished.remote, true);
+        }
         self.totals.compactions.fetch_add(1, Ordering::Relaxed);
         self.totals.remote_compactions.fetch_add(finished.remote.into(), Ordering::Relaxed);
         let Some(events) = &self.events else { return };
@@ -188,7 +199,7 @@ impl Turn<'_> {
             gate.compaction_ended(purpose.pledge(), written);
         }
         match &outcome {
-            Ok(Some(info)) => own.tell(info.info()),
+            Ok(Some(info)) => own.tell(purpose, info.info()),
             Err(error) if !is_refusal(error) => {
                 own.totals.compactions.fetch_add(1, Ordering::Relaxed);
                 own.totals.failed_compactions.fetch_add(1, Ordering::Relaxed);

@@ -38,6 +38,7 @@ use crate::raw::TableLimit;
 use crate::read::ending_early;
 use crate::row_cache::RowCache;
 use crate::stall::StallClock;
+use crate::table_changes::TableChanges;
 use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::replay::Replay;
@@ -172,6 +173,12 @@ impl Store {
         }
         let dedup_settings = dedup::Settings::of(&options).filter(|_| writable);
         let dedup_shared = Arc::<dedup::Shared>::default();
+        let changes = Arc::new(TableChanges {
+            known: known.clone(),
+            values: values.as_ref().map(Opening::table_events),
+            dedup: dedup_settings.as_ref().map(|_| dedup_shared.clone()),
+        });
+        own.tell_of_changes(changes.clone());
         rocks_options.add_event_listener(Listener {
             running,
             totals: totals.clone(),
@@ -181,9 +188,7 @@ impl Store {
             events: options.events.clone(),
             offload: offload.clone(),
             own: own.clone(),
-            values: values.as_ref().map(Opening::table_events),
-            known: known.clone(),
-            dedup: dedup_settings.as_ref().map(|_| dedup_shared.clone()),
+            changes,
             gate: gate.clone(),
         });
 
@@ -204,9 +209,8 @@ impl Store {
         let watch = match &gate {
             Some(gate) => {
                 gate.opened(&db, family);
-                let expired =
-                    expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes, value_events.clone()));
-                let started = Watch::start(gate.clone(), value_events.clone(), expired);
+                let expired = expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes));
+                let started = Watch::start(gate.clone(), value_events, expired);
                 Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
             }
             None => None,
@@ -220,7 +224,6 @@ impl Store {
                     background: background.clone(),
                     totals: totals.clone(),
                     duties,
-                    values: value_events,
                 };
                 let started = Dedup::start(settings, parts, dedup_shared.clone(), &db, family);
                 Some(started.map_err(|e| Error::io("start the thread that looks for duplicates in", &directory, &e))?)

@@ -16,8 +16,8 @@ const BELOW: u64 = 1_600_000;
 const TABLES: u64 = 16;
 const SEEDS: u64 = 5;
 
-/// Of a sample and a table's property: hash, sequence, bytes.
-const SAMPLE_BYTES: f64 = 20.0;
+/// Of a sample in a table's property: hash, sequence, bytes, segment.
+const SAMPLE_BYTES: f64 = 24.0;
 
 /// A hash in which nothing is to be seen.
 fn hash(key: u64, seed: u64) -> u64 {

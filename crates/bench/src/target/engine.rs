@@ -147,9 +147,9 @@ impl Target for EngineTarget {
         let Some(properties) = self.store.dedup_at_once().or_else(|| self.store.dedup()) else { return Ok(None) };
         let compaction_cpu_seconds = self.meter.as_ref().map_err(Clone::clone).map(|Meter(meter)| {
             let reading = meter.reading();
-            // The checks have the duty of the merges, and are none.
-            let others = [Duty::Compaction, Duty::Relocation].map(|duty| reading.cpu(duty).0).iter().sum::<f64>();
-            others + properties.merge_cpu_us as f64 / 1e6
+            let all = [Duty::Compaction, Duty::Relocation, Duty::Dedup].map(|duty| reading.cpu(duty).0);
+            // The checks have the duty of the merges, and are none. What merges copy is relocation's.
+            all.iter().sum::<f64>() - properties.check_cpu_us as f64 / 1e6
         });
         Ok(Some(DedupWork { properties, compaction_cpu_seconds }))
     }

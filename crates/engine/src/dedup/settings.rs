@@ -61,7 +61,7 @@ pub enum ExtensionThreshold {
     At(DedupThreshold),
 }
 
-/// What stands for `Auto` where values are kept apart: with it there is less of space, of writing and of waiting (docs/space.md,
+/// What stands for `Auto` where values are kept apart: with it there is less of space and of waiting, for more writing (docs/space.md,
 /// "Space by writes"). Where values stand with their keys, entries are dear, and each threshold costs some throughput for the space it wins.
 pub const SEPARATED_THRESHOLD: f64 = 10.0;
 

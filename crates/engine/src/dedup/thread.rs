@@ -33,7 +33,6 @@ use rust_rocksdb::{DB, properties};
 use super::known::{KnownSamples, Sketches, number_of};
 use super::merge::{self, Setback};
 use super::{COUNTED, DedupMode, Shared, thread_cpu};
-use crate::data_layer::TableEvents;
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
 use crate::limits::gate::Gate;
@@ -100,8 +99,6 @@ pub(crate) struct Parts {
     pub(crate) background: Arc<BackgroundState>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) duties: ThreadDuties,
-    /// Where the store has a value log.
-    pub(crate) values: Option<TableEvents>,
 }
 
 pub(super) struct Thread {
@@ -473,11 +470,6 @@ impl Thread {
 
     fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, is_remote: bool, took: Duration) {
         let (merge, expected) = (&planned.merge, planned.expected.duplicate_keys);
-        // No listener is told.
-        self.parts.known.compacted(info, is_remote);
-        if let Some(values) = &self.parts.values {
-            values.tables_changed();
-        }
         let stats = info.stats();
         let found = stats.num_input_records().saturating_sub(stats.num_output_records());
         let counts = &self.shared.counts;

@@ -22,7 +22,6 @@ use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_ta
 use rust_rocksdb::DB;
 
 use super::watch::LOOK_INTERVAL;
-use crate::data_layer::TableEvents;
 use crate::dedup::known::number_of;
 use crate::dedup::merge;
 use crate::expired::{PROPERTY, decode, now_ms};
@@ -43,8 +42,6 @@ const LOOK_REST: Duration = Duration::from_secs(1);
 pub(crate) struct ExpiredTables {
     own: Arc<OwnCompactions>,
     target_file_bytes: u64,
-    /// Where there is a value log.
-    values: Option<TableEvents>,
     /// By the number of the table; `None` for one that does not say.
     earliest_ms: BTreeMap<u64, Option<u64>>,
     /// Tables that were written here, and when.
@@ -55,8 +52,8 @@ pub(crate) struct ExpiredTables {
 
 impl ExpiredTables {
     /// Those of the store that `own` compacts, in tables of so many bytes.
-    pub(crate) fn new(own: Arc<OwnCompactions>, target_file_bytes: u64, values: Option<TableEvents>) -> Self {
-        Self { own, target_file_bytes, values, earliest_ms: BTreeMap::new(), rewritten: HashMap::new(), again: None }
+    pub(crate) fn new(own: Arc<OwnCompactions>, target_file_bytes: u64) -> Self {
+        Self { own, target_file_bytes, earliest_ms: BTreeMap::new(), rewritten: HashMap::new(), again: None }
     }
 
     /// Rewrites some. False where nothing has expired, or nothing can be rewritten now.
@@ -105,7 +102,6 @@ impl ExpiredTables {
         }
         if any {
             self.again = None;
-            self.values.iter().for_each(TableEvents::tables_changed);
         }
         Ok(any)
     }
@@ -149,7 +145,7 @@ mod tests {
 
     #[test]
     fn tables_whose_time_is_over_come_in_its_order_and_no_others() {
-        let mut expired = ExpiredTables::new(OwnCompactions::idle(), 1, None);
+        let mut expired = ExpiredTables::new(OwnCompactions::idle(), 1);
         expired.earliest_ms = [
             (1, Some(u64::MAX)),
             (2, Some(7_000)),
