@@ -1,7 +1,7 @@
 //! How collections lie in the store: small ones in the value of their key, large ones with an entry for each element.
 //!
-//! A collection becomes large when it outgrows [`MOST_SMALL_ELEMENTS`] or [`MOST_SMALL_BYTES`], and stays so until it is deleted; one
-//! without elements is no key. [`packed`] is the value of a small one, [`Large`] that of a large one. Each type of collection has a file
+//! A collection becomes large when it outgrows [`MOST_SMALL_ELEMENTS`] or [`MOST_SMALL_BYTES`], and stays so until it is deleted, or a set of which
+//! little is left is made anew; one without elements is no key. [`packed`] is the value of a small one, [`Large`] that of a large one. Each type of collection has a file
 //! of its own here for what it stores, and one in [`crate::command`] for what clients say about it.
 
 pub mod by_hash;

@@ -42,6 +42,7 @@ pub struct Page<'m, T> {
     is_first_place: bool,
     next_cursor: u64,
     is_refused: bool,
+    must_wait: bool,
 }
 
 impl<'m, T> Page<'m, T> {
@@ -60,7 +61,19 @@ impl<'m, T> Page<'m, T> {
             is_first_place: true,
             next_cursor: 0,
             is_refused: false,
+            must_wait: false,
         }
+    }
+
+    /// What lies in the next place is not looked at any more.
+    pub fn has_enough(&mut self) {
+        self.count = 0;
+    }
+
+    /// It takes too long for a thread that is not to wait.
+    pub fn must_wait(&mut self) -> ControlFlow<()> {
+        self.must_wait = true;
+        ControlFlow::Break(())
     }
 
     /// Looks at what lies in `place`. If it is wanted, `bytes` has the lengths of what `make` then gives. Breaks where there is enough.
@@ -95,8 +108,11 @@ impl<'m, T> Page<'m, T> {
     ///
     /// # Errors
     ///
-    /// There is no memory for what lies in one place; [`Failure::MustWait`], where there is more of it.
+    /// There is no memory for what lies in one place; [`Failure::MustWait`], where there is more of it, or it [takes too long](Self::must_wait).
     pub fn found(mut self) -> Outcome<(Collected<'m, T>, u64)> {
+        if self.must_wait {
+            return Err(Failure::MustWait);
+        }
         match self.found.refusal() {
             Some(failure) if self.is_refused || matches!(failure, Failure::MustWait) => Err(failure),
             _ => Ok((self.found, self.next_cursor)),

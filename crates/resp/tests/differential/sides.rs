@@ -242,10 +242,11 @@ fn is_same(compare: Compare, ours: &[u8], others: &[u8]) -> bool {
             _ => ours == others,
         },
         Compare::AnyOrder => match (elements(ours), elements(others)) {
-            (Some(mut ours), Some(mut others)) => {
-                ours.sort_unstable();
-                others.sort_unstable();
-                ours == others
+            (Some(mut ours_now), Some(mut others_now)) => {
+                ours_now.sort_unstable();
+                others_now.sort_unstable();
+                // An array, or a set.
+                ours.first() == others.first() && ours_now == others_now
             }
             _ => ours == others,
         },

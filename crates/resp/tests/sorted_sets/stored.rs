@@ -79,6 +79,28 @@ fn a_queue_is_popped_from_without_stepping_over_what_was_popped() {
 }
 
 #[test]
+fn first_members_are_removed_by_name_without_stepping_over_those_before() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for index in 0..6000 {
+        client.ask(&format!("ZADD queue {index} member{index:05}"));
+    }
+    for index in 0..2900 {
+        // As a queue of delayed jobs is used: one is done, the last one is put off.
+        let (first, last) = (format!("member{index:05}"), format!("member{:05}", 5999 - index));
+        assert_eq!(client.at_once("ZRANGEBYSCORE queue -inf +inf LIMIT 0 1"), format!("*1\r\n{}", bulk(&first)));
+        assert_eq!(client.at_once(&format!("ZREM queue {first}")), ":1\r\n");
+        assert_eq!(client.at_once("ZREVRANGE queue 0 0"), format!("*1\r\n{}", bulk(&last)));
+        assert_eq!(client.at_once(&format!("ZADD queue CH 2950 {last}")), ":1\r\n");
+    }
+    assert_eq!(client.at_once("ZCARD queue"), ":3100\r\n");
+    // What comes back to the ends is found.
+    client.ask("ZADD queue -5 first 9999 last");
+    assert_eq!(client.at_once("ZRANGE queue 0 0"), "*1\r\n$5\r\nfirst\r\n");
+    assert_eq!(client.at_once("ZRANGE queue -1 -1"), "*1\r\n$4\r\nlast\r\n");
+}
+
+#[test]
 fn a_large_set_has_two_entries_for_each_member() {
     let fixture = Fixture::new();
     let mut client = fixture.client();

@@ -2,7 +2,8 @@
 //!
 //! What is taken from an end leaves entries behind that say so until compactions drop them, and who looks for the first member steps over
 //! all of them: each pop of a queue would take longer than the one before. So the key of a set that something was taken from says
-//! where there is nothing any more.
+//! where there is nothing any more: at once where members were popped, and soon where first or last ones were removed by their names, or given
+//! other scores.
 //!
 //! ```text
 //!  nothing                                     the members may lie anywhere

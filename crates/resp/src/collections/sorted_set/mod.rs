@@ -54,8 +54,19 @@ impl Member {
 /// Members that are read against the order that is asked for, and kept in memory until they are turned.
 const MOST_TURNED: u64 = 16_384;
 
+/// After one removal in so many it is looked whether it was at an end: often enough for those who take the first member time and again, and
+/// seldom enough that removals from the middle cost hardly more.
+const LOOKS_ONE_IN: u32 = 16;
+
 /// Members that are counted from one end before as many are from the other; twice as many each time.
 const FIRST_COUNTED: u64 = 256;
+
+/// Notes in `left` one in so many of those that have left their place.
+fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
+    if hash(member).is_multiple_of(LOOKS_ONE_IN) {
+        *left = Some(score::place(score, member));
+    }
+}
 
 /// Members of a range that are counted step by step.
 struct Counted {
@@ -92,6 +103,8 @@ pub struct SortedSet<'k> {
     key: &'k [u8],
     expires_at_ms: Option<u64>,
     form: Form,
+    /// Where a member has been that may have stood at an end.
+    left: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -114,12 +127,12 @@ impl<'k> SortedSet<'k> {
         } else {
             Form::Small(Small::decode(&entry)?)
         };
-        Ok(Some(Self { key, expires_at_ms: entry.expires_at_ms, form }))
+        Ok(Some(Self { key, expires_at_ms: entry.expires_at_ms, form, left: None }))
     }
 
     /// One without members, which is not under `key` until it is saved.
     pub fn new(key: &'k [u8]) -> Self {
-        Self { key, expires_at_ms: None, form: Form::Small(Small::default()) }
+        Self { key, expires_at_ms: None, form: Form::Small(Small::default()), left: None }
     }
 
     /// How many members it has.
@@ -160,6 +173,9 @@ impl<'k> SortedSet<'k> {
             }
             Form::Large(large, ends) => {
                 large::put(large.id, keys, member, score, old)?;
+                if let Some(old) = old {
+                    note_left(&mut self.left, member, old);
+                }
                 ends.include(&score::place(score, member));
                 large.elements += u64::from(old.is_none());
             }
@@ -185,6 +201,7 @@ impl<'k> SortedSet<'k> {
             Form::Large(large, _) => {
                 large::remove(large.id, keys, member, score);
                 large.elements -= 1;
+                note_left(&mut self.left, member, score);
             }
         }
     }
@@ -198,13 +215,18 @@ impl<'k> SortedSet<'k> {
             ends.exclude(range);
         }
         members.iter().for_each(|member| self.remove(keys, &member.name, member.score));
+        // What lies beyond is excluded already.
+        self.left = None;
         self.save(keys)
     }
 
     /// Writes what has changed under its key; one without members is removed.
-    pub fn save(self, keys: &mut Keys<'_>) -> Outcome {
+    pub fn save(mut self, keys: &mut Keys<'_>) -> Outcome {
         if self.is_empty() {
             return self.delete(keys);
+        }
+        if let Some(left) = self.left.take() {
+            self.exclude_beyond(keys, &left)?;
         }
         match &self.form {
             Form::Small(small) => keys.set(self.key, Tag::small(Type::SortedSet), self.expires_at_ms, &small.encode()),
@@ -215,6 +237,19 @@ impl<'k> SortedSet<'k> {
                 keys.set(self.key, Tag::large(Type::SortedSet), self.expires_at_ms, &payload)
             }
         }
+    }
+
+    /// Where a member was the first or the last one, in the place `left`, there is nothing any more up to the one that is now.
+    fn exclude_beyond(&mut self, keys: &mut Keys<'_>, left: &[u8]) -> Outcome {
+        let all = score::all();
+        let first = self.end(keys, Direction::Forward)?.map(|first| all.start..first.place());
+        let last = self.end(keys, Direction::Reverse)?.map(|last| last.behind()..all.end);
+        if let Form::Large(_, ends) = &mut self.form {
+            let beyond =
+                [first, last].into_iter().flatten().filter(|beyond| *beyond.start <= *left && *left < *beyond.end);
+            beyond.for_each(|beyond| ends.exclude(&beyond));
+        }
+        Ok(())
     }
 
     fn delete(self, keys: &mut Keys<'_>) -> Outcome {
