@@ -118,7 +118,8 @@ impl Opening {
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
             .with_synced_writes(store_options.durability == Durability::Always)
-            .with_mapped_reads(store_options.mapped_read_bytes);
+            .with_mapped_reads(store_options.mapped_read_bytes)
+            .with_page_cache(store_options.page_cache_bytes);
         let log = Arc::new(match store_options.max_open_files {
             Some(most) => log.with_most_open(most as usize),
             None => log,
@@ -236,6 +237,11 @@ impl DataLayer {
         stored.clear();
         encode_separated(header, pointer, stored);
         Ok(in_flight)
+    }
+
+    /// Whether values can be written now without waiting for a long one.
+    pub(crate) fn takes_at_once(&self) -> bool {
+        self.log.takes_at_once()
     }
 
     /// A range of keys was removed.

@@ -101,6 +101,9 @@ pub struct StoreOptions {
     /// with the value itself where that is no longer than 2 KiB and was read since the key came here. A lookup that finds one does not go to RocksDB. 0 is none, and so is `None`,
     /// which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
+    /// Bytes of the store's files that the kernel is expected to keep in memory. Where values kept apart take four times as much, lookups that must
+    /// not wait read them past the kernel's cache. `None`: it keeps all.
+    pub page_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
     pub memtable_bytes: u64,
     /// Memtables, the active one included, before writers wait for a flush; at least 2.
@@ -191,6 +194,7 @@ impl Default for StoreOptions {
             durability: Durability::default(),
             memory: None,
             row_cache_bytes: None,
+            page_cache_bytes: None,
             memtable_bytes: 64 * MIB,
             memtable_count: 2,
             memtable_order: MemtableOrder::default(),

@@ -206,7 +206,7 @@ impl Store {
             Some(values) => {
                 self.check_writable()?;
                 // Before values are appended that would be appended again.
-                if options.no_wait && self.stall.condition() != StallCondition::Normal {
+                if options.no_wait && (self.stall.condition() != StallCondition::Normal || !values.takes_at_once()) {
                     return Err(Error::WouldWait);
                 }
                 values.separate_all(&batch.batch, self.family)?

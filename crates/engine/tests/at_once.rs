@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::random::Random;
 use ecotone_engine::{
     Attributes, AwaitedReads, Direction, Durability, Error, MemoryLimit, OpenMode, Store, StoreOptions, WriteOptions,
-    noting_missed,
+    noting_missed, with_arrived,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -200,10 +200,19 @@ fn what_the_kernel_has_in_memory_is_told_at_once_though_the_block_cache_has_noth
 
 #[test]
 fn what_was_not_in_memory_is_noted_and_told_at_once_when_it_was_brought_there() {
+    what_was_not_in_memory_is_noted(options());
+}
+
+#[test]
+fn what_is_read_past_the_kernels_cache_is_noted_and_told_at_once_when_it_has_arrived() {
+    what_was_not_in_memory_is_noted(StoreOptions { page_cache_bytes: Some(0), ..options() });
+}
+
+fn what_was_not_in_memory_is_noted(options: StoreOptions) {
     const LONG: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path());
-    let store = Store::open(directory.path(), OpenMode::Open, options()).unwrap();
+    let store = Store::open(directory.path(), OpenMode::Open, options).unwrap();
     let (mut reads, over) = match AwaitedReads::new() {
         Ok(reads) => reads,
         Err(error) => return eprintln!("not tested: {error}"),
@@ -213,9 +222,10 @@ fn what_was_not_in_memory_is_noted_and_told_at_once_when_it_was_brought_there() 
     for _ in 0..300 {
         let number = numbers.below(5000) as u64;
         // Filters and indices, a block of keys, a value; more where memory is short.
-        let mut rounds = 0..64;
+        let (mut rounds, mut arrived) = (0..64, Vec::new());
         loop {
-            let (found, missed) = noting_missed(|| store.get_at_once(&key(number)));
+            let look_up = || noting_missed(|| store.get_at_once(&key(number)));
+            let (found, missed) = with_arrived(std::mem::take(&mut arrived), look_up);
             match found {
                 Ok(found) => {
                     assert_eq!(found.as_deref(), Some(&*value(number)));
@@ -231,7 +241,7 @@ fn what_was_not_in_memory_is_noted_and_told_at_once_when_it_was_brought_there() 
                     let told = rustix::event::poll(&mut [PollFd::new(&over, PollFlags::IN)], Some(&LONG));
                     assert!(matches!(told, Ok(1) | Err(Errno::INTR)), "a read does not end: {told:?}");
                     let _ = rustix::io::read(&over, &mut [0; 8]);
-                    reads.end_some().unwrap();
+                    reads.end_some(|_, one| arrived.push(one)).unwrap();
                 }
                 awaited += 1;
             }

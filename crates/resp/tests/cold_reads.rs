@@ -57,8 +57,12 @@ fn forget(directory: &Path) {
 
 /// A server over all of it, of which nothing is in memory.
 fn cold(uses_io_uring: bool) -> Served {
+    cold_with(uses_io_uring, options())
+}
+
+fn cold_with(uses_io_uring: bool, options: StoreOptions) -> Served {
     let listen = Listen { addresses: any_port(), uses_io_uring, ..Listen::default() };
-    let served = Served::at_listening(filled(), Limits::default(), options(), &listen);
+    let served = Served::at_listening(filled(), Limits::default(), options, &listen);
     forget(served.directory.path());
     served
 }
@@ -128,6 +132,70 @@ fn pipelines_over_what_is_cold_are_answered_in_order_while_the_kernel_reads() {
     ask_in_pipelines(&served);
     let (awaited, handed_on) = waited(&served);
     assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    served.server.stop();
+}
+
+/// Of which the kernel keeps nothing, as far as it is known.
+fn past_the_cache() -> StoreOptions {
+    StoreOptions { page_cache_bytes: Some(0), ..options() }
+}
+
+#[test]
+fn what_is_read_past_the_kernels_cache_is_answered_in_order_too() {
+    let served = cold_with(true, past_the_cache());
+    let kernel_reads = kernel_reads(served.directory.path());
+    ask_in_pipelines(&served);
+    let (awaited, handed_on) = waited(&served);
+    assert!(awaited > 20 || !kernel_reads, "{awaited} waited for the kernel, {handed_on} for a thread");
+    served.server.stop();
+}
+
+#[test]
+fn what_is_read_past_the_kernels_cache_is_read_each_time_and_stays_out_of_it() {
+    let listen = Listen { addresses: any_port(), ..Listen::default() };
+    let served = Served::at_listening(filled(), Limits::default(), past_the_cache(), &listen);
+    let mut wire = Wire::to(served.address());
+    let mut ask_all = || {
+        let before = waited(&served).0;
+        for number in 0..KEYS {
+            assert_eq!(wire.ask(&format!("STRLEN text:{number}")), format!(":{FILLER}\r\n"));
+        }
+        waited(&served).0 - before
+    };
+    // Where the keys lie is in memory then.
+    ask_all();
+    forget(served.directory.path());
+    if !kernel_reads(served.directory.path()) || is_of_memory(served.directory.path()) {
+        return;
+    }
+    ask_all();
+    assert!(ask_all() >= KEYS as u64, "something keeps values in memory");
+    served.server.stop();
+}
+
+/// Whether the file system reads nothing past the kernel's cache: said aloud.
+fn is_of_memory(directory: &Path) -> bool {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
+    let opened = rustix::fs::open(directory.join("STORE"), flags, rustix::fs::Mode::empty());
+    opened.inspect_err(|error| eprintln!("not tested: {error}")).is_err()
+}
+
+#[test]
+fn a_value_that_is_damaged_is_no_answer_past_the_kernels_cache_either() {
+    let served = cold_with(true, past_the_cache());
+    let segments = std::fs::read_dir(served.directory.path().join("values")).unwrap();
+    for segment in
+        segments.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|it| it == "segment"))
+    {
+        let mut bytes = std::fs::read(&segment).unwrap();
+        bytes.iter_mut().skip(1000).step_by(1000).for_each(|byte| *byte ^= 1);
+        std::fs::write(&segment, &bytes).unwrap();
+    }
+    let mut wire = Wire::to(served.address());
+    for number in 0..20 {
+        let reply = wire.ask(&format!("GET text:{number}"));
+        assert!(reply.starts_with("-IOERR") || reply.starts_with("-ERR"), "{}", &reply[..reply.len().min(100)]);
+    }
     served.server.stop();
 }
 

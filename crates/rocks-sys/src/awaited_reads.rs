@@ -2,7 +2,7 @@
 //!
 //! For a thread that must not wait and has been told that something [is not in memory](crate::local_file): it hands the read over, does
 //! other things, and tries again when the read is over. What was read is thrown away; it is in the page cache then, unless memory is
-//! short.
+//! short. What is read [past that cache](crate::direct_reads) is handed over instead.
 //!
 //! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of ours. Where a file system cannot do
 //! them without waiting, at most 16 threads of the kernel wait.
@@ -20,6 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{IoUring, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::direct_reads::{Arrived, Block, blocks};
 use crate::local_file::MissedRead;
 
 /// Reads that are under way at a time: more would only wait in the device's queue.
@@ -37,7 +38,7 @@ const MOST_TURNS: usize = MOST_UNDER_WAY.div_ceil(20);
 /// How often it is asked again to take reads that it has no memory for.
 const MOST_TRIES: usize = 16;
 
-/// Where all reads go. The kernel may write to it at any time; nobody reads it.
+/// Where all reads go that bring something into the kernel's memory. The kernel may write to it at any time; nobody reads it.
 struct Nowhere(UnsafeCell<[u8; MOST_READ_BYTES]>);
 
 // SAFETY: this process neither reads nor writes it.
@@ -48,10 +49,17 @@ static NOWHERE: Nowhere = Nowhere(UnsafeCell::new([0; MOST_READ_BYTES]));
 /// Reads that are under way. A clone of a token stands for each, and is dropped when it is over.
 pub struct AwaitedReads<T> {
     ring: IoUring,
-    under_way: Vec<Option<(MissedRead, T)>>,
+    under_way: Vec<Option<UnderWay<T>>>,
     free: Vec<u16>,
     /// The kernel knows the thread that made it.
     _of_one_thread: PhantomData<*const ()>,
+}
+
+struct UnderWay<T> {
+    read: MissedRead,
+    /// Where it goes, if it does not go nowhere.
+    into: Vec<Block>,
+    token: T,
 }
 
 impl<T: Clone> AwaitedReads<T> {
@@ -90,12 +98,15 @@ impl<T: Clone> AwaitedReads<T> {
         }
         for read in reads {
             let Some(place) = self.free.pop() else { break };
-            let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd()), NOWHERE.0.get().cast(), read.bytes as u32)
+            let mut into = if read.direct.is_some() { blocks(read.bytes) } else { Vec::new() };
+            let to = if into.is_empty() { NOWHERE.0.get().cast() } else { into.as_mut_ptr().cast() };
+            let entry = opcode::Read::new(types::Fd(read.as_raw_fd()), to, read.bytes as u32)
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
-            self.under_way[usize::from(place)] = Some((read, token.clone()));
-            // SAFETY: the descriptor is open until the read is over, and what it reads into is for ever and nobody's.
+            self.under_way[usize::from(place)] = Some(UnderWay { read, into, token: token.clone() });
+            // SAFETY: the descriptor is open until the read is over. What it reads into is for ever and nobody's, or has room for all of it, and is
+            // neither looked at nor freed before the read is over.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             // There are as many places in it as reads can be under way, and it was emptied by the last call.
             pushed.map_err(io::Error::other)?;
@@ -118,19 +129,21 @@ impl<T: Clone> AwaitedReads<T> {
         Err(io::Error::other("the kernel takes no more reads"))
     }
 
-    /// Drops the tokens of those that are over.
+    /// Drops the tokens of those that are over, after `arrived` was given what they brought, if it is not in the kernel's memory now.
     ///
     /// # Errors
     ///
     /// As of [`begin`](Self::begin).
-    pub fn end_some(&mut self) -> io::Result<()> {
+    pub fn end_some(&mut self, mut arrived: impl FnMut(&T, Arrived)) -> io::Result<()> {
         for _ in 0..MOST_TURNS {
             // The kernel does some of them at a time, and need not tell of the rest once more.
             self.submit()?;
             for over in self.ring.completion() {
                 let place = over.user_data() as u16;
-                if let Some(read) = self.under_way[usize::from(place)].take() {
-                    drop(read);
+                if let Some(UnderWay { read, into, token }) = self.under_way[usize::from(place)].take() {
+                    if let (Some(number), Ok(bytes @ 1..)) = (read.direct, usize::try_from(over.result())) {
+                        arrived(&token, Arrived::new(number, read.offset, into, bytes));
+                    }
                     self.free.push(place);
                 }
             }
@@ -140,6 +153,13 @@ impl<T: Clone> AwaitedReads<T> {
             }
         }
         Ok(())
+    }
+}
+
+impl<T> Drop for AwaitedReads<T> {
+    fn drop(&mut self) {
+        // The kernel may still write where reads go that are under way.
+        self.under_way.drain(..).flatten().for_each(|of| std::mem::forget(of.into));
     }
 }
 

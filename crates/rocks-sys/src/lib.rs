@@ -41,6 +41,7 @@ mod buffer;
 #[allow(unsafe_code)] // hands replies to C++ through raw pointers
 mod callback;
 pub mod compaction_filter;
+pub mod direct_reads;
 mod error;
 #[allow(unsafe_code)] // declares the shim's C functions
 mod ffi;

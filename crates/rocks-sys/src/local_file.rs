@@ -7,10 +7,12 @@
 //!
 //! Threads: what one asks for holds for itself alone.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
 
 use crate::ffi;
 
@@ -20,9 +22,51 @@ const MOST_NOTED: usize = 64;
 /// Bytes of a file that were not in memory.
 #[derive(Debug)]
 pub struct MissedRead {
-    pub(crate) file: OwnedFd,
+    file: Descriptor,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
+    /// Where they are to be read past the kernel's cache: the number of the [file](crate::direct_reads).
+    pub(crate) direct: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Descriptor {
+    Own(OwnedFd),
+    Shared(Arc<File>),
+}
+
+impl MissedRead {
+    pub(crate) fn direct(file: Arc<File>, offset: u64, bytes: u64, number: u64) -> Self {
+        Self { file: Descriptor::Shared(file), offset, bytes, direct: Some(number) }
+    }
+}
+
+impl AsRawFd for MissedRead {
+    fn as_raw_fd(&self) -> RawFd {
+        match &self.file {
+            Descriptor::Own(file) => file.as_raw_fd(),
+            Descriptor::Shared(file) => file.as_raw_fd(),
+        }
+    }
+}
+
+thread_local! {
+    /// What is noted of files that are read past the kernel's cache; `None` while nobody notes what is missed.
+    static DIRECT: RefCell<Option<Vec<MissedRead>>> = const { RefCell::new(None) };
+}
+
+/// Whether this thread notes what it misses.
+pub(crate) fn notes_missed() -> bool {
+    DIRECT.with_borrow(Option::is_some)
+}
+
+/// Notes `missed`. False where there is no more room.
+pub(crate) fn note_direct(missed: MissedRead) -> bool {
+    DIRECT.with_borrow_mut(|noted| {
+        let Some(noted) = noted.as_mut().filter(|noted| noted.len() < MOST_NOTED) else { return false };
+        noted.push(missed);
+        true
+    })
 }
 
 /// Calls `read`, in which this thread waits for no local file.
@@ -60,15 +104,29 @@ pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
         Noted { missed: ffi::MissedReads { reads: reads.as_mut_ptr().cast(), capacity: MOST_NOTED, count: 0 } };
     // SAFETY: `noted` and `reads` stay where they are until `Noting` ends, which takes the pointer back.
     let noting = Noting { before: unsafe { ffi::ecotone_notes_missed(&raw mut noted.missed) } };
+    let direct = NotingDirect { before: DIRECT.replace(Some(Vec::new())) };
     let done = run();
     drop(noting);
-    (done, noted.take())
+    let mut missed = noted.take();
+    missed.extend(DIRECT.take().unwrap_or_default());
+    drop(direct);
+    (done, missed)
 }
 
 /// Notes that `bytes` bytes of `file` at `offset` were not in memory, where [`noting_missed`] asks for it.
 pub fn note_missed(file: &File, offset: u64, bytes: u64) {
     // SAFETY: the descriptor is open during the call.
     unsafe { ffi::ecotone_note_missed(file.as_raw_fd(), offset, bytes) }
+}
+
+struct NotingDirect {
+    before: Option<Vec<MissedRead>>,
+}
+
+impl Drop for NotingDirect {
+    fn drop(&mut self) {
+        DIRECT.set(self.before.take());
+    }
 }
 
 struct Noting {
@@ -93,7 +151,8 @@ impl Noted {
             // SAFETY: the shim has written the first `count`, and gives each descriptor to who takes it.
             let ffi::MissedRead { fd, offset, len } = unsafe { ptr::read(self.missed.reads.add(index)) };
             // SAFETY: as above.
-            MissedRead { file: unsafe { OwnedFd::from_raw_fd(fd) }, offset, bytes: len }
+            let file = Descriptor::Own(unsafe { OwnedFd::from_raw_fd(fd) });
+            MissedRead { file, offset, bytes: len, direct: None }
         };
         (0..count).map(take).collect()
     }

@@ -12,6 +12,9 @@ const MEMORY_SHARE: u64 = 8;
 /// where half was taken the kernel ended a server that was read in many ways at a time.
 const OWN_MEMORY_SHARE: u64 = 4;
 
+/// How many times its limit the store takes of such memory.
+const REAL_SHARE: u64 = 2;
+
 /// What they take at least then, where that is no more than the share of memory of their own.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
 
@@ -49,6 +52,13 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
         store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
     store.memory = Some(MemoryLimit::new(limit_bytes));
+    let all = limit_bytes + store.row_cache_bytes.unwrap_or(0);
+    store.page_cache_bytes = store.page_cache_bytes.or_else(|| memory.map(|memory| left_to_kernel(memory, all)));
+}
+
+/// What the kernel can keep of the store's files where the store has so many `bytes`.
+fn left_to_kernel(memory: HostMemory, bytes: u64) -> u64 {
+    if memory.is_own { memory.bytes.saturating_sub(bytes.saturating_mul(REAL_SHARE)) } else { memory.bytes / 2 }
 }
 
 #[cfg(test)]
@@ -71,6 +81,21 @@ mod tests {
 
     fn own(mib: u64) -> Option<HostMemory> {
         Some(HostMemory { bytes: mib * MIB, is_own: true })
+    }
+
+    #[test]
+    fn the_kernel_keeps_what_is_left() {
+        let kept = |mut store: StoreOptions, memory| {
+            suit_clients(&mut store, true, memory);
+            store.page_cache_bytes.map(|bytes| bytes / MIB)
+        };
+        let store = || StoreOptions::separated(128);
+        assert_eq!(kept(store(), own(512)), Some(256));
+        assert_eq!(kept(store(), shared(16 * 1024)), Some(8 * 1024));
+        assert_eq!(kept(store(), None), None);
+        let said = StoreOptions { memory: Some(MemoryLimit::new(300 * MIB)), ..store() };
+        assert_eq!(kept(said, own(512)), Some(0));
+        assert_eq!(kept(StoreOptions { page_cache_bytes: Some(7 * MIB), ..store() }, own(512)), Some(7));
     }
 
     #[test]

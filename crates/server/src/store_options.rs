@@ -124,6 +124,19 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         },
         get: |options| options.row_cache_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
     },
+    StoreOption {
+        name: "page_cache_bytes",
+        about: "What the kernel is expected to keep in memory of the store's files. Where values kept apart take four times as much, requests of clients \
+                read them past its cache (`clients.io_uring`). `auto`: where clients are served, what its control group may have beyond twice \
+                `memory_limit_bytes`, or half of the machine's memory; else all of them.",
+        unit: "bytes",
+        kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },
+        set: |options, value| {
+            options.page_cache_bytes = number_or(value, "auto")?;
+            Ok(())
+        },
+        get: |options| options.page_cache_bytes.map_or_else(|| "auto".into(), |bytes| bytes.to_string()),
+    },
     whole!(
         memtable_bytes,
         "bytes",

@@ -39,6 +39,13 @@ const COPIED_BYTES: usize = 64 * 1024;
 /// needs some.
 const MOST_OPEN_SEGMENTS: usize = 256;
 
+/// One for the kernel's cache, and one for reads past it.
+const DESCRIPTORS_OF_SEGMENT: usize = 2;
+
+/// Segments that are so many times what the kernel can keep of them are read past its cache: what it brings in is seldom asked for again before it is
+/// gone, and takes the place of keys.
+const CACHED_SHARE: u64 = 4;
+
 /// Into so many parts the values are divided at least, as long as segments are not shorter than [`LEAST_SEGMENT_BYTES`].
 const SEGMENTS: u64 = 64;
 
@@ -75,6 +82,10 @@ pub struct ValueLog {
     most_open: usize,
     syncs_each_write: bool,
     segments: RwLock<SegmentMap<Arc<Segment>>>,
+    /// What the kernel is expected to keep in memory of them; `None`: all.
+    page_cache_bytes: Option<u64>,
+    /// Whether that is too little to be of use.
+    reads_directly: AtomicBool,
     mappings: Mappings,
     next_number: Mutex<u32>,
     written: Stream,
@@ -126,6 +137,8 @@ impl ValueLog {
             written: Stream::after(unsynced),
             relocated: Default::default(),
             segments: RwLock::new(segments),
+            page_cache_bytes: None,
+            reads_directly: AtomicBool::new(false),
             mappings: Mappings::new(0),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
@@ -146,6 +159,13 @@ impl ValueLog {
     /// The same, with at most `bytes` bytes of segments mapped into memory for users' reads.
     pub fn with_mapped_reads(self, bytes: u64) -> Self {
         Self { mappings: Mappings::new(bytes), ..self }
+    }
+
+    /// The same, of which the kernel is expected to keep so many bytes in memory.
+    pub fn with_page_cache(self, page_cache_bytes: Option<u64>) -> Self {
+        let log = Self { page_cache_bytes, ..self };
+        log.weigh();
+        log
     }
 
     /// The same, of a store that syncs each write.
@@ -182,6 +202,11 @@ impl ValueLog {
         } else {
             self.append_parts(place, &[&header, key, value], value.len())
         }
+    }
+
+    /// Whether a user's value can be appended without waiting for another one.
+    pub fn takes_at_once(&self) -> bool {
+        self.written.takes_at_once()
     }
 
     fn append_parts(&self, place: Place, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
@@ -224,11 +249,19 @@ impl ValueLog {
         let syncs_often = self.syncs_each_write && resting_level.is_none();
         let segment = Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.tap)?;
         *next = after;
-        let all: u64 = self.segments.read().values().map(|segment| segment.bytes()).sum();
+        let all = self.weigh();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
         self.new_names.store(true, Ordering::Release);
         self.segments.write().insert(number, segment.clone());
         Ok(segment)
+    }
+
+    /// The bytes of all segments. From them follows how they are read.
+    fn weigh(&self) -> u64 {
+        let all = self.segments.read().values().map(|segment| segment.bytes()).sum();
+        let is_too_little = |cached: u64| all > cached.saturating_mul(CACHED_SHARE);
+        self.reads_directly.store(self.page_cache_bytes.is_some_and(is_too_little), Ordering::Relaxed);
+        all
     }
 
     /// Ends the segments that are appended to; the next appends begin others.
@@ -333,7 +366,8 @@ impl ValueLog {
     ///
     /// As [`read`](Self::read), and [`Error::WouldWait`].
     pub fn read_at_once(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
-        self.read_by(key, pointer, into, |segment, offset, into| segment.read_at_once(offset, into))
+        let directly = self.reads_directly.load(Ordering::Relaxed);
+        self.read_by(key, pointer, into, |segment, offset, into| segment.read_at_once(offset, into, directly))
     }
 
     fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {
@@ -411,6 +445,7 @@ impl ValueLog {
     /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
     pub fn remove(&self, segment: &Segment) -> Result<()> {
         self.segments.write().remove(&segment.number());
+        self.weigh();
         std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
         segment.remove()
     }
@@ -438,8 +473,8 @@ impl ValueLog {
     #[cold]
     fn close_some(&self) {
         let segments = self.segments.read();
-        if segments.len() > self.most_open
-            && segments.values().filter(|segment| segment.is_open()).count() >= self.most_open
+        if DESCRIPTORS_OF_SEGMENT * segments.len() > self.most_open
+            && segments.values().map(|segment| segment.descriptors()).sum::<usize>() >= self.most_open
         {
             segments.values().for_each(|segment| segment.close());
         }
@@ -451,6 +486,8 @@ const _: () = assert!(RECORD_HEADER_BYTES + SEGMENT_HEADER_BYTES < COPIED_BYTES)
 
 #[cfg(test)]
 mod tests {
+    use ecotone_rocks_sys::local_file::noting_missed;
+
     use super::*;
 
     fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
@@ -555,6 +592,33 @@ mod tests {
                     assert!(open <= most + 1, "{open}");
                 }
             }
+            let log = log.with_page_cache(Some(0));
+            noting_missed(|| {
+                for (number, pointer) in pointers.iter().enumerate() {
+                    let _ = log.read_at_once(&(number as u32).to_le_bytes(), *pointer, &mut Vec::new());
+                    let open: usize = log.segments().iter().map(|segment| segment.descriptors()).sum();
+                    assert!(open <= most + 2, "{open}");
+                }
+            });
         }
+    }
+
+    #[test]
+    fn values_are_read_past_the_kernels_cache_where_it_is_far_too_small_for_them() {
+        let (directory, log) = log(4096);
+        let log = log.with_page_cache(Some(10_000));
+        let reads_directly = |log: &ValueLog| log.reads_directly.load(Ordering::Relaxed);
+        let append = |log: &ValueLog| log.append(Place::Written, b"key", &value(1000)).unwrap().0;
+        (0..30).for_each(|_| _ = append(&log));
+        assert!(!reads_directly(&log));
+        (0..20).for_each(|_| _ = append(&log));
+        assert!(reads_directly(&log));
+        log.seal_active();
+        drop(log);
+        let open = |bytes| ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap().with_page_cache(bytes);
+        assert_eq!([Some(10_000), Some(20_000), None].map(|bytes| reads_directly(&open(bytes))), [true, false, false]);
+        let log = open(Some(10_000));
+        log.segments().iter().take(6).for_each(|segment| log.remove(segment).unwrap());
+        assert!(!reads_directly(&log));
     }
 }

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use ecotone_rocks_sys::direct_reads::{DirectFile, DirectRead};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::local_file::note_missed;
 use ecotone_rocks_sys::mapped_file::MappedFile;
@@ -58,6 +59,7 @@ pub struct Segment {
     file: Mutex<Option<Arc<File>>>,
     /// For users' reads.
     mapping: RwLock<Mapping>,
+    direct: Mutex<Direct>,
     /// Until it is sealed.
     appends: Mutex<Option<MappedFile>>,
     /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
@@ -78,6 +80,16 @@ enum Mapping {
     Without,
     In(Arc<Mapped>),
     /// A page of it could not be had, or it was removed.
+    Never,
+}
+
+/// Whether a sealed segment is read past the kernel's cache.
+#[derive(Debug, Default)]
+enum Direct {
+    #[default]
+    Unknown,
+    Open(Arc<DirectFile>),
+    /// Its file system offers it not.
     Never,
 }
 
@@ -138,6 +150,7 @@ impl Segment {
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(file)),
             mapping: RwLock::default(),
+            direct: Mutex::default(),
             written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -157,6 +170,7 @@ impl Segment {
             appends: Mutex::new(None),
             file: Mutex::new(None),
             mapping: RwLock::default(),
+            direct: Mutex::default(),
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -252,14 +266,21 @@ impl Segment {
         })
     }
 
-    /// The same, if all of it is in the kernel's memory.
+    /// The same, if all of it is in the kernel's memory; or, with `direct`, has been read past it.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read), and [`Error::WouldWait`] where it is not, or the file system cannot tell.
-    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8], direct: bool) -> Result<()> {
         let bytes = into.len();
         let file = self.file()?;
+        if direct && let Some(direct) = self.direct() {
+            match direct.read_at_once(offset, into) {
+                DirectRead::Arrived => return Ok(()),
+                DirectRead::Noted => return Err(Error::WouldWait),
+                DirectRead::Refused => (),
+            }
+        }
         match preadv2(&*file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == bytes => Ok(()),
             // A part of it is there, or it ends: who may wait finds out.
@@ -363,15 +384,43 @@ impl Segment {
         Ok(written)
     }
 
+    /// It as it is read past the kernel's cache. Not while it is appended to: what is in that cache only would have to be written first.
+    fn direct(&self) -> Option<Arc<DirectFile>> {
+        if !self.is_sealed() {
+            return None;
+        }
+        let mut direct = self.direct.lock();
+        if let Direct::Unknown = *direct {
+            // Where it is gone who reads it in another way finds out.
+            *direct = match DirectFile::open(&self.path) {
+                Ok(Some(file)) => Direct::Open(Arc::new(file)),
+                Ok(None) | Err(_) => Direct::Never,
+            };
+        }
+        match &*direct {
+            Direct::Open(file) => Some(file.clone()),
+            Direct::Unknown | Direct::Never => None,
+        }
+    }
+
     /// Whether its file is open.
     pub fn is_open(&self) -> bool {
         self.file.lock().is_some()
+    }
+
+    /// How many descriptors it has.
+    pub fn descriptors(&self) -> usize {
+        usize::from(self.is_open()) + usize::from(matches!(*self.direct.lock(), Direct::Open(_)))
     }
 
     /// Closes the file, where it is open and sealed; a read opens it again. Reads under way end in peace.
     pub fn close(&self) {
         if self.is_sealed() {
             *self.file.lock() = None;
+            let mut direct = self.direct.lock();
+            if let Direct::Open(_) = *direct {
+                *direct = Direct::Unknown;
+            }
         }
     }
 

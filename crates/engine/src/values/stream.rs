@@ -8,12 +8,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::segment::{InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::watermark::Watermark;
 use crate::Result;
+
+/// Who is not to wait waits so long: appends of most records take a thousandth of it.
+const MOST_APPEND_WAIT: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -68,6 +72,12 @@ impl Stream {
         Ok(appended)
     }
 
+    /// Whether an append would not have to wait for that of a long record, or for a segment that is being made: who finds it so may still meet
+    /// one that has begun since.
+    pub fn takes_at_once(&self) -> bool {
+        self.active.try_lock_for(MOST_APPEND_WAIT).is_some()
+    }
+
     /// Ends the segment that is appended to; the next append begins another.
     pub fn seal(&self) {
         if let Some(segment) = self.active.lock().take() {
@@ -120,5 +130,35 @@ impl Stream {
     /// Forgets a segment that is being removed.
     pub fn forget(&self, segment: &Segment) {
         self.unsynced.lock().retain(|other| other.number() != segment.number());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::super::pointer::SegmentNumber;
+    use super::*;
+    use crate::tap::Tap;
+
+    #[test]
+    fn nothing_is_taken_at_once_while_another_append_takes_its_time() {
+        let (directory, stream) = (tempfile::tempdir().unwrap(), Stream::default());
+        let ((begun, has_begun), (end, may_end)) = (channel(), channel());
+        let path = directory.path();
+        let create = move || {
+            begun.send(()).unwrap();
+            may_end.recv().unwrap();
+            Segment::create(path, SegmentNumber(1), None, 1 << 20, false, &Tap::SILENT)
+        };
+        assert!(stream.takes_at_once());
+        std::thread::scope(|scope| {
+            let appending = scope.spawn(|| stream.append(&[b"record"], 1 << 20, create).unwrap());
+            has_begun.recv().unwrap();
+            assert!(!stream.takes_at_once());
+            end.send(()).unwrap();
+            appending.join().unwrap();
+        });
+        assert!(stream.takes_at_once());
     }
 }

@@ -12,13 +12,27 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use ecotone_engine::{AwaitedReads, MissedRead, noting_missed};
+use ecotone_engine::{Arrived, AwaitedReads, MissedRead, noting_missed, with_arrived};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 
 /// Stands for the reads of one client: it is told when the last is over.
-type Token = Rc<oneshot::Sender<()>>;
+type Token = Rc<Told>;
+
+struct Told {
+    arrived: RefCell<Vec<Arrived>>,
+    over: RefCell<Option<oneshot::Sender<Vec<Arrived>>>>,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(over) = self.over.take() {
+            // Who waits no more wants nothing.
+            let _ = over.send(self.arrived.take());
+        }
+    }
+}
 
 /// Reads of the device that are under way.
 #[derive(Default)]
@@ -30,13 +44,12 @@ pub(super) struct Device {
 }
 
 /// Reads that one client waits for.
-pub(super) struct Reading(oneshot::Receiver<()>);
+pub(super) struct Reading(oneshot::Receiver<Vec<Arrived>>);
 
 impl Reading {
-    /// Waits until they are over, however they end.
-    pub(super) async fn over(self) {
-        // Nothing is ever sent: the last of the tokens is dropped.
-        let _ = self.0.await;
+    /// Waits until they are over, however they end. What they brought that is not in the kernel's memory is for the next try.
+    pub(super) async fn over(self) -> Vec<Arrived> {
+        self.0.await.unwrap_or_default()
     }
 }
 
@@ -52,10 +65,10 @@ impl Device {
         }
     }
 
-    /// Calls `run`, and notes what it misses in memory, if it could be read here.
-    pub(super) fn noting_missed<T>(&self, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
+    /// Calls `run`, which finds what has `arrived` for it, and notes what it misses in memory, if it could be read here.
+    pub(super) fn noting_missed<T>(&self, arrived: Vec<Arrived>, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
         // Each note holds a descriptor.
-        if self.reads.borrow().is_some() { noting_missed(run) } else { (run(), Vec::new()) }
+        if self.reads.borrow().is_some() { with_arrived(arrived, || noting_missed(run)) } else { (run(), Vec::new()) }
     }
 
     /// Lets the kernel read `missed`. `None`: it will not, and a thread must.
@@ -65,7 +78,8 @@ impl Device {
         }
         let (sender, over) = oneshot::channel();
         let mut reads = self.reads.borrow_mut();
-        let begun = reads.as_mut()?.begin(missed, &Rc::new(sender));
+        let told = Told { arrived: RefCell::default(), over: RefCell::new(Some(sender)) };
+        let begun = reads.as_mut()?.begin(missed, &Rc::new(told));
         match begun {
             Ok(begun) => begun.then_some(Reading(over)),
             Err(error) => {
@@ -91,12 +105,16 @@ impl Device {
         let mut count = [0; 16];
         loop {
             let told = over.read(&mut count).await;
-            let ended = told.and_then(|_| self.reads.borrow_mut().as_mut().map_or(Ok(()), AwaitedReads::end_some));
+            let ended = told.and_then(|_| self.reads.borrow_mut().as_mut().map_or(Ok(()), end_some));
             if let Err(error) = ended {
                 return error;
             }
         }
     }
+}
+
+fn end_some(reads: &mut AwaitedReads<Token>) -> io::Result<()> {
+    reads.end_some(|told, arrived| told.arrived.borrow_mut().push(arrived))
 }
 
 fn give_up(reads: &mut Option<AwaitedReads<Token>>, error: &io::Error) {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::Error as StoreError;
-use tokio::sync::Notify;
+use ecotone_engine::{Arrived, Error as StoreError};
+use tokio::sync::{Notify, Semaphore};
 
 use super::connection::{Connection, Ended};
 use super::deal::Dealer;
@@ -38,6 +38,10 @@ const MOST_REST: Duration = Duration::from_millis(100);
 /// blocks of a filter or an index before.
 const MOST_READS: usize = 4;
 
+/// One in so many of the threads that may wait is not for those who write: where all of them waited for one client's latch, nobody could
+/// read what is not in memory, nor ask how the server is.
+const READING_SHARE: usize = 4;
+
 /// What is read from a socket at once.
 pub(super) const READ_BYTES: usize = 64 * 1024;
 
@@ -56,6 +60,8 @@ pub(super) struct Lane {
     unsynced: RefCell<Vec<(Rc<Ticket>, Option<Unsynced>)>>,
     wants_sync: Notify,
     device: Rc<Device>,
+    /// For each of the threads that may wait for a latch: the others are for who only reads.
+    latch_waits: Semaphore,
     /// Who says whether a client is to go to another lane.
     pub(super) dealer: Arc<Dealer>,
     /// Clients of this lane.
@@ -93,6 +99,7 @@ impl Lane {
         dealer: Arc<Dealer>,
         clients: Arc<AtomicUsize>,
         uses_io_uring: bool,
+        waiting_threads: usize,
     ) -> Rc<Self> {
         Rc::new(Self {
             group: RefCell::new(Group::new(service.keyspace.clone())),
@@ -104,6 +111,7 @@ impl Lane {
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
             device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
+            latch_waits: Semaphore::new(waiting_threads - waiting_threads / READING_SHARE),
             dealer,
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
@@ -117,12 +125,14 @@ impl Lane {
         began: Instant,
     ) -> (Box<Connection>, Ended) {
         let (mut has_released, mut reads, mut began) = (false, 0, began);
+        let mut arrived = Vec::new();
         loop {
-            let (ended, reading) = self.carry_out(&mut connection, began, reads < MOST_READS).await;
+            let may_read = reads < MOST_READS;
+            let (ended, reading) = self.carry_out(&mut connection, began, may_read, std::mem::take(&mut arrived)).await;
             match (ended, reading) {
                 (Ended::Empty | Ended::Full | Ended::Closes, _) => return (connection, ended),
                 (_, Some(reading)) => {
-                    self.until_read(reading).await;
+                    arrived = self.until_read(reading).await;
                     reads += 1;
                 }
                 (Ended::Latched, _) if !has_released => {
@@ -135,6 +145,8 @@ impl Lane {
                 (Ended::Latched | Ended::MustWait, _) => {
                     // The thread that waits may need a latch that this lane has, also that of the command itself.
                     self.release().await;
+                    // It is never closed.
+                    let _one_of_them = self.latch_waits.acquire().await;
                     return self.round_that_waits(connection).await;
                 }
             }
@@ -142,20 +154,27 @@ impl Lane {
         }
     }
 
-    async fn until_read(&self, reading: Reading) {
+    async fn until_read(&self, reading: Reading) -> Vec<Arrived> {
         let statistics = &self.service.statistics;
         statistics.reads_awaited.fetch_add(1, Ordering::Relaxed);
         statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        reading.over().await;
+        let arrived = reading.over().await;
         statistics.waiting.fetch_sub(1, Ordering::Relaxed);
+        arrived
     }
 
-    /// One try, and the commit of what it wrote. What it did not find in memory is being read then, if it `may_read`.
-    async fn carry_out(&self, connection: &mut Connection, began: Instant, may_read: bool) -> (Ended, Option<Reading>) {
+    /// One try, with what has `arrived` for it, and the commit of what it wrote. What it did not find in memory is being read then, if it `may_read`.
+    async fn carry_out(
+        &self,
+        connection: &mut Connection,
+        began: Instant,
+        may_read: bool,
+        arrived: Vec<Arrived>,
+    ) -> (Ended, Option<Reading>) {
         // Of the group that the requests go into, whoever commits it.
         let ticket = self.ticket.borrow().clone();
-        let (ended, missed) =
-            self.device.noting_missed(|| connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never));
+        let carry_out = || connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        let (ended, missed) = self.device.noting_missed(arrived, carry_out);
         // A transaction meets what it misses one by one, and all of it anew each time.
         let may_read = may_read && connection.client.transaction.is_none();
         let reading = match ended {
@@ -172,7 +191,7 @@ impl Lane {
             }
             self.wants_commit.notify_one();
             let outcome = ticket.outcome().await;
-            connection.committed(&outcome);
+            connection.committed(&self.service, &outcome);
             self.rest(connection, began).await;
         } else {
             let holds_any = self.group.borrow().holds_any();
@@ -233,11 +252,11 @@ impl Lane {
             while ended == Ended::Latched {
                 // With no latch held it waits for the one it needs.
                 let outcome = group.commit(Waiting::Allowed).map(drop);
-                connection.committed(&outcome);
+                connection.committed(&service, &outcome);
                 ended = connection.round(&service, &mut group, Waiting::Allowed);
             }
             let outcome = group.commit(Waiting::Allowed).map(drop);
-            connection.committed(&outcome);
+            connection.committed(&service, &outcome);
             if service.keyspace.has_unsynced() {
                 // As in a lane.
                 let _ = service.keyspace.store().sync();

@@ -191,7 +191,7 @@ impl Server {
         };
         for (number, (runtime, inbox, clients)) in lanes.into_iter().enumerate() {
             let (service, signal, dealer) = (service.clone(), signal.clone(), dealer.clone());
-            let uses_io_uring = listen.uses_io_uring;
+            let (uses_io_uring, waiting_threads) = (listen.uses_io_uring, listen.waiting_threads.max(1));
             let (first, width, pulses) = (first.take(), width.take(), pulses.clone());
             let thread =
                 spawn(format!("ecotone-lane-{number}"), runtime, duties.clone(), panicked.clone(), async move || {
@@ -209,7 +209,7 @@ impl Server {
                             tokio::time::sleep(BEAT).await;
                         }
                     });
-                    let lane = Lane::new(service, dealer, clients, uses_io_uring);
+                    let lane = Lane::new(service, dealer, clients, uses_io_uring, waiting_threads);
                     serve_lane(lane, lasting, inbox, signal).await;
                 });
             server.threads.push(thread?);

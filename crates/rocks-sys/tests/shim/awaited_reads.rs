@@ -3,10 +3,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{IoSliceMut, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use ecotone_rocks_sys::awaited_reads::AwaitedReads;
+use ecotone_rocks_sys::direct_reads::{Arrived, DirectFile, DirectRead, with_arrived};
 use ecotone_rocks_sys::local_file::{MissedRead, note_missed, noting_missed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -45,12 +47,17 @@ fn reads() -> Option<(AwaitedReads<Rc<()>>, OwnedFd)> {
 
 /// Ends reads until `token` is the only one of its kind.
 fn end_all(reads: &mut AwaitedReads<Rc<()>>, over: &OwnedFd, token: &Rc<()>) {
+    end_all_into(reads, over, token, &mut Vec::new());
+}
+
+/// The same; what they bring that is not in the kernel's memory comes into `arrived`.
+fn end_all_into(reads: &mut AwaitedReads<Rc<()>>, over: &OwnedFd, token: &Rc<()>, arrived: &mut Vec<Arrived>) {
     const LONG: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
     while Rc::strong_count(token) > 1 {
         let ready = poll(&mut [PollFd::new(over, PollFlags::IN)], Some(&LONG));
         assert!(matches!(ready, Ok(1) | Err(Errno::INTR)), "a read does not end: {ready:?}");
         let _ = rustix::io::read(over, &mut [0; 8]);
-        reads.end_some().expect("goes on");
+        reads.end_some(|_, one| arrived.push(one)).expect("goes on");
     }
 }
 
@@ -72,6 +79,91 @@ fn what_was_missed_is_in_memory_when_its_read_is_over() {
     for (offset, bytes) in &pieces[..40] {
         assert!(read_at_once(&file, *offset, *bytes as usize) || !can_tell, "at {offset}");
     }
+}
+
+/// `None` where the file system does not read so: said aloud.
+fn direct(path: &Path) -> Option<DirectFile> {
+    let direct = DirectFile::open(path).expect("opens");
+    if direct.is_none() {
+        eprintln!("not tested: the file system of {} reads nothing past the kernel's cache", path.display());
+    }
+    direct
+}
+
+#[test]
+fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    let file = forgotten(&path);
+    let content: Vec<u8> = (0..FILE_BYTES).map(|at| (at % 251) as u8).collect();
+    file.write_all_at(&content, 0).expect("writes");
+    let Some(direct) = direct(&path) else { return };
+    let other = DirectFile::open(&path).expect("opens").expect("as before");
+    // Within a block, across some, whole ones, at the end of the file.
+    let pieces = [(5, 100), (500, 20), (1000, 5000), (4096, 4096), (70_000, 60_000), (FILE_BYTES - 100, 100), (0, 1)];
+    let read = |file: &DirectFile, (offset, bytes): (u64, usize)| {
+        let mut into = vec![0; bytes];
+        (file.read_at_once(offset, &mut into), into)
+    };
+    assert_eq!(read(&direct, pieces[0]).0, DirectRead::Refused, "nobody notes it");
+    let (told, missed) = noting_missed(|| pieces.map(|piece| read(&direct, piece).0));
+    assert_eq!((told, missed.len()), ([DirectRead::Noted; 7], 7));
+    let token = Rc::new(());
+    assert!(reads.begin(missed, &token).expect("begins"));
+    let mut arrived = Vec::new();
+    end_all_into(&mut reads, &over, &token, &mut arrived);
+    assert_eq!(arrived.len(), pieces.len());
+    with_arrived(arrived, || {
+        for (offset, bytes) in pieces {
+            let (told, found) = read(&direct, (offset, bytes));
+            assert_eq!(told, DirectRead::Arrived);
+            assert!(found == content[offset as usize..][..bytes], "{bytes} bytes at {offset}");
+            assert_eq!(read(&other, (offset, bytes)).0, DirectRead::Refused, "of another opening");
+        }
+        // What lies around it, as far as it came along, and no further.
+        assert_eq!(read(&direct, (0, 512)), (DirectRead::Arrived, content[..512].to_vec()));
+        assert_eq!(read(&direct, (FILE_BYTES - 100, 101)).0, DirectRead::Refused);
+        assert_eq!(read(&direct, (3 << 20, 10)).0, DirectRead::Refused);
+    });
+    assert_eq!(read(&direct, pieces[0]).0, DirectRead::Refused);
+    let panicked = std::panic::catch_unwind(|| {
+        noting_missed(|| {
+            read(&direct, pieces[0]);
+            std::panic::resume_unwind(Box::new("struck on purpose"));
+        })
+    });
+    assert!(panicked.is_err());
+    assert_eq!(read(&direct, pieces[0]).0, DirectRead::Refused);
+    drop((direct, other));
+    assert_eq!(descriptors(&path), 1);
+}
+
+#[test]
+fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
+    let Some((mut reads, over)) = reads() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    drop(forgotten(&path));
+    let Some(direct) = direct(&path) else { return };
+    let (noted, missed) = noting_missed(|| {
+        let at = |number: u64| direct.read_at_once(number * 4096, &mut [0; 1000]) == DirectRead::Noted;
+        (0..100).filter(|number| at(*number)).count()
+    });
+    assert_eq!((noted, missed.len()), (64, 64));
+    let token = Rc::new(());
+    assert!(reads.begin(missed, &token).expect("begins"));
+    // They go on when nobody wants them any more.
+    drop((reads, over));
+    assert_eq!(Rc::strong_count(&token), 1);
+    // Beyond the end there is nothing to hand over.
+    let Some((mut reads, over)) = self::reads() else { return };
+    let ((), missed) = noting_missed(|| _ = direct.read_at_once(FILE_BYTES + 10_000, &mut [0; 100]));
+    assert!(reads.begin(missed, &token).expect("begins"));
+    let mut arrived = Vec::new();
+    end_all_into(&mut reads, &over, &token, &mut arrived);
+    assert!(arrived.is_empty());
+    assert!(DirectFile::open(&directory.path().join("none")).is_err());
 }
 
 #[test]

@@ -78,6 +78,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.expired_sweep_seconds", "315360001"),
     ("store.mapped_bytes", "-1"),
     ("store.mapped_read_bytes", "\"off\""),
+    ("store.page_cache_bytes", "\"off\""),
     ("store.compaction_readahead_bytes", "1073741825"),
     ("space.max_bytes", "1"),
     ("space.reserve_bytes", "\"off\""),
@@ -313,7 +314,7 @@ fn settings_become_what_a_server_is_started_with() {
     let config = load(
         "[server]\ndir = \"/data\"\nname = \"n\"\ncores = 3\n[clients]\nidle_timeout_s = 5\nslow_after_us = \"off\"\npassword = \"p\"\n\
          max_clients = 0x10\n[store]\ndurability = \"always\"\nmax_subcompactions = 2\n[space]\nmax_bytes = 1_000_000_000\n\
-         [federation]\nworker_slots = 0\nnetwork_bytes_per_s = 1000000\n[energy]\nidle_watts = 0.5\n",
+         [federation]\nworker_slots = 0\nnetwork_bytes_per_s = 1000000\n[energy]\nactive_watts = 0x10\nidle_watts = 0.5\n",
     )
     .unwrap();
     let (options, _) = config.serve_options().unwrap();
@@ -321,6 +322,7 @@ fn settings_become_what_a_server_is_started_with() {
     let name = options.name.as_ref().map(|name| name.as_str());
     assert_eq!((name, options.cores, options.worker_slots()), (Some("n"), 3, 0));
     assert_eq!((options.max_subcompactions, options.network_bytes_per_s, options.idle_watts), (Some(2), 1e6, 0.5));
+    assert_eq!(options.active_watts, 16.0);
     assert_eq!(options.store.durability, ecotone_engine::Durability::Always);
     assert_eq!(options.store.space.max_bytes, Some(1_000_000_000));
     let limits = config.limits().unwrap();

@@ -1,0 +1,153 @@
+//! Reads past the kernel's cache, of files of which it can keep so little that what it brings in is gone before it is asked for again.
+//!
+//! A thread that must not wait notes what it misses of a [`DirectFile`], as it does with what [is not in memory](crate::local_file). When
+//! [`crate::awaited_reads`] has read it, it is handed to the thread for the next try ([`with_arrived`]), and goes with it. So a read costs no
+//! page of the kernel's, and takes the place of none.
+//!
+//! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`].
+//!
+//! Failure: what a read does not bring is missed again. Where a file system offers no such reads there is no [`DirectFile`].
+//!
+//! Threads: what arrived is for the thread that it is handed to.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+
+use crate::local_file::{MissedRead, note_direct, notes_missed};
+
+/// Where reads begin and end in memory and in the file, unless the device wants it coarser.
+const BLOCK_BYTES: usize = 512;
+
+/// Devices that want their reads coarser are not read so: most of what came would be thrown away.
+const MOST_ALIGNMENT_BYTES: u64 = 4096;
+
+/// Numbers of files that were opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static ARRIVED: RefCell<Vec<Arrived>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A piece of memory as the device wants it.
+#[derive(Clone)]
+#[repr(C, align(512))]
+pub(crate) struct Block([u8; BLOCK_BYTES]);
+
+/// A file that is read past the kernel's cache.
+#[derive(Debug)]
+pub struct DirectFile {
+    file: Arc<File>,
+    /// No other file has it, nor had it.
+    number: u64,
+    alignment: u64,
+}
+
+/// What became of a read that does not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DirectRead {
+    /// The bytes are there.
+    Arrived,
+    /// They were missed, and noted.
+    Noted,
+    /// Nobody notes here what is missed, or no more of it: they are to be read in another way.
+    Refused,
+}
+
+impl DirectFile {
+    /// The file at `path`; `None` where its file system cannot read it so.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        let opened = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+            opened => opened?,
+        };
+        let told = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+        let alignment = u64::from(told.stx_dio_offset_align);
+        let fits = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+            && (1..=MOST_ALIGNMENT_BYTES).contains(&alignment)
+            && alignment.is_power_of_two()
+            && told.stx_dio_mem_align as usize <= BLOCK_BYTES;
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        Ok(fits.then(|| Self { file: Arc::new(file), number, alignment: alignment.max(BLOCK_BYTES as u64) }))
+    }
+
+    /// Reads `into.len()` bytes at `offset`, if they have arrived.
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> DirectRead {
+        let has_arrived = ARRIVED.with_borrow(|all| all.iter().any(|one| one.copy(self.number, offset, into)));
+        if has_arrived {
+            return DirectRead::Arrived;
+        }
+        let begin = offset - offset % self.alignment;
+        let end = offset.saturating_add(into.len() as u64).checked_next_multiple_of(self.alignment);
+        let (true, Some(end)) = (notes_missed(), end) else { return DirectRead::Refused };
+        let missed = MissedRead::direct(self.file.clone(), begin, end - begin, self.number);
+        if note_direct(missed) { DirectRead::Noted } else { DirectRead::Refused }
+    }
+}
+
+/// Bytes of a [`DirectFile`] that were read.
+#[derive(Clone)]
+pub struct Arrived {
+    number: u64,
+    offset: u64,
+    blocks: Vec<Block>,
+    /// Of these so many.
+    bytes: usize,
+}
+
+impl Arrived {
+    pub(crate) fn new(number: u64, offset: u64, blocks: Vec<Block>, bytes: usize) -> Self {
+        Self { number, offset, blocks, bytes }
+    }
+
+    /// Copies what lies at `offset` of file `number`; false where that is not here whole.
+    fn copy(&self, number: u64, offset: u64, into: &mut [u8]) -> bool {
+        let skip = offset.checked_sub(self.offset).and_then(|skip| usize::try_from(skip).ok());
+        let Some(skip) = skip.filter(|skip| number == self.number && skip.saturating_add(into.len()) <= self.bytes)
+        else {
+            return false;
+        };
+        let (mut block, mut from, mut rest) = (skip / BLOCK_BYTES, skip % BLOCK_BYTES, into);
+        while !rest.is_empty() {
+            let bytes = (BLOCK_BYTES - from).min(rest.len());
+            let (now, later) = rest.split_at_mut(bytes);
+            now.copy_from_slice(&self.blocks[block].0[from..from + bytes]);
+            (block, from, rest) = (block + 1, 0, later);
+        }
+        true
+    }
+}
+
+impl std::fmt::Debug for Arrived {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrived").field("offset", &self.offset).field("bytes", &self.bytes).finish()
+    }
+}
+
+/// Memory for a read of so many bytes.
+pub(crate) fn blocks(bytes: u64) -> Vec<Block> {
+    vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES as u64) as usize]
+}
+
+/// Calls `run`, in which this thread finds what has arrived.
+pub fn with_arrived<T>(arrived: Vec<Arrived>, run: impl FnOnce() -> T) -> T {
+    struct Handed(Vec<Arrived>);
+    impl Drop for Handed {
+        fn drop(&mut self) {
+            ARRIVED.set(std::mem::take(&mut self.0));
+        }
+    }
+    let _before = Handed(ARRIVED.replace(arrived));
+    run()
+}
