@@ -19,7 +19,9 @@ use ecotone_bench::target::EngineTarget;
 use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions};
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
-use ecotone_server::{ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums};
+use ecotone_server::{
+    ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, raise_descriptor_limit,
+};
 
 use crate::allocator;
 use crate::signals::Signals;
@@ -118,6 +120,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     };
     let (mut options, profile) = config.serve_options()?;
     allocator::suit(profile);
+    raise_descriptor_limit();
     options.emulated = arguments.emulated();
     let (sender, told) = channel();
     let signals = Signals::hear({
@@ -137,8 +140,8 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     }
     let supervisor = Supervisor::from_environment();
     supervisor.tell("STATUS=opening the store");
+    options.opened = Some(signals.opened());
     let daemon = start(options, &config, sink.clone())?;
-    signals.opened();
     let name = daemon.name().to_owned();
     let was_empty = daemon.store().properties()?.last_sequence == 0;
     if let Some(workload) = workload.as_ref().filter(|workload| workload.preloads()) {

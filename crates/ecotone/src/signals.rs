@@ -45,9 +45,10 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The store is open: it is to be closed in order.
-    pub(crate) fn opened(&self) {
-        self.is_open.store(true, Ordering::Release);
+    /// To be called when the store is open: from then on it is closed in order.
+    pub(crate) fn opened(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let is_open = self.is_open.clone();
+        Arc::new(move || is_open.store(true, Ordering::Release))
     }
 
     /// Set when a signal has come since.

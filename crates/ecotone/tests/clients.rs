@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{Connection, Server, configuration, refused, serve};
 
@@ -38,6 +38,27 @@ fn clients_are_served_as_the_file_says_and_find_their_data_again() {
     again.env("ECOTONE_CLIENTS_UNIX_SOCKET", "");
     let server = Server::start(again);
     server.connect().says(GET, VALUE);
+    server.terminate();
+}
+
+#[test]
+fn clients_leave_file_descriptors_to_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -n 256 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+    command.arg(&file).env_remove("RUST_LOG");
+    let server = Server::start(command);
+    assert!(server.said.contains("128 are served"), "{}", server.said);
+    let mut first = server.connect();
+    first.says(SET, "+OK\r\n");
+    let mut all: Vec<_> = (0..300).map(|_| server.connect()).collect();
+    let last = all.last_mut().unwrap();
+    last.says("", "-ERR max number of clients reached\r\n");
+    // A table, a log and a segment are begun.
+    first.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
+    first.says(SET, "+OK\r\n");
+    first.says(GET, VALUE);
     server.terminate();
 }
 

@@ -85,7 +85,7 @@ pub fn execute<'s>(
         Err(failure) => return refuse(service, client, reply, &failure),
     };
     *client.info.last_command.lock() = command.name;
-    if let Err(failure) = may_be_tried(client, command, arguments) {
+    if let Err(failure) = may_be_tried(service, client, command, arguments) {
         service.statistics.usage.refused(command);
         // A transaction whose end is refused has ended all the same, and so has what was watched for one that never began.
         if command.name == "exec" {
@@ -121,9 +121,11 @@ fn is_of_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
-fn may_be_tried(client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
+fn may_be_tried(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
     check_number(command, arguments)?;
-    if !client.is_authenticated && !command.has(flag::NO_AUTH) {
+    // It may have been taken away since the client came.
+    let asks_password = || service.limits.read().password.is_some();
+    if !client.is_authenticated && !command.has(flag::NO_AUTH) && asks_password() {
         return Err(Failure::text("NOAUTH Authentication required."));
     }
     Ok(())
@@ -191,11 +193,7 @@ fn reply_error(service: &Service, reply: &mut Reply, failure: &Failure) {
 }
 
 fn count_error(service: &Service, failure: &Failure) {
-    let text = failure.reply();
-    service.statistics.errors.fetch_add(1, Ordering::Relaxed);
-    let word = text.split(|byte| *byte == b' ').next().unwrap_or_default();
-    let word = String::from_utf8_lossy(word).into_owned();
-    *service.statistics.errors_by_word.lock().entry(word).or_default() += 1;
+    service.statistics.count_errors(failure.reply().as_ref(), 1);
     // That the store is full it has told itself, once; here it would come with every write.
     if let Failure::Store(error) = failure
         && !matches!(error, StoreError::OutOfSpace { .. })

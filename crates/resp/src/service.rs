@@ -230,6 +230,14 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// `count` clients were replied with the error `reply`.
+    pub fn count_errors(&self, reply: &[u8], count: u64) {
+        self.errors.fetch_add(count, Ordering::Relaxed);
+        let word = reply.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let word = String::from_utf8_lossy(word).into_owned();
+        *self.errors_by_word.lock().entry(word).or_default() += count;
+    }
+
     /// All from 0 again, but for what is there now.
     pub fn reset(&self) {
         for count in [

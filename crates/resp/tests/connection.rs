@@ -54,6 +54,17 @@ fn a_password_is_asked_for_and_only_the_right_one_is_taken() {
 }
 
 #[test]
+fn where_no_password_is_asked_for_any_more_those_who_gave_none_are_let_in() {
+    let fixture = with_password();
+    let mut client = fixture.client();
+    assert_eq!(client.ask("PING"), NOAUTH);
+    set_password(&fixture, None);
+    assert_eq!(client.ask("PING"), "+PONG\r\n");
+    set_password(&fixture, Some("another"));
+    assert_eq!(client.ask("PING"), NOAUTH);
+}
+
+#[test]
 fn an_empty_password_is_no_way_in() {
     let fixture = with_password();
     let mut client = fixture.client();

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::served::{Served, until};
+use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use common::{Fixture, words};
 use ecotone_engine::{
     CompactionOffload, Durability, Error as StoreError, OpenMode, RemoteJob, RemoteOutcome, Store, StoreOptions,
 };
 use ecotone_resp::keyspace::{Group, Slot, Tag, Waiting, layout};
+use ecotone_resp::serve::{Lanes, Listen};
 use ecotone_resp::service::{Limits, Service};
 use parking_lot::{Condvar, Mutex};
 
@@ -193,6 +194,35 @@ fn who_waits_for_a_latch_keeps_its_order_and_holds_up_nobody() {
 const STOP_TABLES: usize = 4;
 
 /// Writes of `value` that the store took before it had no more room: `filler:0` and so on.
+#[test]
+fn those_who_wait_for_a_latch_leave_threads_to_those_who_read() {
+    let listen = Listen { addresses: any_port(), lanes: Lanes::All(1), waiting_threads: 4, ..Listen::default() };
+    let served = Served::listening(&listen, Limits::default());
+    let mut holder = Group::new(served.service.keyspace.clone());
+    assert!(holder.hold(&[Slot::of(b"latched")], Waiting::Never));
+    let mut writers: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
+    writers.iter_mut().for_each(|writer| writer.send(&request(&[b"INCR", b"latched"])));
+    until("as many wait as may", || served.service.statistics.waiting.load(Ordering::Relaxed) >= 3);
+    // It takes a thread that may wait.
+    assert_eq!(Wire::to(served.address()).ask("DBSIZE"), ":0\r\n");
+    drop(holder);
+    let mut replies: Vec<_> = writers.iter_mut().map(|writer| String::from_utf8(writer.reply()).unwrap()).collect();
+    replies.sort();
+    assert_eq!(replies, (1..=8).map(|number| format!(":{number}\r\n")).collect::<Vec<_>>());
+    served.server.stop();
+}
+
+#[test]
+fn much_that_is_written_at_once_is_not_written_while_others_wait() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let mut group = Group::new(fixture.service.keyspace.clone());
+    assert_eq!(client.send_in(&mut group, &[b"SET", b"k", &vec![b'v'; 5 << 20]]), b"+OK\r\n");
+    assert!(matches!(group.commit(Waiting::Never), Err(StoreError::WouldWait)));
+    group.commit(Waiting::Allowed).unwrap();
+    assert_eq!(client.ask("STRLEN k"), format!(":{}\r\n", 5 << 20));
+}
+
 fn fill(service: &Service, barrier: &Barrier, value: &[u8]) -> usize {
     for number in 0.. {
         let key = format!("filler:{number}");

@@ -372,6 +372,29 @@ fn what_takes_long_is_not_done_while_others_wait() {
     }
 }
 
+#[test]
+fn patterns_that_take_long_are_not_matched_while_others_wait() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let (name, pattern) = ([b'a'; 30_000], [&b"*"[..], &[b'a'; 10_000], b"b"].concat());
+    for (add, scan) in [("HSET", "HSCAN"), ("SADD", "SSCAN"), ("ZADD", "ZSCAN")] {
+        for number in 0..20 {
+            let key = add.as_bytes();
+            let member = [&name[..], number.to_string().as_bytes()].concat();
+            let arguments =
+                if add == "ZADD" { [add.as_bytes(), key, b"1", &member] } else { [add.as_bytes(), key, &member, b"1"] };
+            client.send(&arguments);
+        }
+        let scan = scan.as_bytes();
+        let long = [scan, add.as_bytes(), b"0", b"MATCH", &pattern, b"COUNT", b"1000"];
+        assert_eq!(client.step_of(&long), Step::MustWait);
+        assert!(matches!(client.step_of(&[scan, add.as_bytes(), b"0", b"MATCH", b"b*"]), Step::Done { .. }));
+        // Elsewhere a step ends early, and says where the next one begins.
+        let reply = String::from_utf8(client.send(&long)).unwrap();
+        assert!(reply.ends_with("*0\r\n") && !reply.contains("$1\r\n0\r\n"), "{reply}");
+    }
+}
+
 /// The bytes of `docs/formats.md`, section "Keys and collections".
 #[test]
 fn hashes_are_stored_as_these_bytes() {

@@ -369,6 +369,34 @@ fn a_transaction_that_concerns_no_key_is_answered_though_nobody_writes() {
 }
 
 #[test]
+fn requests_that_cannot_be_understood_count_as_errors() {
+    let served = plain();
+    for malformed in ["*1\r\n+PING\r\n", "*x\r\n"] {
+        let mut wire = Wire::to(served.address());
+        wire.send(malformed.as_bytes());
+        assert!(wire.reply().starts_with(b"-ERR Protocol error"));
+    }
+    let info = Wire::to(served.address()).ask("INFO everything");
+    for line in ["errorstat_ERR:count=2", "total_error_replies:2"] {
+        assert!(info.lines().any(|it| it == line), "{line} in\n{info}");
+    }
+    served.server.stop();
+}
+
+#[test]
+fn who_leaves_while_it_waits_gives_its_place_to_others() {
+    let served = Served::with(Limits { clients: 1, ..Limits::default() }, StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
+    // What comes behind it is kept meanwhile.
+    wire.send(&[request(&[b"WAIT", b"1", b"3600000"]), request(&[b"PING"])].concat());
+    served.until_clients(1);
+    drop(wire);
+    served.until_clients(0);
+    assert_eq!(Wire::to(served.address()).ask("PING"), "+PONG\r\n");
+    served.server.stop();
+}
+
+#[test]
 fn a_transaction_that_is_begun_anew_counts_once() {
     let served = plain();
     let mut wire = Wire::to(served.address());

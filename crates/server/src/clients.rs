@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
+use crate::open_files::most_clients;
 use crate::options::ClientOptions;
 
 /// A clock that is set right by less than this is nothing to be told of.
@@ -36,7 +37,16 @@ impl Served {
         durability: Durability,
         duties: Arc<dyn DutyObserver>,
     ) -> Result<Served> {
-        let limits = options.config.limits()?;
+        let mut limits = options.config.limits()?;
+        let most = most_clients();
+        if limits.clients > most {
+            warn!(
+                "clients.max_clients is {}, but the process may open too few files for so many: {most} are served; raise its limit \
+                 (ulimit -n, LimitNOFILE)",
+                limits.clients
+            );
+            limits.clients = most;
+        }
         let has_password = limits.password.is_some();
         let asks_certificate = options.listen.tls.as_ref().is_some_and(|tls| tls.files.client_ca.is_some());
         let config = options.config.clone();

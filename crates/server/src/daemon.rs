@@ -24,7 +24,7 @@ use ecotone_power::{EnergyMeter, PowerModel, Reading, ThreadDuties};
 use ecotone_resp::serve::Listening;
 use ecotone_resp::service::Service;
 use parking_lot::{Condvar, Mutex};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::clients::Served;
 use crate::colocated::Colocated;
@@ -167,6 +167,9 @@ impl Daemon {
         }
         let store =
             Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
+        if let Some(opened) = &options.opened {
+            opened();
+        }
         federation.set_load_source(watch.clone());
 
         let progress = Arc::new(Mutex::new(None));
@@ -362,8 +365,14 @@ impl Daemon {
         *self.progress.lock() = None;
         match self.store.take().map(Arc::try_unwrap) {
             Some(Ok(store)) => Ok(store.close()?),
-            // Somebody still reads; the last one closes it.
-            Some(Err(_)) | None => Ok(()),
+            // A request that took too long to wait for it. The process ends with it, so what was acknowledged is to be durable now.
+            Some(Err(store)) => {
+                warn!(
+                    "a request is still under way: the store is left as it is, and its log is replayed at the next start"
+                );
+                Ok(store.sync()?)
+            }
+            None => Ok(()),
         }
     }
 }

@@ -79,6 +79,8 @@ pub struct ServeOptions {
     pub clients: Option<ClientOptions>,
     /// Metrics and health checks by HTTP; `None`: none.
     pub http: Option<HttpOptions>,
+    /// Called once the store is open, before any client is: who ends the process from then on closes it first.
+    pub opened: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl ServeOptions {

@@ -288,9 +288,10 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
         page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        let may_take_long = call.keys.may_take_long();
         hash.scan(&mut call.keys, cursor, &mut page, |page, place, [field, value]| {
-            let bytes = options.matches(field).then_some(field.len() + value.len());
-            page.offer(place, bytes, || [field.to_vec(), value.to_vec()])
+            let sized = (field, field.len() + value.len());
+            options.offer(page, place, sized, may_take_long, || [field.to_vec(), value.to_vec()])
         })?;
     }
     tell_page(call.reply, page, 2, |reply, pair| pair.iter().for_each(|item| reply.bulk(item)))

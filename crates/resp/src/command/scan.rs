@@ -4,6 +4,9 @@
 //! remembers nothing between two calls, and a key that is there from the first call to the last is returned once. All keys of one place
 //! are returned together. A step ends early where what it found would take too much memory.
 
+use std::cell::Cell;
+use std::ops::ControlFlow;
+
 use super::entry::plain;
 use super::{Call, Command, flag};
 use crate::collections::page::{Page, Place};
@@ -31,13 +34,21 @@ pub const COMMANDS: &[Command] = &[Command {
     )
 }];
 
+/// Bytes of a pattern by bytes of what is matched with it: as much takes some milliseconds at most, so a lane has no time for more.
+const MOST_MATCHED_AT_ONCE: usize = 1 << 22;
+
+/// One step matches no more than this and one name, wherever it is carried out: between two steps its client can be killed.
+const MOST_MATCHED: usize = 1 << 27;
+
 /// What a scan was asked for besides its cursor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScanOptions<'a> {
     /// How many keys or elements to look at, about; not 0.
     pub(crate) count: usize,
     pattern: Option<&'a [u8]>,
     type_name: Option<&'a [u8]>,
+    /// As [`MOST_MATCHED`].
+    matched: Cell<usize>,
 }
 
 impl<'a> ScanOptions<'a> {
@@ -47,7 +58,7 @@ impl<'a> ScanOptions<'a> {
     ///
     /// Redis'.
     pub(crate) fn parse(options: &[&'a [u8]], of_keys: bool) -> Outcome<Self> {
-        let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None };
+        let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None, matched: Cell::new(0) };
         let mut rest = options;
         while let [option, value, behind @ ..] = rest {
             match option.to_ascii_uppercase().as_slice() {
@@ -64,9 +75,26 @@ impl<'a> ScanOptions<'a> {
         if rest.is_empty() { Ok(parsed) } else { Err(texts::SYNTAX) }
     }
 
-    /// Whether `MATCH` lets `name` through.
-    pub(crate) fn matches(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    /// [Offers](Page::offer) what has this `name` to `page`, where `MATCH` lets it through; it takes so many bytes there.
+    pub(crate) fn offer<T>(
+        &self,
+        page: &mut Page<'_, T>,
+        place: Place,
+        (name, bytes): (&[u8], usize),
+        may_take_long: bool,
+        make: impl FnOnce() -> T,
+    ) -> ControlFlow<()> {
+        let Some(pattern) = self.pattern else { return page.offer(place, Some(bytes), make) };
+        let matched = self.matched.get().saturating_add(pattern.len().saturating_mul(name.len()));
+        self.matched.set(matched);
+        if matched > MOST_MATCHED_AT_ONCE && !may_take_long {
+            return page.must_wait();
+        }
+        let offered = page.offer(place, glob::matches(pattern, name).then_some(bytes), make);
+        if matched > MOST_MATCHED {
+            page.has_enough();
+        }
+        offered
     }
 }
 
@@ -115,8 +143,11 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
         call.keys.visit_keys(from, |place, key, tag| {
             let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
-            let bytes = (is_of_type && options.matches(key)).then_some(key.len());
-            page.offer(Place { number: place, cursor: place.into() }, bytes, || key.to_vec())
+            let place = Place { number: place, cursor: place.into() };
+            if !is_of_type {
+                return page.offer(place, None, Vec::new);
+            }
+            options.offer(&mut page, place, (key, key.len()), true, || key.to_vec())
         })?;
     }
     tell_page(call.reply, page, 1, |reply, key| reply.bulk(key))

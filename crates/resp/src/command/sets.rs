@@ -266,8 +266,9 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
         page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
+        let may_take_long = call.keys.may_take_long();
         set.scan(&mut call.keys, cursor, &mut page, |page, place, [member, _]| {
-            page.offer(place, options.matches(member).then_some(member.len()), || member.to_vec())
+            options.offer(page, place, (member, member.len()), may_take_long, || member.to_vec())
         })?;
     }
     tell_page(call.reply, page, 1, |reply, member| reply.bulk(member))

@@ -328,7 +328,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     if let Some(set) = set {
         let options = ScanOptions::parse(&call.arguments[3..], false)?;
         page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
-        let bytes = |name: &[u8]| options.matches(name).then_some(name.len() + SCANNED_SCORE_BYTES);
+        let may_take_long = call.keys.may_take_long();
         // Beyond the hashes there is nothing.
         let (from, is_beyond) = u32::try_from(cursor).map_or((u32::MAX, true), |from| (from, false));
         let is_large = set.visit_by_hash(&mut call.keys, from, |hash, name, score| {
@@ -336,11 +336,13 @@ fn scan(call: &mut Call<'_>) -> Outcome {
                 return ControlFlow::Break(());
             }
             let place = Place { number: hash, cursor: hash.into() };
-            page.offer(place, bytes(name), || (name.to_vec(), format_double(score).to_string()))
+            let sized = (name, name.len() + SCANNED_SCORE_BYTES);
+            options.offer(&mut page, place, sized, may_take_long, || (name.to_vec(), format_double(score).to_string()))
         })?;
         if !is_large {
             set.visit(&mut call.keys, &score::all(), Direction::Forward, |score, name| {
-                page.offer(Place::ONLY, bytes(name), || (name.to_vec(), scanned_score(score)))
+                let sized = (name, name.len() + SCANNED_SCORE_BYTES);
+                options.offer(&mut page, Place::ONLY, sized, may_take_long, || (name.to_vec(), scanned_score(score)))
             })?;
         }
     }

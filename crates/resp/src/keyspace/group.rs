@@ -36,6 +36,10 @@ pub const FULL_BYTES: usize = 16 * 1024 * 1024;
 /// is not to become much. Far more than those have that come at a time.
 const MOST_UNASKED_BYTES: usize = 4 * 1024 * 1024;
 
+/// A group that has grown beyond this is not committed by a thread that is not to wait: writing it takes longer than handing it on, and may
+/// have to wait until the device has taken some of it.
+const MOST_BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
+
 /// Whether the thread may wait for the device or for another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
@@ -366,6 +370,9 @@ impl Group {
 
     fn write(&mut self, waiting: Waiting) -> Result<Committed, StoreError> {
         let store = &self.keyspace.store;
+        if waiting == Waiting::Never && self.state.bytes > MOST_BYTES_AT_ONCE {
+            return Err(StoreError::WouldWait);
+        }
         let mut batch = store.batch();
         // Before what was written into them afterwards.
         for removed in &self.state.removed {

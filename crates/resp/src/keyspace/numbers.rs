@@ -41,7 +41,12 @@ impl Numbers {
     ///
     /// Those of a write, and [`StoreError::WouldWait`] where one is due and the caller does not wait; no number was given.
     pub fn next(&self, store: &Store, waiting: Waiting) -> Result<u64, StoreError> {
-        let mut given = self.given.lock();
+        let given = match waiting {
+            // Who sets some aside holds it while the store is written.
+            Waiting::Never => self.given.try_lock().ok_or(StoreError::WouldWait),
+            Waiting::Briefly | Waiting::Allowed => Ok(self.given.lock()),
+        };
+        let mut given = given?;
         if given.next == given.set_aside {
             if waiting == Waiting::Never {
                 return Err(StoreError::WouldWait);

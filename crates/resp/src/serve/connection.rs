@@ -112,6 +112,11 @@ impl Connection {
         }
     }
 
+    /// Whether its client has given the password, or none is asked for any more.
+    fn is_let_in(&self) -> bool {
+        self.client.is_authenticated || self.limits.password.is_none()
+    }
+
     /// The first byte that waits to be carried out.
     pub(super) fn next_byte(&self) -> Option<u8> {
         self.buffer.get(self.done).copied()
@@ -140,7 +145,7 @@ impl Connection {
     /// Whether more may come before the replies that are being sent are taken.
     pub(super) fn may_receive_more(&self, service: &Service) -> bool {
         let bytes = self.memory_bytes() + READ_BYTES + self.buffer.len() / GROWTH;
-        self.client.is_authenticated && bytes <= self.limits.output_bytes.min(self.charge.left(service, true))
+        self.is_let_in() && bytes <= self.limits.output_bytes.min(self.charge.left(service, true))
     }
 
     /// More bytes came, before the replies that are being sent were taken.
@@ -153,7 +158,7 @@ impl Connection {
     /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
     pub(super) fn round(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         self.take_limits(service);
-        self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.client.is_authenticated)));
+        self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.is_let_in())));
         self.reply.take_from(service.keyspace.memory());
         let ended = self.carry_out(service, group, waiting);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
@@ -201,20 +206,16 @@ impl Connection {
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if bytes.len() > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
-                    self.reply.error(format!(
+                    let why = format!(
                         "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
-                    ));
-                    return Ended::Closes;
+                    );
+                    return self.refuse(service, why.as_bytes());
                 }
                 Ok(None) if self.is_refused_memory(service, bytes.len()) => {
-                    self.reply.error(texts::SHORT_OF_MEMORY.reply());
-                    return Ended::Closes;
+                    return self.refuse(service, &texts::SHORT_OF_MEMORY.reply());
                 }
                 Ok(None) => return Ended::Empty,
-                Err(error) => {
-                    self.reply.error(error.reply());
-                    return Ended::Closes;
-                }
+                Err(error) => return self.refuse(service, &error.reply()),
             };
             let source = self.parser.source(bytes);
             let began = self.reply.len();
@@ -264,13 +265,20 @@ impl Connection {
         Ended::Full
     }
 
+    /// Replies with an error after which nothing can be understood.
+    pub(super) fn refuse(&mut self, service: &Service, why: &[u8]) -> Ended {
+        self.reply.error(why);
+        service.statistics.count_errors(why, 1);
+        Ended::Closes
+    }
+
     /// Whether the beginning of a request, so many bytes, may not be kept.
     fn is_refused_memory(&self, service: &Service, bytes: usize) -> bool {
-        self.charge.is_refused(service, bytes + self.parser.memory_bytes(), self.client.is_authenticated)
+        self.charge.is_refused(service, bytes + self.parser.memory_bytes(), self.is_let_in())
     }
 
     fn request_limits(&self) -> request::Limits {
-        if self.client.is_authenticated {
+        if self.is_let_in() {
             request::Limits { bulk_bytes: self.limits.argument_bytes, ..request::Limits::DEFAULT }
         } else {
             request::Limits::UNAUTHENTICATED
@@ -311,13 +319,14 @@ impl Connection {
     }
 
     /// The commit is over: what depends on it may be sent, or is an error instead.
-    pub(super) fn committed(&mut self, outcome: &Result<(), StoreError>) {
+    pub(super) fn committed(&mut self, service: &Service, outcome: &Result<(), StoreError>) {
         let Err(error) = outcome else {
             self.dependents.clear();
             return;
         };
         let dependents = std::mem::take(&mut self.dependents);
         let failure = Failure::Store(error.clone());
+        service.statistics.count_errors(&failure.reply(), dependents.len() as u64);
         let replied = self.reply.take();
         let version = self.reply.version();
         // Where it is now is not known; all of it comes after the rest.

@@ -184,7 +184,7 @@ async fn serve<S: ClientStream>(
         let mut closes = false;
         if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
             tracing::info!(client = %info.address, "a client speaks TLS at an address without; it is disconnected");
-            connection.reply.error("ERR Protocol error: TLS is not spoken at this address");
+            connection.refuse(service, b"ERR Protocol error: TLS is not spoken at this address");
             closes = true;
         }
         loop {
@@ -203,6 +203,7 @@ async fn serve<S: ClientStream>(
                 if !is_lost {
                     tokio::select! {
                         () = sleep(rest) => {}
+                        () = until_gone(lane, &mut stream, &mut connection) => is_lost = true,
                         () = info.until_killed() => is_lost = true,
                         () = signal.stops() => closes = true,
                     }
@@ -247,6 +248,16 @@ async fn interruption(info: &ClientInfo, mut signal: Signal) {
         () = info.until_killed() => {}
         () = signal.changed() => {}
     }
+}
+
+/// Receives what comes, as far as it may, until the client goes.
+async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &mut Connection) {
+    std::future::poll_fn(|context| {
+        let is_here =
+            !connection.may_receive_more(&lane.service) || poll_receive_more(lane, stream, connection, context);
+        if is_here { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
 }
 
 /// What came of waiting for a client.

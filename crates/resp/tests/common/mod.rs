@@ -286,4 +286,13 @@ impl TestClient<'_> {
         self.reply.clear();
         execute(self.service, &mut self.client, group, &words(request), &mut self.reply, Waiting::Never)
     }
+
+    /// What becomes of a request where others wait.
+    pub fn step_of(&mut self, arguments: &[&[u8]]) -> Step {
+        self.reply.clear();
+        let mut group = Group::new(self.service.keyspace.clone());
+        let step = execute(self.service, &mut self.client, &mut group, arguments, &mut self.reply, Waiting::Never);
+        self.reply.clear();
+        step
+    }
 }

@@ -137,10 +137,9 @@ impl Kind {
             (Self::Whole { words: [_, ..], .. }, DeValue::String(text)) if text.parse::<f64>().is_err() => {
                 Some(text.to_string())
             }
-            (Self::Whole { .. }, DeValue::Integer(number)) => {
+            (Self::Whole { .. } | Self::Real { .. }, DeValue::Integer(number)) => {
                 i128::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number.to_string())
             }
-            (Self::Real { .. }, DeValue::Integer(number)) => Some(number.as_str().into()),
             (Self::Real { .. }, DeValue::Float(number)) => Some(number.as_str().into()),
             (Self::Flag, DeValue::Boolean(flag)) => Some(flag.to_string()),
             (Self::OneOf(_) | Self::Address | Self::Addresses | Self::Text { .. }, DeValue::String(text)) => {
@@ -181,9 +180,10 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
-/// A number as people write it: digits alone.
+/// A number as people and TOML write it: digits alone, and no zero before others.
 fn parse_whole(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 /// The addresses of a list; `None` where one is none, or there is none.
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn numbers_are_taken_within_their_range_only() {
         let kind = Kind::Whole { least: 1, most: 10, words: &["off"] };
-        for good in ["1", "10", "007", "off"] {
+        for good in ["1", "10", "off"] {
             assert_eq!(kind.check(good), Ok(()), "{good}");
         }
-        for wrong in ["0", "11", "-1", "+1", "1.0", "", " 1", "1k", "Off", "auto", "99999999999999999999999"] {
+        for wrong in ["0", "11", "007", "-1", "+1", "1.0", "", " 1", "1k", "Off", "auto", "99999999999999999999999"] {
             assert_eq!(kind.check(wrong).unwrap_err(), "must be a whole number from 1 to 10, or off", "{wrong}");
         }
         let kind = Kind::Real { least: 0.0, most: 5.5 };

@@ -69,6 +69,7 @@ impl Config {
             fits_memtables: !self.is_said("store.memtable_bytes") && !self.is_said("store.level_base_bytes"),
             clients: None,
             http: self.http()?,
+            opened: None,
         };
         Ok((options, profile))
     }

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::monitor::Watch;
+use crate::open_files::most_clients;
 
 /// What a server consists of besides its clients.
 pub(crate) struct Around {
@@ -35,6 +36,7 @@ pub(crate) struct Around {
 /// The server, for the commands of its clients.
 pub(crate) struct ServerHost {
     config: Mutex<Config>,
+    rewriting: Mutex<()>,
     around: Around,
     shut_down: Arc<dyn Fn(bool) + Send + Sync>,
     serving: OnceLock<Serving>,
@@ -49,7 +51,8 @@ struct Serving {
 
 impl ServerHost {
     pub(crate) fn new(config: Config, around: Around, shut_down: Arc<dyn Fn(bool) + Send + Sync>) -> ServerHost {
-        ServerHost { config: Mutex::new(config), around, shut_down, serving: OnceLock::new() }
+        let config = Mutex::new(config);
+        ServerHost { config, rewriting: Mutex::default(), around, shut_down, serving: OnceLock::new() }
     }
 
     /// Clients are served from now on.
@@ -93,7 +96,12 @@ impl Host for ServerHost {
         let mut config = self.config.lock();
         let listening = self.serving.get().map(|serving| &serving.listening);
         let changed = settings::changed(&config, listening, settings)?;
-        let limits = changed.limits().map_err(|error| settings::unfit(settings, &error.to_string()))?;
+        let mut limits = changed.limits().map_err(|error| settings::unfit(settings, &error.to_string()))?;
+        let most = most_clients();
+        if limits.clients > most {
+            settings::refuse_clients(settings, most)?;
+            limits.clients = most;
+        }
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
             service.set_limits(limits);
         }
@@ -102,7 +110,9 @@ impl Host for ServerHost {
     }
 
     fn rewrite(&self) -> Result<(), String> {
-        let config = self.config.lock();
+        let _one_at_a_time = self.rewriting.lock();
+        // What is written takes the time of the device, in which others ask for settings.
+        let config = self.config.lock().clone();
         if config.file().is_none() {
             return Err("The server is running without a config file".into());
         }

@@ -74,7 +74,8 @@ impl Units {
         let Kind::Whole { least, most, .. } = kind else { return format!("argument must be {}", kind.range()) };
         let is_number = match self {
             Self::Bytes => bytes(value).is_some(),
-            Self::Same | Self::OffIs(_) => value.parse::<i64>().is_ok(),
+            // As Redis reads numbers: in one way only.
+            Self::Same | Self::OffIs(_) => value.parse::<i64>().is_ok_and(|number| number.to_string() == value),
         };
         match self {
             Self::OffIs(least) if is_number => format!("argument must be between {least} and {most} inclusive"),
@@ -203,6 +204,13 @@ pub(super) fn changed(
     Ok(changed)
 }
 
+/// Refuses `settings` in Redis' words where they ask for more clients than the `most` that the process has descriptors for.
+pub(super) fn refuse_clients(settings: &[(String, String)], most: usize) -> Result<(), String> {
+    let why = format!("The operating system is not able to handle the specified number of clients, try with {most}");
+    let asks = |(given, _): &&(String, String)| path(&given.to_lowercase()) == "clients.max_clients";
+    settings.iter().find(asks).map_or(Ok(()), |(given, _)| Err(failed(given, &why)))
+}
+
 fn failed(given: &str, why: &str) -> String {
     format!("CONFIG SET failed (possibly related to argument '{given}') - {why}")
 }
@@ -283,6 +291,7 @@ mod tests {
             (&[("hz", "100")], "'hz') - can't set immutable config"),
             (&[("appendfsync", "always")], "'appendfsync') - can't set immutable config"),
             (&[("maxclients", "0")], "'maxclients') - argument must be between 1 and 1000000 inclusive"),
+            (&[("maxclients", "0100")], "'maxclients') - argument couldn't be parsed into an integer"),
             (&[("MaxClients", "x")], "'MaxClients') - argument couldn't be parsed into an integer"),
             (&[("timeout", "-1")], "'timeout') - argument must be between 0 and 31536000 inclusive"),
             (&[("slowlog-log-slower-than", "-2")], "'slowlog-log-slower-than') - argument must be between -1 and "),
