@@ -239,11 +239,6 @@ impl DataLayer {
         Ok(in_flight)
     }
 
-    /// Whether values can be written now without waiting for a long one.
-    pub(crate) fn takes_at_once(&self) -> bool {
-        self.log.takes_at_once()
-    }
-
     /// A range of keys was removed.
     pub(crate) fn removed(&self, range: KeyRange) {
         if let Some(upkeep) = &self.upkeep {
@@ -257,16 +252,24 @@ impl DataLayer {
     }
 
     /// The same batch with its long values in the value log; `None` where it has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WouldWait`] with `at_once`, where another value is being written that takes long; nothing was written. Others as of a write.
     pub(crate) fn separate_all(
         &self,
         batch: &WriteBatch,
         family: DataFamily,
+        at_once: bool,
     ) -> Result<Option<(WriteBatch, Vec<InFlight>)>> {
         // The header counts as well: a batch without a stored value of this length has no value of this length.
         let long = records(batch.data())
             .any(|record| matches!(record, Ok(Record::Put { value, .. }) if self.takes(value.len())));
         if !long {
             return Ok(None);
+        }
+        if at_once && !self.log.takes_at_once() {
+            return Err(Error::WouldWait);
         }
         let (mut separated, mut in_flights, mut stored) = (WriteBatch::default(), Vec::new(), Vec::new());
         for record in records(batch.data()) {

@@ -102,7 +102,7 @@ pub struct StoreOptions {
     /// which leaves it to the layer above.
     pub row_cache_bytes: Option<u64>,
     /// Bytes of the store's files that the kernel is expected to keep in memory. Where values kept apart take four times as much, lookups that must
-    /// not wait read them past the kernel's cache. `None`: it keeps all.
+    /// not wait read those of up to 2 KiB past the kernel's cache. `None`: it keeps all.
     pub page_cache_bytes: Option<u64>,
     /// Size of a memtable before it is flushed, in bytes; at least 64 KiB.
     pub memtable_bytes: u64,

@@ -206,10 +206,10 @@ impl Store {
             Some(values) => {
                 self.check_writable()?;
                 // Before values are appended that would be appended again.
-                if options.no_wait && (self.stall.condition() != StallCondition::Normal || !values.takes_at_once()) {
+                if options.no_wait && self.stall.condition() != StallCondition::Normal {
                     return Err(Error::WouldWait);
                 }
-                values.separate_all(&batch.batch, self.family)?
+                values.separate_all(&batch.batch, self.family, options.no_wait)?
             }
             None => None,
         };

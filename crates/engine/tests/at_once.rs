@@ -225,7 +225,7 @@ fn what_was_not_in_memory_is_noted(options: StoreOptions) {
         let (mut rounds, mut arrived) = (0..64, Vec::new());
         loop {
             let look_up = || noting_missed(|| store.get_at_once(&key(number)));
-            let (found, missed) = with_arrived(std::mem::take(&mut arrived), look_up);
+            let (found, missed) = with_arrived(&mut arrived, look_up);
             match found {
                 Ok(found) => {
                     assert_eq!(found.as_deref(), Some(&*value(number)));
@@ -236,7 +236,8 @@ fn what_was_not_in_memory_is_noted(options: StoreOptions) {
             }
             if !missed.is_empty() {
                 let token = Arc::new(());
-                assert!(reads.begin(missed, &token).unwrap());
+                assert!(reads.add(missed, &token).unwrap());
+                reads.submit().unwrap();
                 while Arc::strong_count(&token) > 1 {
                     let told = rustix::event::poll(&mut [PollFd::new(&over, PollFlags::IN)], Some(&LONG));
                     assert!(matches!(told, Ok(1) | Err(Errno::INTR)), "a read does not end: {told:?}");

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -203,12 +204,18 @@ fn those_who_wait_for_a_latch_leave_threads_to_those_who_read() {
     let mut writers: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
     writers.iter_mut().for_each(|writer| writer.send(&request(&[b"INCR", b"latched"])));
     until("as many wait as may", || served.service.statistics.waiting.load(Ordering::Relaxed) >= 3);
+    // Nor do those take them all who read before.
+    let mut both: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
+    both.iter_mut().for_each(|one| one.send(&requests(&["DBSIZE".into(), "INCR latched".into()])));
     // It takes a thread that may wait.
+    for one in &mut both {
+        assert_eq!(one.reply(), b":0\r\n");
+    }
     assert_eq!(Wire::to(served.address()).ask("DBSIZE"), ":0\r\n");
     drop(holder);
-    let mut replies: Vec<_> = writers.iter_mut().map(|writer| String::from_utf8(writer.reply()).unwrap()).collect();
-    replies.sort();
-    assert_eq!(replies, (1..=8).map(|number| format!(":{number}\r\n")).collect::<Vec<_>>());
+    writers.extend(both);
+    let replies: BTreeSet<_> = writers.iter_mut().map(|writer| String::from_utf8(writer.reply()).unwrap()).collect();
+    assert_eq!(replies, (1..=16).map(|number| format!(":{number}\r\n")).collect::<BTreeSet<_>>());
     served.server.stop();
 }
 

@@ -4,7 +4,8 @@
 //! other things, and tries again when the read is over. What was read is thrown away; it is in the page cache then, unless memory is
 //! short. What is read [past that cache](crate::direct_reads) is handed over instead.
 //!
-//! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of ours. Where a file system cannot do
+//! Bounds: 256 reads are under way at a time, each of at most 64 KiB, and none waits in a queue of ours. What is handed over takes no more than
+//! that together, from the begin of its read until it is dropped. Where a file system cannot do
 //! them without waiting, at most 16 threads of the kernel wait.
 //!
 //! Failure: whatever becomes of a read, it ends, and who tries again finds out. Where the kernel forbids io_uring, as many containers
@@ -16,11 +17,13 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use io_uring::{IoUring, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::direct_reads::{Arrived, Block, blocks};
+use crate::direct_reads::{Arrived, Block, Held, blocks};
 use crate::local_file::MissedRead;
 
 /// Reads that are under way at a time: more would only wait in the device's queue.
@@ -28,6 +31,9 @@ const MOST_UNDER_WAY: usize = 256;
 
 /// Longer reads are refused: they are no short look into memory afterwards either.
 const MOST_READ_BYTES: usize = 64 * 1024;
+
+/// What is handed over takes no more memory at a time.
+const MOST_HELD_BYTES: u64 = (MOST_UNDER_WAY * MOST_READ_BYTES) as u64;
 
 /// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
 const MOST_WORKERS: u32 = 16;
@@ -51,6 +57,8 @@ pub struct AwaitedReads<T> {
     ring: IoUring,
     under_way: Vec<Option<UnderWay<T>>>,
     free: Vec<u16>,
+    /// Bytes of memory for what is handed over.
+    held: Arc<AtomicUsize>,
     /// The kernel knows the thread that made it.
     _of_one_thread: PhantomData<*const ()>,
 }
@@ -59,6 +67,7 @@ struct UnderWay<T> {
     read: MissedRead,
     /// Where it goes, if it does not go nowhere.
     into: Vec<Block>,
+    held: Held,
     token: T,
 }
 
@@ -82,18 +91,23 @@ impl<T: Clone> AwaitedReads<T> {
         ring.submitter().register_iowq_max_workers(&mut [MOST_WORKERS; 2])?;
         let under_way = (0..MOST_UNDER_WAY).map(|_| None).collect();
         let free = (0..MOST_UNDER_WAY as u16).rev().collect();
-        Ok((Self { ring, under_way, free, _of_one_thread: PhantomData }, over))
+        Ok((Self { ring, under_way, free, held: Arc::default(), _of_one_thread: PhantomData }, over))
     }
 
-    /// Begins `reads`. `false`: not all of them, since one is too long or lies nowhere, or too many are under way; then none is.
+    /// Makes `reads` ready, which [`submit`](Self::submit) begins. `false`: not all of them, since one is too long or lies nowhere, or too many are
+    /// under way; then none is.
     ///
     /// # Errors
     ///
     /// The kernel takes no more: drop this, and with it what is under way.
-    pub fn begin(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
+    pub fn add(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
         // The kernel has a meaning of its own for the last offset.
         let is_refused = |read: &MissedRead| read.bytes > MOST_READ_BYTES as u64 || read.offset > i64::MAX as u64;
-        if reads.len() > self.free.len() || reads.iter().any(is_refused) {
+        let held: u64 = reads.iter().filter(|read| read.direct.is_some()).map(|read| read.bytes).sum();
+        if reads.len() > self.free.len()
+            || reads.iter().any(is_refused)
+            || self.held.load(Ordering::Relaxed) as u64 + held > MOST_HELD_BYTES
+        {
             return Ok(false);
         }
         for read in reads {
@@ -104,20 +118,24 @@ impl<T: Clone> AwaitedReads<T> {
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
-            self.under_way[usize::from(place)] = Some(UnderWay { read, into, token: token.clone() });
+            let held = Held::new(size_of_val(into.as_slice()), &self.held);
+            self.under_way[usize::from(place)] = Some(UnderWay { read, into, held, token: token.clone() });
             // SAFETY: the descriptor is open until the read is over. What it reads into is for ever and nobody's, or has room for all of it, and is
             // neither looked at nor freed before the read is over.
             let pushed = unsafe { self.ring.submission().push(&entry) };
-            // There are as many places in it as reads can be under way, and it was emptied by the last call.
+            // There are as many places in it as reads can be under way.
             pushed.map_err(io::Error::other)?;
         }
-        // Those that the kernel can do at once, or refuses, are over then.
-        self.submit()?;
         Ok(true)
     }
 
-    /// Hands over what is queued, and lets the kernel do in this thread what it has to.
-    fn submit(&mut self) -> io::Result<()> {
+    /// Begins what was [added](Self::add), and lets the kernel do in this thread what it has to. What it can do at once, or refuses, is over then. The
+    /// device is told of all of them together.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add`](Self::add).
+    pub fn submit(&mut self) -> io::Result<()> {
         for _ in 0..MOST_TRIES {
             match self.ring.submit() {
                 Ok(_) if self.ring.submission().is_empty() => return Ok(()),
@@ -133,16 +151,16 @@ impl<T: Clone> AwaitedReads<T> {
     ///
     /// # Errors
     ///
-    /// As of [`begin`](Self::begin).
+    /// As of [`add`](Self::add).
     pub fn end_some(&mut self, mut arrived: impl FnMut(&T, Arrived)) -> io::Result<()> {
         for _ in 0..MOST_TURNS {
             // The kernel does some of them at a time, and need not tell of the rest once more.
             self.submit()?;
             for over in self.ring.completion() {
                 let place = over.user_data() as u16;
-                if let Some(UnderWay { read, into, token }) = self.under_way[usize::from(place)].take() {
+                if let Some(UnderWay { read, into, held, token }) = self.under_way[usize::from(place)].take() {
                     if let (Some(number), Ok(bytes @ 1..)) = (read.direct, usize::try_from(over.result())) {
-                        arrived(&token, Arrived::new(number, read.offset, into, bytes));
+                        arrived(&token, Arrived::new(number, read.offset, into, bytes, held));
                     }
                     self.free.push(place);
                 }

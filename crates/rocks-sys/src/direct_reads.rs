@@ -4,7 +4,8 @@
 //! [`crate::awaited_reads`] has read it, it is handed to the thread for the next try ([`with_arrived`]), and goes with it. So a read costs no
 //! page of the kernel's, and takes the place of none.
 //!
-//! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`].
+//! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`], which counts what has arrived until it is
+//! dropped.
 //!
 //! Failure: what a read does not bring is missed again. Where a file system offers no such reads there is no [`DirectFile`].
 //!
@@ -16,11 +17,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 
-use crate::local_file::{MissedRead, note_direct, notes_missed};
+pub use crate::local_file::notes_missed;
+use crate::local_file::{MissedRead, note_direct};
 
 /// Where reads begin and end in memory and in the file, unless the device wants it coarser.
 const BLOCK_BYTES: usize = 512;
@@ -28,8 +30,17 @@ const BLOCK_BYTES: usize = 512;
 /// Devices that want their reads coarser are not read so: most of what came would be thrown away.
 const MOST_ALIGNMENT_BYTES: u64 = 4096;
 
-/// Numbers of files that were opened.
-static OPENED: AtomicU64 = AtomicU64::new(0);
+/// Says which bytes are the same: those of one number never change, however often they are read, and by which descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileNumber(u64);
+
+impl FileNumber {
+    /// One that nothing has.
+    pub fn next() -> Self {
+        static GIVEN: AtomicU64 = AtomicU64::new(0);
+        Self(GIVEN.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 thread_local! {
     static ARRIVED: RefCell<Vec<Arrived>> = const { RefCell::new(Vec::new()) };
@@ -44,8 +55,7 @@ pub(crate) struct Block([u8; BLOCK_BYTES]);
 #[derive(Debug)]
 pub struct DirectFile {
     file: Arc<File>,
-    /// No other file has it, nor had it.
-    number: u64,
+    number: FileNumber,
     alignment: u64,
 }
 
@@ -61,12 +71,12 @@ pub enum DirectRead {
 }
 
 impl DirectFile {
-    /// The file at `path`; `None` where its file system cannot read it so.
+    /// The file at `path`, whose bytes have `number`; `None` where its file system cannot read it so.
     ///
     /// # Errors
     ///
     /// It cannot be opened.
-    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+    pub fn open(path: &Path, number: FileNumber) -> io::Result<Option<Self>> {
         let opened = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
         let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
@@ -78,7 +88,6 @@ impl DirectFile {
             && (1..=MOST_ALIGNMENT_BYTES).contains(&alignment)
             && alignment.is_power_of_two()
             && told.stx_dio_mem_align as usize <= BLOCK_BYTES;
-        let number = OPENED.fetch_add(1, Ordering::Relaxed);
         Ok(fits.then(|| Self { file: Arc::new(file), number, alignment: alignment.max(BLOCK_BYTES as u64) }))
     }
 
@@ -97,22 +106,42 @@ impl DirectFile {
 }
 
 /// Bytes of a [`DirectFile`] that were read.
-#[derive(Clone)]
 pub struct Arrived {
-    number: u64,
+    number: FileNumber,
     offset: u64,
     blocks: Vec<Block>,
     /// Of these so many.
     bytes: usize,
+    _held: Held,
+}
+
+/// Bytes of memory that count until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Held {
+    pub(crate) fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Self { bytes, all: all.clone() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Arrived {
-    pub(crate) fn new(number: u64, offset: u64, blocks: Vec<Block>, bytes: usize) -> Self {
-        Self { number, offset, blocks, bytes }
+    pub(crate) fn new(number: FileNumber, offset: u64, blocks: Vec<Block>, bytes: usize, held: Held) -> Self {
+        Self { number, offset, blocks, bytes, _held: held }
     }
 
     /// Copies what lies at `offset` of file `number`; false where that is not here whole.
-    fn copy(&self, number: u64, offset: u64, into: &mut [u8]) -> bool {
+    fn copy(&self, number: FileNumber, offset: u64, into: &mut [u8]) -> bool {
         let skip = offset.checked_sub(self.offset).and_then(|skip| usize::try_from(skip).ok());
         let Some(skip) = skip.filter(|skip| number == self.number && skip.saturating_add(into.len()) <= self.bytes)
         else {
@@ -140,14 +169,18 @@ pub(crate) fn blocks(bytes: u64) -> Vec<Block> {
     vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES as u64) as usize]
 }
 
-/// Calls `run`, in which this thread finds what has arrived.
-pub fn with_arrived<T>(arrived: Vec<Arrived>, run: impl FnOnce() -> T) -> T {
-    struct Handed(Vec<Arrived>);
-    impl Drop for Handed {
+/// Calls `run`, in which this thread finds what has `arrived`.
+pub fn with_arrived<T>(arrived: &mut Vec<Arrived>, run: impl FnOnce() -> T) -> T {
+    struct Handed<'a> {
+        arrived: &'a mut Vec<Arrived>,
+        before: Vec<Arrived>,
+    }
+    impl Drop for Handed<'_> {
         fn drop(&mut self) {
-            ARRIVED.set(std::mem::take(&mut self.0));
+            *self.arrived = ARRIVED.replace(std::mem::take(&mut self.before));
         }
     }
-    let _before = Handed(ARRIVED.replace(arrived));
+    let before = ARRIVED.replace(std::mem::take(arrived));
+    let _handed = Handed { arrived, before };
     run()
 }

@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 
+use crate::direct_reads::FileNumber;
 use crate::ffi;
 
 /// So many misses are noted at a time: as many as are read at once for one client with gain.
@@ -26,7 +27,7 @@ pub struct MissedRead {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     /// Where they are to be read past the kernel's cache: the number of the [file](crate::direct_reads).
-    pub(crate) direct: Option<u64>,
+    pub(crate) direct: Option<FileNumber>,
 }
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ enum Descriptor {
 }
 
 impl MissedRead {
-    pub(crate) fn direct(file: Arc<File>, offset: u64, bytes: u64, number: u64) -> Self {
+    pub(crate) fn direct(file: Arc<File>, offset: u64, bytes: u64, number: FileNumber) -> Self {
         Self { file: Descriptor::Shared(file), offset, bytes, direct: Some(number) }
     }
 }
@@ -56,7 +57,7 @@ thread_local! {
 }
 
 /// Whether this thread notes what it misses.
-pub(crate) fn notes_missed() -> bool {
+pub fn notes_missed() -> bool {
     DIRECT.with_borrow(Option::is_some)
 }
 

@@ -15,6 +15,9 @@ const OWN_MEMORY_SHARE: u64 = 4;
 /// How many times its limit the store takes of such memory.
 const REAL_SHARE: u64 = 2;
 
+/// The kernel is expected to keep at least this part of all memory.
+const LEAST_KERNEL_SHARE: u64 = 8;
+
 /// What they take at least then, where that is no more than the share of memory of their own.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
 
@@ -58,7 +61,12 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
 
 /// What the kernel can keep of the store's files where the store has so many `bytes`.
 fn left_to_kernel(memory: HostMemory, bytes: u64) -> u64 {
-    if memory.is_own { memory.bytes.saturating_sub(bytes.saturating_mul(REAL_SHARE)) } else { memory.bytes / 2 }
+    if memory.is_own {
+        // However much the store may take, it need not have it.
+        memory.bytes.saturating_sub(bytes.saturating_mul(REAL_SHARE)).max(memory.bytes / LEAST_KERNEL_SHARE)
+    } else {
+        memory.bytes / 2
+    }
 }
 
 #[cfg(test)]
@@ -94,7 +102,7 @@ mod tests {
         assert_eq!(kept(store(), shared(16 * 1024)), Some(8 * 1024));
         assert_eq!(kept(store(), None), None);
         let said = StoreOptions { memory: Some(MemoryLimit::new(300 * MIB)), ..store() };
-        assert_eq!(kept(said, own(512)), Some(0));
+        assert_eq!(kept(said, own(512)), Some(64));
         assert_eq!(kept(StoreOptions { page_cache_bytes: Some(7 * MIB), ..store() }, own(512)), Some(7));
     }
 

@@ -127,7 +127,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "page_cache_bytes",
         about: "What the kernel is expected to keep in memory of the store's files. Where values kept apart take four times as much, requests of clients \
-                read them past its cache (`clients.io_uring`). `auto`: where clients are served, what its control group may have beyond twice \
+                read those of up to 2 KiB past its cache (`clients.io_uring`). `auto`: where clients are served, what its control group may have beyond twice \
                 `memory_limit_bytes`, or half of the machine's memory; else all of them.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },

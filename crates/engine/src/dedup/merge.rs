@@ -72,14 +72,17 @@ impl Setback {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use ecotone_policy::dedup::plan::closure;
     use ecotone_rocks_sys::tables::live_tables;
 
     use super::*;
+    use crate::dedup::Shared;
     use crate::dedup::known::number_of;
     use crate::own_compactions::OwnCompactions;
+    use crate::table_changes::TableChanges;
     use crate::{Compression, OpenMode, Store, StoreOptions};
 
     fn settled(store: &Store) -> Vec<Table> {
@@ -89,6 +92,28 @@ mod tests {
                 return live_tables(&store.db).unwrap().iter().map(table).collect();
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// RocksDB tells the listener of none of them.
+    #[test]
+    fn what_is_compacted_by_names_is_looked_at_unless_it_merges_duplicates() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::default()).unwrap();
+        let shared = Arc::<Shared>::default();
+        let own = OwnCompactions::idle();
+        own.tell_of_changes(Arc::new(TableChanges { dedup: Some(shared.clone()), ..TableChanges::default() }));
+        let turn = own.turn(Duration::ZERO).unwrap();
+        (0..1000_u32).for_each(|key| store.put(&key.to_be_bytes(), &[7; 100]).unwrap());
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        for (purpose, is_looked_at) in [(Purpose::Dedup, false), (Purpose::Relocation, true), (Purpose::Expired, true)]
+        {
+            let tables = settled(&store);
+            let all = closure(&tables, &[tables[0].number], tables[0].level).unwrap();
+            run(&store.db, store.family, &turn, purpose, &all, 64 * 1024).unwrap();
+            let looked_at = shared.queue.wait(Some(Duration::ZERO)).unwrap();
+            assert_eq!(looked_at.iter().flatten().count() > 0, is_looked_at, "{purpose:?}");
         }
     }
 

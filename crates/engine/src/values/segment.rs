@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use ecotone_rocks_sys::direct_reads::{DirectFile, DirectRead};
+use ecotone_rocks_sys::direct_reads::{DirectFile, DirectRead, FileNumber};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use ecotone_rocks_sys::local_file::note_missed;
 use ecotone_rocks_sys::mapped_file::MappedFile;
@@ -60,6 +60,8 @@ pub struct Segment {
     /// For users' reads.
     mapping: RwLock<Mapping>,
     direct: Mutex<Direct>,
+    /// Of its bytes, once it is sealed.
+    file_number: FileNumber,
     /// Until it is sealed.
     appends: Mutex<Option<MappedFile>>,
     /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
@@ -151,6 +153,7 @@ impl Segment {
             file: Mutex::new(Some(file)),
             mapping: RwLock::default(),
             direct: Mutex::default(),
+            file_number: FileNumber::next(),
             written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -171,6 +174,7 @@ impl Segment {
             file: Mutex::new(None),
             mapping: RwLock::default(),
             direct: Mutex::default(),
+            file_number: FileNumber::next(),
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(0),
             writers: AtomicU32::new(0),
@@ -273,14 +277,14 @@ impl Segment {
     /// As [`read`](Self::read), and [`Error::WouldWait`] where it is not, or the file system cannot tell.
     pub fn read_at_once(&self, offset: u64, into: &mut [u8], direct: bool) -> Result<()> {
         let bytes = into.len();
-        let file = self.file()?;
-        if direct && let Some(direct) = self.direct() {
+        if direct && let Some(direct) = self.direct()? {
             match direct.read_at_once(offset, into) {
                 DirectRead::Arrived => return Ok(()),
                 DirectRead::Noted => return Err(Error::WouldWait),
                 DirectRead::Refused => (),
             }
         }
+        let file = self.file()?;
         match preadv2(&*file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == bytes => Ok(()),
             // A part of it is there, or it ends: who may wait finds out.
@@ -385,32 +389,45 @@ impl Segment {
     }
 
     /// It as it is read past the kernel's cache. Not while it is appended to: what is in that cache only would have to be written first.
-    fn direct(&self) -> Option<Arc<DirectFile>> {
+    fn direct(&self) -> Result<Option<Arc<DirectFile>>> {
         if !self.is_sealed() {
-            return None;
+            return Ok(None);
+        }
+        if self.relocated.get().is_none() {
+            // Its header has not been read yet.
+            self.file()?;
         }
         let mut direct = self.direct.lock();
         if let Direct::Unknown = *direct {
-            // Where it is gone who reads it in another way finds out.
-            *direct = match DirectFile::open(&self.path) {
+            *direct = match DirectFile::open(&self.path, self.file_number) {
                 Ok(Some(file)) => Direct::Open(Arc::new(file)),
-                Ok(None) | Err(_) => Direct::Never,
+                Ok(None) => Direct::Never,
+                // Who reads it in another way finds out why.
+                Err(_) => Direct::Unknown,
             };
         }
-        match &*direct {
+        Ok(match &*direct {
             Direct::Open(file) => Some(file.clone()),
             Direct::Unknown | Direct::Never => None,
-        }
+        })
     }
 
-    /// Whether its file is open.
-    pub fn is_open(&self) -> bool {
-        self.file.lock().is_some()
+    /// Whether a read, with `direct` past the kernel's cache where that is possible, has to open it first.
+    pub fn is_to_be_opened(&self, direct: bool) -> bool {
+        if direct && self.is_sealed() {
+            match *self.direct.lock() {
+                Direct::Open(_) => return false,
+                Direct::Unknown => return true,
+                Direct::Never => (),
+            }
+        }
+        self.file.lock().is_none()
     }
 
     /// How many descriptors it has.
+    #[cfg(test)]
     pub fn descriptors(&self) -> usize {
-        usize::from(self.is_open()) + usize::from(matches!(*self.direct.lock(), Direct::Open(_)))
+        usize::from(self.file.lock().is_some()) + usize::from(matches!(*self.direct.lock(), Direct::Open(_)))
     }
 
     /// Closes the file, where it is open and sealed; a read opens it again. Reads under way end in peace.
@@ -614,7 +631,7 @@ mod tests {
             let made = Segment::create(directory.path(), number, level, 4096, false, &tap).unwrap();
             let found = || Segment::found(directory.path(), number, 32, &tap);
             let (unread, read) = (found(), found());
-            assert!(!unread.is_open(), "opening a store reads no header");
+            assert_eq!(unread.descriptors(), 0, "opening a store reads no header");
             read.read(0, &mut [0; 1]).unwrap();
             for segment in [made, unread, read] {
                 assert_eq!(segment.is_relocated(), level.is_some());

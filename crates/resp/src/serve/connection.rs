@@ -62,6 +62,8 @@ pub(super) struct Connection {
     /// What the replies take that are being sent.
     sending_bytes: usize,
     limits: Arc<Limits>,
+    /// Whether a round ends before what takes a latch.
+    only_reads: bool,
 }
 
 /// Why a round has ended.
@@ -96,6 +98,7 @@ impl Connection {
             charge: Charge::default(),
             sending_bytes: 0,
             limits,
+            only_reads: false,
         }
     }
 
@@ -153,6 +156,14 @@ impl Connection {
         self.receive(bytes);
         self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         self.charge.set(service, self.memory_bytes());
+    }
+
+    /// Carries out the next request and those behind it, where they take no latch. May wait.
+    pub(super) fn reading_round(&mut self, service: &Service, group: &mut Group) -> Ended {
+        self.only_reads = true;
+        let ended = self.round(service, group, Waiting::Allowed);
+        self.only_reads = false;
+        ended
     }
 
     /// Carries out what has come. Does not commit; [`depends`](Self::depends) tells whether the replies must wait for that.
@@ -231,7 +242,11 @@ impl Connection {
             let given = Given { waiting, known: known.pop_front() };
             group.take_has_read();
             let mut only_reads = false;
+            let only_reads_here = self.only_reads && number > 0;
             let step = with_arguments(source, &self.ranges, |arguments| {
+                if only_reads_here && (self.client.transaction.is_some() || !takes_no_latch(arguments)) {
+                    return Step::Latched;
+                }
                 let step = execute(service, &mut self.client, group, arguments, &mut self.reply, given);
                 only_reads = step == Step::MustWait && self.client.transaction.is_none() && takes_no_latch(arguments);
                 step
@@ -248,6 +263,7 @@ impl Connection {
                         self.note_dependent(began);
                     }
                 }
+                Step::Latched | Step::MustLatch if only_reads_here => return Ended::Full,
                 Step::Latched | Step::MustLatch => return Ended::Latched,
                 Step::MustWait if briefly => return Ended::Latched,
                 Step::MustWait if only_reads => return Ended::MustRead,

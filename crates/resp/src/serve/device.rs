@@ -15,7 +15,7 @@ use std::rc::Rc;
 use ecotone_engine::{Arrived, AwaitedReads, MissedRead, noting_missed, with_arrived};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// Stands for the reads of one client: it is told when the last is over.
 type Token = Rc<Told>;
@@ -41,6 +41,8 @@ pub(super) struct Device {
     reads: RefCell<Option<AwaitedReads<Token>>>,
     /// Can be read when some are over.
     over: Cell<Option<OwnedFd>>,
+    /// Some are ready that have not begun.
+    wants_submit: Notify,
 }
 
 /// Reads that one client waits for.
@@ -57,7 +59,9 @@ impl Device {
     /// For clients of this thread's lane.
     pub(super) fn new() -> Self {
         match AwaitedReads::new() {
-            Ok((reads, over)) => Self { reads: RefCell::new(Some(reads)), over: Cell::new(Some(over)) },
+            Ok((reads, over)) => {
+                Self { reads: RefCell::new(Some(reads)), over: Cell::new(Some(over)), wants_submit: Notify::new() }
+            }
             Err(error) => {
                 tracing::info!(%error, "threads wait for the device, since the kernel gives no io_uring");
                 Self::default()
@@ -66,7 +70,7 @@ impl Device {
     }
 
     /// Calls `run`, which finds what has `arrived` for it, and notes what it misses in memory, if it could be read here.
-    pub(super) fn noting_missed<T>(&self, arrived: Vec<Arrived>, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
+    pub(super) fn noting_missed<T>(&self, arrived: &mut Vec<Arrived>, run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
         // Each note holds a descriptor.
         if self.reads.borrow().is_some() { with_arrived(arrived, || noting_missed(run)) } else { (run(), Vec::new()) }
     }
@@ -79,12 +83,30 @@ impl Device {
         let (sender, over) = oneshot::channel();
         let mut reads = self.reads.borrow_mut();
         let told = Told { arrived: RefCell::default(), over: RefCell::new(Some(sender)) };
-        let begun = reads.as_mut()?.begin(missed, &Rc::new(told));
-        match begun {
-            Ok(begun) => begun.then_some(Reading(over)),
+        let added = reads.as_mut()?.add(missed, &Rc::new(told));
+        match added {
+            Ok(true) => {
+                self.wants_submit.notify_one();
+                Some(Reading(over))
+            }
+            Ok(false) => None,
             Err(error) => {
                 give_up(&mut reads, &error);
                 None
+            }
+        }
+    }
+
+    /// Begins reads, until there are none any more: those of all clients together that are carried out in one turn, of which the device is told once.
+    pub(super) async fn begin_reads(self: Rc<Self>) {
+        loop {
+            self.wants_submit.notified().await;
+            // Behind everybody who has something to carry out in this turn.
+            tokio::task::yield_now().await;
+            let mut reads = self.reads.borrow_mut();
+            let Some(submitted) = reads.as_mut().map(AwaitedReads::submit) else { return };
+            if let Err(error) = submitted {
+                give_up(&mut reads, &error);
             }
         }
     }

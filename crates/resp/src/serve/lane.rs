@@ -111,7 +111,7 @@ impl Lane {
             unsynced: RefCell::default(),
             wants_sync: Notify::new(),
             device: Rc::new(if uses_io_uring { Device::new() } else { Device::default() }),
-            latch_waits: Semaphore::new(waiting_threads - waiting_threads / READING_SHARE),
+            latch_waits: Semaphore::new(threads_for_latches(waiting_threads)),
             dealer,
             clients,
             scratch: RefCell::new(vec![0; READ_BYTES].into_boxed_slice()),
@@ -128,11 +128,12 @@ impl Lane {
         let mut arrived = Vec::new();
         loop {
             let may_read = reads < MOST_READS;
-            let (ended, reading) = self.carry_out(&mut connection, began, may_read, std::mem::take(&mut arrived)).await;
+            let (ended, reading) = self.carry_out(&mut connection, began, may_read, &mut arrived).await;
             match (ended, reading) {
                 (Ended::Empty | Ended::Full | Ended::Closes, _) => return (connection, ended),
                 (_, Some(reading)) => {
-                    arrived = self.until_read(reading).await;
+                    // What came before may be asked for once more, beside this.
+                    arrived.extend(self.until_read(reading).await);
                     reads += 1;
                 }
                 (Ended::Latched, _) if !has_released => {
@@ -141,13 +142,13 @@ impl Lane {
                     has_released = true;
                 }
                 // Not behind a commit: that may be held up, and nothing of it is to be read.
-                (Ended::MustRead, _) => return self.round_that_waits(connection).await,
+                (Ended::MustRead, _) => return self.round_that_waits(connection, true).await,
                 (Ended::Latched | Ended::MustWait, _) => {
                     // The thread that waits may need a latch that this lane has, also that of the command itself.
                     self.release().await;
                     // It is never closed.
                     let _one_of_them = self.latch_waits.acquire().await;
-                    return self.round_that_waits(connection).await;
+                    return self.round_that_waits(connection, false).await;
                 }
             }
             began = Instant::now();
@@ -169,14 +170,16 @@ impl Lane {
         connection: &mut Connection,
         began: Instant,
         may_read: bool,
-        arrived: Vec<Arrived>,
+        arrived: &mut Vec<Arrived>,
     ) -> (Ended, Option<Reading>) {
         // Of the group that the requests go into, whoever commits it.
         let ticket = self.ticket.borrow().clone();
-        let carry_out = || connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
-        let (ended, missed) = self.device.noting_missed(arrived, carry_out);
         // A transaction meets what it misses one by one, and all of it anew each time.
-        let may_read = may_read && connection.client.transaction.is_none();
+        let may_note = may_read && connection.client.transaction.is_none();
+        let mut carry_out = || connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        let (ended, missed) =
+            if may_note { self.device.noting_missed(arrived, carry_out) } else { (carry_out(), Vec::new()) };
+        let may_read = may_note && connection.client.transaction.is_none();
         let reading = match ended {
             Ended::MustRead | Ended::MustWait if may_read => self.device.read(missed),
             _ => {
@@ -242,13 +245,17 @@ impl Lane {
         }
     }
 
-    async fn round_that_waits(&self, mut connection: Box<Connection>) -> (Box<Connection>, Ended) {
+    /// On a thread that may wait. With `only_reads` it ends before what takes a latch.
+    async fn round_that_waits(&self, mut connection: Box<Connection>, only_reads: bool) -> (Box<Connection>, Ended) {
         let service = self.service.clone();
         self.service.statistics.waiting.fetch_add(1, Ordering::Relaxed);
         self.service.statistics.handed_on.fetch_add(1, Ordering::Relaxed);
         let done = tokio::task::spawn_blocking(move || {
             let mut group = Group::new(service.keyspace.clone());
-            let mut ended = connection.round(&service, &mut group, Waiting::Allowed);
+            let mut ended = match only_reads {
+                true => connection.reading_round(&service, &mut group),
+                false => connection.round(&service, &mut group, Waiting::Allowed),
+            };
             while ended == Ended::Latched {
                 // With no latch held it waits for the one it needs.
                 let outcome = group.commit(Waiting::Allowed).map(drop);
@@ -299,6 +306,11 @@ impl Lane {
         }
     }
 
+    /// Begins reads of the device, for ever.
+    pub(super) fn begin_reads(&self) -> impl Future<Output = ()> + use<> {
+        self.device.clone().begin_reads()
+    }
+
     /// Ends reads of the device as they are over, for ever.
     pub(super) fn end_reads(&self) -> impl Future<Output = ()> + use<> {
         self.device.clone().end_reads()
@@ -343,6 +355,11 @@ impl Lane {
             self.wants_sync.notify_one();
         }
     }
+}
+
+/// How many of so many threads may wait for latches.
+fn threads_for_latches(waiting_threads: usize) -> usize {
+    waiting_threads.saturating_sub((waiting_threads / READING_SHARE).max(1)).max(1)
 }
 
 /// Does what ends waits of others on a thread of its own: among the threads that may wait it could stand behind those that wait for it.

@@ -51,6 +51,7 @@ pub(super) async fn serve_lane(
 ) {
     lasting.begin(lane.clone().commit_groups());
     lasting.begin(lane.clone().sync_groups());
+    lasting.begin(lane.begin_reads());
     lasting.begin(lane.end_reads());
     let mut clients = JoinSet::new();
     loop {

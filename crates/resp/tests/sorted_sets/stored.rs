@@ -101,6 +101,23 @@ fn first_members_are_removed_by_name_without_stepping_over_those_before() {
 }
 
 #[test]
+fn one_member_is_put_off_time_and_again() {
+    let fixture = Fixture::new();
+    for name in ["hot", "other", "third"] {
+        let mut client = fixture.client();
+        let pairs: Vec<_> = (0..200).map(|number| format!("1000000 rest{number:03}")).collect();
+        client.ask(&format!("ZADD {name}:queue {}", pairs.join(" ")));
+        for time in 0..6000 {
+            assert_eq!(
+                client.at_once(&format!("ZADD {name}:queue {time} {name}")),
+                format!(":{}\r\n", u8::from(time == 0))
+            );
+            assert_eq!(client.at_once(&format!("ZRANGE {name}:queue 0 0")), format!("*1\r\n{}", bulk(name)));
+        }
+    }
+}
+
+#[test]
 fn a_large_set_has_two_entries_for_each_member() {
     let fixture = Fixture::new();
     let mut client = fixture.client();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use ecotone_rocks_sys::awaited_reads::AwaitedReads;
-use ecotone_rocks_sys::direct_reads::{Arrived, DirectFile, DirectRead, with_arrived};
+use ecotone_rocks_sys::direct_reads::{Arrived, DirectFile, DirectRead, FileNumber, with_arrived};
 use ecotone_rocks_sys::local_file::{MissedRead, note_missed, noting_missed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -45,6 +45,13 @@ fn reads() -> Option<(AwaitedReads<Rc<()>>, OwnedFd)> {
     AwaitedReads::new().inspect_err(|error| eprintln!("not tested: {error}")).ok()
 }
 
+/// Adds reads and begins them. `false`: there is no room for them.
+fn begin(reads: &mut AwaitedReads<Rc<()>>, missed: Vec<MissedRead>, token: &Rc<()>) -> std::io::Result<bool> {
+    let added = reads.add(missed, token)?;
+    reads.submit()?;
+    Ok(added)
+}
+
 /// Ends reads until `token` is the only one of its kind.
 fn end_all(reads: &mut AwaitedReads<Rc<()>>, over: &OwnedFd, token: &Rc<()>) {
     end_all_into(reads, over, token, &mut Vec::new());
@@ -71,7 +78,7 @@ fn what_was_missed_is_in_memory_when_its_read_is_over() {
     let pieces: Vec<_> =
         (0..40).map(|number| (number * 100_000 + 4000, 1100)).chain([(FILE_BYTES - 10, 1100)]).collect();
     for pieces in pieces.chunks(11) {
-        assert!(reads.begin(missed(&file, pieces.iter().copied()), &token).expect("begins"));
+        assert!(begin(&mut reads, missed(&file, pieces.iter().copied()), &token).expect("begins"));
     }
     end_all(&mut reads, &over, &token);
     preadv2(&file, &mut [IoSliceMut::new(&mut [0; 8])], 0, ReadWriteFlags::empty()).expect("reads");
@@ -83,7 +90,7 @@ fn what_was_missed_is_in_memory_when_its_read_is_over() {
 
 /// `None` where the file system does not read so: said aloud.
 fn direct(path: &Path) -> Option<DirectFile> {
-    let direct = DirectFile::open(path).expect("opens");
+    let direct = DirectFile::open(path, FileNumber::next()).expect("opens");
     if direct.is_none() {
         eprintln!("not tested: the file system of {} reads nothing past the kernel's cache", path.display());
     }
@@ -99,7 +106,7 @@ fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
     let content: Vec<u8> = (0..FILE_BYTES).map(|at| (at % 251) as u8).collect();
     file.write_all_at(&content, 0).expect("writes");
     let Some(direct) = direct(&path) else { return };
-    let other = DirectFile::open(&path).expect("opens").expect("as before");
+    let other = DirectFile::open(&path, FileNumber::next()).expect("opens").expect("as before");
     // Within a block, across some, whole ones, at the end of the file.
     let pieces = [(5, 100), (500, 20), (1000, 5000), (4096, 4096), (70_000, 60_000), (FILE_BYTES - 100, 100), (0, 1)];
     let read = |file: &DirectFile, (offset, bytes): (u64, usize)| {
@@ -110,11 +117,11 @@ fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
     let (told, missed) = noting_missed(|| pieces.map(|piece| read(&direct, piece).0));
     assert_eq!((told, missed.len()), ([DirectRead::Noted; 7], 7));
     let token = Rc::new(());
-    assert!(reads.begin(missed, &token).expect("begins"));
+    assert!(begin(&mut reads, missed, &token).expect("begins"));
     let mut arrived = Vec::new();
     end_all_into(&mut reads, &over, &token, &mut arrived);
     assert_eq!(arrived.len(), pieces.len());
-    with_arrived(arrived, || {
+    with_arrived(&mut arrived, || {
         for (offset, bytes) in pieces {
             let (told, found) = read(&direct, (offset, bytes));
             assert_eq!(told, DirectRead::Arrived);
@@ -126,7 +133,7 @@ fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
         assert_eq!(read(&direct, (FILE_BYTES - 100, 101)).0, DirectRead::Refused);
         assert_eq!(read(&direct, (3 << 20, 10)).0, DirectRead::Refused);
     });
-    assert_eq!(read(&direct, pieces[0]).0, DirectRead::Refused);
+    assert_eq!((read(&direct, pieces[0]).0, arrived.len()), (DirectRead::Refused, pieces.len()), "it is given back");
     let panicked = std::panic::catch_unwind(|| {
         noting_missed(|| {
             read(&direct, pieces[0]);
@@ -152,18 +159,35 @@ fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
     });
     assert_eq!((noted, missed.len()), (64, 64));
     let token = Rc::new(());
-    assert!(reads.begin(missed, &token).expect("begins"));
+    assert!(begin(&mut reads, missed, &token).expect("begins"));
     // They go on when nobody wants them any more.
     drop((reads, over));
     assert_eq!(Rc::strong_count(&token), 1);
+    // What is held counts until it is dropped.
+    let Some((mut reads, over)) = self::reads() else { return };
+    let mut held = Vec::new();
+    let mut begun = 0;
+    loop {
+        let ((), missed) = noting_missed(|| _ = direct.read_at_once(0, &mut [0; 64 << 10]));
+        if !begin(&mut reads, missed, &token).expect("begins or refuses") {
+            break;
+        }
+        begun += 1;
+        end_all_into(&mut reads, &over, &token, &mut held);
+    }
+    assert_eq!((begun, held.len()), (MOST, MOST));
+    held.pop();
+    let ((), missed) = noting_missed(|| _ = direct.read_at_once(0, &mut [0; 64 << 10]));
+    assert!(begin(&mut reads, missed, &token).expect("begins"));
+    drop((reads, over, held));
     // Beyond the end there is nothing to hand over.
     let Some((mut reads, over)) = self::reads() else { return };
     let ((), missed) = noting_missed(|| _ = direct.read_at_once(FILE_BYTES + 10_000, &mut [0; 100]));
-    assert!(reads.begin(missed, &token).expect("begins"));
+    assert!(begin(&mut reads, missed, &token).expect("begins"));
     let mut arrived = Vec::new();
     end_all_into(&mut reads, &over, &token, &mut arrived);
     assert!(arrived.is_empty());
-    assert!(DirectFile::open(&directory.path().join("none")).is_err());
+    assert!(DirectFile::open(&directory.path().join("none"), FileNumber::next()).is_err());
 }
 
 #[test]
@@ -181,9 +205,9 @@ fn many_rounds_of_reads_end_while_the_device_ends_others() {
                         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgets");
                     }
                     let token = Rc::new(());
-                    let begin = round * 7_919 * 4096;
-                    let pieces = (0..16).map(|piece| ((begin + piece * 262_144) % FILE_BYTES, 100));
-                    assert!(reads.begin(missed(&file, pieces), &token).expect("begins"));
+                    let from = round * 7_919 * 4096;
+                    let pieces = (0..16).map(|piece| ((from + piece * 262_144) % FILE_BYTES, 100));
+                    assert!(begin(&mut reads, missed(&file, pieces), &token).expect("begins"));
                     end_all(&mut reads, &over, &token);
                 }
             });
@@ -199,7 +223,7 @@ fn what_cannot_be_read_ends_as_well() {
     let writes = OpenOptions::new().create(true).append(true).open(directory.path().join("writes")).expect("opens");
     let token = Rc::new(());
     for file in [&folder, &writes] {
-        assert!(reads.begin(missed(file, [(0, 100)]), &token).expect("begins"));
+        assert!(begin(&mut reads, missed(file, [(0, 100)]), &token).expect("begins"));
     }
     end_all(&mut reads, &over, &token);
 }
@@ -211,12 +235,12 @@ fn no_more_are_begun_than_there_is_room_for_and_none_that_is_long() {
     let file = forgotten(&directory.path().join("file"));
     let token = Rc::new(());
     for refused in [(0, (64 << 10) + 1), (u64::MAX, 100)] {
-        assert!(!reads.begin(missed(&file, [(0, 100), refused]), &token).expect("refuses"));
+        assert!(!begin(&mut reads, missed(&file, [(0, 100), refused]), &token).expect("refuses"));
     }
     assert_eq!(Rc::strong_count(&token), 1, "none of them is begun");
     for round in 0..3 {
         let mut begun = 0;
-        while reads.begin(missed(&file, [(begun as u64 * 10_000, 100)]), &token).expect("begins or refuses") {
+        while begin(&mut reads, missed(&file, [(begun as u64 * 10_000, 100)]), &token).expect("begins or refuses") {
             begun += 1;
         }
         assert_eq!(begun, MOST, "round {round}");
@@ -231,7 +255,7 @@ fn reads_may_be_under_way_when_they_are_given_up() {
     let path = directory.path().join("file");
     let file = forgotten(&path);
     let token = Rc::new(());
-    assert!(reads.begin(missed(&file, (0..60).map(|number| (number * 65_536, 65_536))), &token).expect("begins"));
+    assert!(begin(&mut reads, missed(&file, (0..60).map(|number| (number * 65_536, 65_536))), &token).expect("begins"));
     drop((reads, over));
     assert_eq!((Rc::strong_count(&token), descriptors(&path)), (1, 1));
 }

@@ -63,8 +63,10 @@ const FIRST_COUNTED: u64 = 256;
 
 /// Notes in `left` one in so many of those that have left their place.
 fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
-    if hash(member).is_multiple_of(LOOKS_ONE_IN) {
-        *left = Some(score::place(score, member));
+    let place = score::place(score, member);
+    // Of places, not of members: one member may be put off time and again.
+    if hash(&place).is_multiple_of(LOOKS_ONE_IN) {
+        *left = Some(place);
     }
 }
 
