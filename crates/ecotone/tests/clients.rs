@@ -52,6 +52,7 @@ fn clients_leave_file_descriptors_to_the_store() {
     assert!(server.said.contains("128 are served"), "{}", server.said);
     let mut first = server.connect();
     first.says(SET, "+OK\r\n");
+    first.says("CONFIG GET maxclients\r\n", "*2\r\n$10\r\nmaxclients\r\n$3\r\n128\r\n");
     let mut all: Vec<_> = (0..300).map(|_| server.connect()).collect();
     let last = all.last_mut().unwrap();
     last.says("", "-ERR max number of clients reached\r\n");

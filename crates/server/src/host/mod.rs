@@ -84,6 +84,10 @@ impl Host for ServerHost {
 
     fn settings(&self, matches: &dyn Fn(&str) -> bool) -> BTreeMap<String, String> {
         let mut all = settings::all(&self.config.lock(), self.serving.get().map(|serving| &serving.listening));
+        if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
+            // As many as there are descriptors for, as Redis tells it; under our own name stands what was asked for.
+            all.insert("maxclients".into(), service.limits.read().clients.to_string());
+        }
         all.retain(|name, _| matches(name));
         all
     }
