@@ -74,6 +74,8 @@ for bytes in 256 100; do
   measure_apart fillrandom-$bytes fillrandom --keys 10000000 --seconds 20 --cores 0.4 --rounds 3 --value-bytes $bytes
 done
 measure_apart fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
+measure_apart updates updates --seconds 60 --cores 0.4 --rounds 3
+measure_apart updates-zipf updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
 measure apart-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
   --durability always --threads 16
 measure_apart readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
@@ -134,7 +136,7 @@ for layout in plain separate; do
   # Relocation takes a part of the time.
   [ $layout = plain ] || steady=("$layout" --seconds 90 --rate 20000)
   measure_duplicates off "${steady[@]}" --dedup off
-  for threshold in 2 5 10 20 30 50 70 100; do
+  for threshold in 2 5 6 7 8 10 20 30 50 70 100; do
     measure_duplicates "sample-$threshold" "${steady[@]}" --dedup sample --threshold $threshold
   done
   for threshold in 2 5 10 30 100; do

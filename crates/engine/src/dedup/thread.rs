@@ -289,13 +289,13 @@ impl Thread {
         if lower.is_empty() {
             return;
         }
-        let counts = &self.shared.counts;
-        counts.checks.fetch_add(1, Relaxed);
         let upper: Vec<_> = tables.iter().filter(|table| reached.contains(&table.number)).collect();
         if upper.iter().any(|table| table.level == 0) {
             // Nothing of level 0 is ever a seed.
             return;
         }
+        let counts = &self.shared.counts;
+        counts.checks.fetch_add(1, Relaxed);
         let known = self.parts.known.now();
         let one_in = known.duplicates().one_in();
         let asks_filters = self.settings.mode == DedupMode::Filter;
