@@ -21,8 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 
-pub use crate::local_file::notes_missed;
-use crate::local_file::{MissedRead, note_direct};
+use crate::local_file::{MissedRead, note_direct, notes_missed};
 
 /// Where reads begin and end in memory and in the file, unless the device wants it coarser.
 const BLOCK_BYTES: usize = 512;
@@ -167,6 +166,11 @@ impl std::fmt::Debug for Arrived {
 /// Memory for a read of so many bytes.
 pub(crate) fn blocks(bytes: u64) -> Vec<Block> {
     vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES as u64) as usize]
+}
+
+/// Whether a read past the kernel's cache may be of use to this thread: it notes what it misses, or something has arrived for it.
+pub fn are_of_use() -> bool {
+    notes_missed() || ARRIVED.with_borrow(|all| !all.is_empty())
 }
 
 /// Calls `run`, in which this thread finds what has `arrived`.

@@ -57,7 +57,7 @@ thread_local! {
 }
 
 /// Whether this thread notes what it misses.
-pub fn notes_missed() -> bool {
+pub(crate) fn notes_missed() -> bool {
     DIRECT.with_borrow(Option::is_some)
 }
 

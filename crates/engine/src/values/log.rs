@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use ecotone_rocks_sys::direct_reads::notes_missed;
+use ecotone_rocks_sys::direct_reads;
 use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
@@ -372,7 +372,7 @@ impl ValueLog {
     pub fn read_at_once(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
         let directly = self.reads_directly.load(Ordering::Relaxed)
             && pointer.record_bytes(key.len()) <= MOST_DIRECT_BYTES
-            && notes_missed();
+            && direct_reads::are_of_use();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
             self.will_open(segment, directly);
             segment.read_at_once(offset, into, directly)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{Arrived, Error as StoreError};
+use ecotone_engine::{Arrived, Error as StoreError, with_arrived};
 use tokio::sync::{Notify, Semaphore};
 
 use super::connection::{Connection, Ended};
@@ -176,9 +176,11 @@ impl Lane {
         let ticket = self.ticket.borrow().clone();
         // A transaction meets what it misses one by one, and all of it anew each time.
         let may_note = may_read && connection.client.transaction.is_none();
-        let mut carry_out = || connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
-        let (ended, missed) =
-            if may_note { self.device.noting_missed(arrived, carry_out) } else { (carry_out(), Vec::new()) };
+        let carry_out = || connection.round(&self.service, &mut self.group.borrow_mut(), Waiting::Never);
+        let (ended, missed) = match may_note {
+            true => self.device.noting_missed(arrived, carry_out),
+            false => (with_arrived(arrived, carry_out), Vec::new()),
+        };
         let may_read = may_note && connection.client.transaction.is_none();
         let reading = match ended {
             Ended::MustRead | Ended::MustWait if may_read => self.device.read(missed),
