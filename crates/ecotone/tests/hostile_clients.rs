@@ -24,8 +24,9 @@ const AROUND_BYTES: usize = 512 << 10;
 /// takes on each thread that reads one; what the allocator holds on to; what the profile lets the store take.
 const MOST_MORE_BYTES: usize = CLIENT_BYTES + THREADS * VALUE_BYTES + (96 << 20);
 
-/// Threads of the server that read for clients: two lanes, each with its threads that may wait.
-const THREADS: usize = 2 * (1 + 4);
+/// Threads of the server that have a value in hand for clients: two lanes, each with its threads that may wait and the one that writes what is
+/// long. Of what that writes there is one copy more, for the store.
+const THREADS: usize = 2 * (1 + 4 + 2);
 
 /// The longest value in the store.
 const VALUE_BYTES: usize = 4 << 20;
