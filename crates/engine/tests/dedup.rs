@@ -213,6 +213,24 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
     }
 }
 
+/// Nothing is written, so no compaction gives occasion to look.
+#[test]
+fn what_hid_when_a_store_was_closed_is_merged_away_once_it_is_open() {
+    let (_directory, store, model) = loaded(options(false, eager(DedupMode::Sample)));
+    let begin = Instant::now();
+    let done = loop {
+        let done = store.dedup().unwrap();
+        if done.merges > 0 && !done.is_busy {
+            break done;
+        }
+        assert!(begin.elapsed() < LONG, "{done:?}");
+        std::thread::yield_now();
+    };
+    assert!(done.duplicate_keys * 5 < model.len() as u64, "{done:?}");
+    assert_eq!((done.checks, done.extensions), (1, 1), "{done:?}");
+    assert_equals(&store, &model);
+}
+
 #[test]
 fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     let (directory, store) = common::store(options(false, counting(DedupMode::Sample)));
@@ -412,16 +430,22 @@ fn checks_read_no_data() {
         [DedupMode::Sample, DedupMode::Filter].into_iter().flat_map(|mode| [(mode, false), (mode, true)])
     {
         let reads = Arc::<Reads>::default();
-        let mut dedup = eager(mode);
-        dedup.parameters.min_sampled_duplicates = u64::MAX;
+        // Writers are about to be slowed, always: what is found is priced, and waits.
         let (_directory, store, mut model) = loaded(StoreOptions {
             // Fewer than there are tables: what closed ones tell is read.
             max_open_files: Some(16),
             hooks: Some(FileSystemHooks { remote: Some(reads.clone()), ..FileSystemHooks::default() }),
-            ..options(separated, dedup)
+            l0_compaction_trigger: 2,
+            l0_slowdown_trigger: 2,
+            ..options(separated, eager(mode))
         });
-        let done = until(&store, &mut model, |done| done.checks > 10);
-        assert_eq!((done.extensions, done.merges), (0, 0), "{done:?}");
+        let begin = Instant::now();
+        while store.dedup().unwrap().checks <= 10 {
+            assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
+            occasion(&store, &mut model, 100);
+        }
+        let done = store.dedup().unwrap();
+        assert!(done.extensions > 0 && done.merges == 0, "{done:?}");
         let reads = reads.noted.lock().unwrap();
         assert!(reads.iter().any(|read| read.data_bytes > 32 * 1024), "nobody has looked: {} reads", reads.len());
         let of_data: Vec<_> = reads.iter().filter(|read| read.is_of_data()).collect();

@@ -45,23 +45,15 @@ fn errors(share: f64, seed: u64) -> ([f64; 2], [f64; 2]) {
     let filters: Vec<_> = below.iter().map(|hashes| build(hashes, DEFAULT_BITS_PER_KEY)).collect();
     let own = samples(&written, 9);
     let others: Vec<_> = below.iter().map(|hashes| samples(hashes, 1)).collect();
-    let sketch = |level, entries, samples| TableSketch {
-        level,
-        entries,
-        first: b"a",
-        last: b"z",
-        samples,
-        hashes: None,
-        filter: None,
-    };
-    let upper = [TableSketch { hashes: Some(&written), ..sketch(1, WRITTEN, &own) }];
+    let sketch =
+        |entries, samples| TableSketch { entries, first: b"a", last: b"z", samples, hashes: None, filter: None };
+    let upper = [TableSketch { hashes: Some(&written), ..sketch(WRITTEN, &own) }];
     let lower: Vec<_> = others
         .iter()
         .zip(&filters)
-        .zip(0..)
-        .map(|((samples, filter), table)| TableSketch {
+        .map(|(samples, filter)| TableSketch {
             filter: Some(FilterView::parse(filter).unwrap()),
-            ..sketch(2 + table % 2, BELOW / TABLES, samples)
+            ..sketch(BELOW / TABLES, samples)
         })
         .collect();
     let one_in = SAMPLED_ONE_IN;

@@ -23,8 +23,8 @@ fn delete(key: u64, sequence: u64) -> KeySample {
     KeySample { hash: key * 64, bytes: None, segment: None, sequence }
 }
 
-fn sketch(level: u32, entries: u64, samples: &[KeySample]) -> TableSketch<'_> {
-    TableSketch { level, entries, first: b"a", last: b"z", samples, hashes: None, filter: None }
+fn sketch(entries: u64, samples: &[KeySample]) -> TableSketch<'_> {
+    TableSketch { entries, first: b"a", last: b"z", samples, hashes: None, filter: None }
 }
 
 fn estimate(total_keys: u64, sampled_duplicates: u64) -> Estimate {
@@ -64,8 +64,8 @@ fn two_million_entries_for_forty_five_thousand_stale_ones_are_worth_it_at_50_and
     // 170,000 keys were written above 2,000,000; 703 of the sampled ones are there, too: 44,992 keys, 2,170,000 / 44,992 = 48.2.
     let above: Vec<_> = (0..2656).map(|key| put(key, 10, 9)).collect();
     let lower: Vec<_> = (2656 - 703..2656 - 703 + 31_250).map(|key| put(key, 10, 1)).collect();
-    let counted = Sampled { one_in: 64 }.count(&[sketch(1, 170_000, &above)], &[sketch(2, 2_000_000, &lower)]);
-    assert_eq!((counted.total_keys, counted.duplicate_keys, counted.hidden), (2_170_000, 44_992, Bytes(449_920)));
+    let counted = Sampled { one_in: 64 }.count(&[sketch(170_000, &above)], &[sketch(2_000_000, &lower)]);
+    assert_eq!((counted.total_keys, counted.duplicate_keys), (2_170_000, 44_992));
     assert!((counted.ratio().unwrap() - 48.23).abs() < 0.01, "{:?}", counted.ratio());
     let parameters = DedupParameters::default();
     assert_eq!(is_worth(&counted, threshold(50.0), &parameters), Verdict::Extend);
@@ -111,44 +111,34 @@ fn three_levels_by_both_counts() {
     let l1 = [put(1, 1, 9), put(2, 2, 9), put(3, 3, 9)];
     let l2 = [put(2, 20, 5), put(3, 30, 5), put(4, 40, 5)];
     let l3 = [put(1, 100, 0), put(3, 300, 0), put(4, 400, 0), put(5, 500, 0)];
-    let (upper, lower) = ([sketch(1, 192, &l1)], [sketch(2, 192, &l2), sketch(3, 256, &l3)]);
+    let (upper, lower) = ([sketch(192, &l1)], [sketch(192, &l2), sketch(256, &l3)]);
     // Keys 2 and 3 in L2, 1 and 3 in L3: key 3 counts twice. Key 4 is not among those written.
     let reached = Sampled { one_in: 64 }.count(&upper, &lower);
     assert_eq!((reached.total_keys, reached.sampled_duplicates, reached.duplicate_keys), (640, 4, 256));
-    assert_eq!(reached.hidden, Bytes((20 + 30 + 100 + 300) * 64));
     assert_eq!(reached.ratio(), Some(2.5));
     // A merge of all three frees the older version of key 4 as well.
     let range = hidden_within(&[upper[0], lower[0], lower[1]], 64);
     assert_eq!((range.total_keys, range.sampled_duplicates, range.duplicate_keys), (640, 5, 320));
-    assert_eq!(range.hidden, Bytes((20 + 30 + 100 + 300 + 400) * 64));
 }
 
 #[test]
-fn deletions_hide_what_is_below_them_and_take_nothing_themselves() {
+fn deletions_hide_what_is_below_them() {
     let l1 = [delete(1, 9), delete(2, 9)];
     let l2 = [delete(1, 5), put(2, 20, 5)];
     let l3 = [put(1, 100, 0), put(2, 200, 0)];
-    let all = [sketch(1, 2, &l1), sketch(2, 2, &l2), sketch(3, 2, &l3)];
+    let all = [sketch(2, &l1), sketch(2, &l2), sketch(2, &l3)];
     for count in [Sampled { one_in: 64 }.count(&all[..1], &all[1..]), hidden_within(&all, 64)] {
-        assert_eq!((count.sampled_duplicates, count.hidden), (4, Bytes(320 * 64)));
-    }
-}
-
-#[test]
-fn within_l0_the_latest_write_hides_the_others() {
-    let (older, newer) = ([put(1, 10, 3)], [put(1, 7, 4)]);
-    for order in [[sketch(0, 1, &older), sketch(0, 1, &newer)], [sketch(0, 1, &newer), sketch(0, 1, &older)]] {
-        assert_eq!(hidden_within(&order, 64).hidden, Bytes(10 * 64));
+        assert_eq!(count.sampled_duplicates, 4);
     }
 }
 
 #[test]
 fn entries_that_are_not_known_are_told_from_samples_and_tables_without_samples_are_named() {
     let samples = [put(1, 1, 1), put(2, 1, 1)];
-    let count = Sampled { one_in: 64 }.count(&[sketch(1, 0, &samples)], &[sketch(2, 1_000_000, &[])]);
+    let count = Sampled { one_in: 64 }.count(&[sketch(0, &samples)], &[sketch(1_000_000, &[])]);
     assert_eq!((count.total_keys, count.unknown_keys), (1_000_128, 1_000_000));
     // One that is small may well have none.
-    assert_eq!(Sampled { one_in: 64 }.count(&[], &[sketch(2, 100, &[])]).unknown_keys, 0);
+    assert_eq!(Sampled { one_in: 64 }.count(&[], &[sketch(100, &[])]).unknown_keys, 0);
 }
 
 // A hash in which nothing is to be seen.
@@ -169,17 +159,16 @@ fn filters_find_as_many_as_there_are_once_the_false_ones_are_taken_away() {
         build(&(from..from + shared).chain(others..others + 40_000 - shared).map(hash).collect::<Vec<_>>(), 10.5)
     });
     let value = [put(1, 400, 1)];
-    let lower = [0, 1, 2].map(|at| TableSketch {
+    let lower = [0, 1, 2].map(|at: usize| TableSketch {
         filter: Some(FilterView::parse(&lower[at]).unwrap()),
-        ..sketch(at as u32 + 2, 40_000, &value)
+        ..sketch(40_000, &value)
     });
-    let upper = TableSketch { hashes: Some(&above), ..sketch(1, 20_000, &[]) };
+    let upper = TableSketch { hashes: Some(&above), ..sketch(20_000, &[]) };
     let count = Filtered { one_in: 64 }.count(&[upper], &lower);
     assert_eq!((count.total_keys, count.one_in, count.unknown_keys), (140_000, 1, 0));
     // About 600 false positives, of which the deviation is 25.
     assert!((500.0..700.0).contains(&count.false_positives), "{}", count.false_positives);
     assert!((count.duplicate_keys as f64 - 1000.0).abs() < 75.0, "{}", count.duplicate_keys);
-    assert_eq!(count.hidden.0.div_ceil(400), count.duplicate_keys, "bytes come from the samples");
     // Where the keys do not meet, nothing is asked.
     let elsewhere = TableSketch { first: b"{", last: b"}", ..upper };
     assert_eq!(Filtered { one_in: 64 }.count(&[elsewhere], &lower).duplicate_keys, 0);
@@ -196,8 +185,8 @@ fn filters_are_asked_for_the_sampled_keys_where_the_others_are_forgotten() {
         .map(|hash| KeySample { hash, bytes: Some(1), segment: None, sequence: 1 })
         .collect();
     let filter = build(&(1_000_000..2_000_000).map(hash).collect::<Vec<_>>(), 10.5);
-    let lower = TableSketch { filter: Some(FilterView::parse(&filter).unwrap()), ..sketch(2, 1_000_000, &samples) };
-    let count = Filtered { one_in: 64 }.count(&[sketch(1, 2_000_000, &samples)], &[lower]);
+    let lower = TableSketch { filter: Some(FilterView::parse(&filter).unwrap()), ..sketch(1_000_000, &samples) };
+    let count = Filtered { one_in: 64 }.count(&[sketch(2_000_000, &samples)], &[lower]);
     assert_eq!(count.one_in, 64);
     // 15,625 are sampled of the million: four deviations are 3.2 %.
     assert!((count.duplicate_keys as f64 / 1e6 - 1.0).abs() < 0.032, "{}", count.duplicate_keys);
@@ -281,55 +270,53 @@ fn pyramid() -> Vec<Table> {
     all
 }
 
-fn plan(tables: &[Table], seeds: &[u64], most_mib: u64) -> Vec<(Vec<u64>, u32, u64, bool)> {
+fn plan(tables: &[Table], seeds: &[u64], output_level: u32, most_mib: u64) -> Vec<(Vec<u64>, u64)> {
     let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
-    let plan = merges(tables, seeds, 6, &limits).into_iter();
-    plan.map(|merge| (merge.seeds, merge.output_level, merge.bytes.0 >> 20, merge.is_step)).collect()
+    let plan = merges(tables, seeds, output_level, &limits).into_iter();
+    plan.map(|merge| (merge.seeds, merge.bytes.0 >> 20)).collect()
 }
 
 #[test]
-fn where_a_merge_is_too_large_it_goes_down_by_steps() {
+fn what_is_too_large_for_one_merge_is_not_merged() {
     let tables = pyramid();
-    assert_eq!(plan(&tables, &[1], 1000), [(vec![1], 3, 84, false)]);
-    assert_eq!(plan(&tables, &[1], 84), [(vec![1], 3, 84, false)]);
-    // 84 MiB are too many; to L2 it takes 20.
-    assert_eq!(plan(&tables, &[1], 64), [(vec![1], 2, 20, true)]);
-    assert_eq!(plan(&tables, &[1], 19), []);
-    assert_eq!(plan(&tables, &[1], 8), []);
+    assert_eq!(plan(&tables, &[1], 2, 1000), [(vec![1], 20)]);
+    assert_eq!(plan(&tables, &[1], 2, 20), [(vec![1], 20)]);
+    assert_eq!(plan(&tables, &[1], 2, 19), []);
 }
 
 #[test]
-fn the_next_step_takes_as_many_narrower_tables_as_fit() {
-    // After the step: five tables of 4 MiB in L2, over three or four of L3 each.
+fn a_merge_takes_as_many_tables_as_fit() {
+    // Five tables of 4 MiB in L2, over three or four of L3 each.
     let mut tables = pyramid().split_off(5);
     for text in ["50 L2 a-c 4", "51 L2 d-f 4", "52 L2 g-i 4", "53 L2 j-l 4", "54 L2 m-p 4"] {
         tables.push(table(text));
     }
     let seeds = [54, 53, 52, 51, 50];
     // Each takes 16 MiB, the last 20: 64 are four, and the last one for itself.
-    assert_eq!(plan(&tables, &seeds, 64), [(vec![50, 51, 52, 53], 3, 64, false), (vec![54], 3, 20, false)]);
-    assert_eq!(
-        plan(&tables, &seeds, 40),
-        [(vec![50, 51], 3, 32, false), (vec![52, 53], 3, 32, false), (vec![54], 3, 20, false)]
-    );
-    assert_eq!(plan(&tables, &seeds, 84), [(seeds.iter().rev().copied().collect(), 3, 84, false)]);
+    assert_eq!(plan(&tables, &seeds, 3, 64), [(vec![50, 51, 52, 53], 64), (vec![54], 20)]);
+    assert_eq!(plan(&tables, &seeds, 3, 40), [(vec![50, 51], 32), (vec![52, 53], 32), (vec![54], 20)]);
+    assert_eq!(plan(&tables, &seeds, 3, 84), [(seeds.iter().rev().copied().collect(), 84)]);
 }
 
 #[test]
 fn a_merge_waits_for_busy_tables_and_for_the_one_before_it() {
     let tables = tables(&["1 L1 a-c", "2 L1 d-f", "3 L1 g-i", "5 L2 a-d", "6 L2 e-f 1 !", "7 L2 g-i"]);
     // 2 would take 6, which is being compacted.
-    assert_eq!(plan(&tables, &[1, 2, 3], 9), [(vec![1], 2, 2, false), (vec![3], 2, 2, false)]);
+    assert_eq!(plan(&tables, &[1, 2, 3], 2, 9), [(vec![1], 2), (vec![3], 2)]);
     // 1 and 2 share 5; together they are too large, so 2 waits for the next plan, and 3 need not.
     let tables = self::tables(&["1 L1 a-c", "2 L1 d-f", "3 L1 g-i", "5 L2 a-d 2", "6 L2 e-f", "7 L2 g-i"]);
-    assert_eq!(plan(&tables, &[1, 2, 3], 4), [(vec![1], 2, 3, false), (vec![3], 2, 2, false)]);
+    assert_eq!(plan(&tables, &[1, 2, 3], 2, 4), [(vec![1], 3), (vec![3], 2)]);
 }
 
 #[test]
 fn no_merge_makes_the_tree_deeper_or_takes_l0() {
     let tables = tables(&["1 L1 a-c", "2 L2 x-z", "3 L0 a-z", "4 L1 e-f", "5 L3 e-e"]);
-    // Nothing below 1; below 4 only L3, and the last level there is 3, whatever was asked for.
-    assert_eq!(plan(&tables, &[1, 2, 3, 4, 99], 100), [(vec![4], 3, 2, false)]);
+    // Nothing below 1, and of 4 only in L3.
+    assert_eq!(plan(&tables, &[1, 2, 3, 4, 99], 2, 100), []);
+    assert_eq!(plan(&tables, &[1, 2, 3, 4, 99], 3, 100), [(vec![4], 2)]);
+    assert_eq!(plan(&tables, &[1, 2, 3, 4, 99], 4, 100), []);
+    // What is to be brought down is not there already, or below.
+    assert_eq!(plan(&tables, &[2, 5], 2, 100), []);
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::levels::hidden_by_level;
-use ecotone_policy::dedup::plan::{MergeLimits, Table, Unfit, closure, merges, with_those_above};
+use ecotone_policy::dedup::plan::{MergeLimits, Table, Tree, Unfit, closure, merges, with_those_above};
+use ecotone_policy::dedup::slab::{KeyRange, Ranges, Slab, slabs};
 use ecotone_policy::duplicates::{Duplicates, KeySample};
 use ecotone_policy::units::Bytes;
 use proptest::prelude::*;
@@ -42,8 +43,7 @@ fn samples(contents: &Contents, one_in: u64) -> Vec<(u32, Vec<KeySample>)> {
 fn sketches(tables: &[(u32, Vec<KeySample>)]) -> Vec<TableSketch<'_>> {
     tables
         .iter()
-        .map(|(level, samples)| TableSketch {
-            level: *level,
+        .map(|(_, samples)| TableSketch {
             entries: samples.len() as u64,
             first: b"",
             last: b"",
@@ -61,29 +61,23 @@ proptest! {
     fn with_every_key_sampled_the_counts_are_exact(contents in contents(), upper_levels in 1_u32..4) {
         let tables = samples(&contents, 1);
         let sketches = sketches(&tables);
-        let (reached, below): (Vec<_>, Vec<_>) = sketches.iter().copied().partition(|table| table.level < upper_levels);
+        let is_reached = |at: &usize| tables[*at].0 < upper_levels;
+        let (reached, below): (Vec<_>, Vec<_>) = (0..sketches.len()).partition(is_reached);
+        let of = |tables: &[usize]| tables.iter().map(|at| sketches[*at]).collect::<Vec<_>>();
 
         // Every version of a lower level whose key stands anywhere above.
         let above: BTreeSet<_> = contents[..upper_levels as usize].iter().flatten().flat_map(BTreeMap::keys).collect();
         let lower = contents[upper_levels as usize..].iter().flatten().flatten();
         let found: Vec<_> = lower.filter(|(key, _)| above.contains(key)).collect();
-        let count = Sampled { one_in: 1 }.count(&reached, &below);
+        let count = Sampled { one_in: 1 }.count(&of(&reached), &of(&below));
         prop_assert_eq!(count.duplicate_keys, found.len() as u64);
-        let bytes: u64 = found.iter().filter(|(_, version)| version.0).map(|(_, version)| u64::from(version.1)).sum();
-        prop_assert_eq!(count.hidden, Bytes(bytes));
         prop_assert_eq!(count.total_keys, contents.iter().flatten().map(|keys| keys.len() as u64).sum::<u64>());
         prop_assert!(count.ratio().is_none_or(|ratio| ratio >= 1.0));
 
         // Every version but the first one that is met from above.
-        let (mut seen, mut hidden, mut bytes) = (BTreeSet::new(), 0, 0);
-        for (key, (is_value, own)) in contents.iter().flatten().flatten() {
-            if !seen.insert(key) {
-                hidden += 1;
-                bytes += if *is_value { u64::from(*own) } else { 0 };
-            }
-        }
-        let range = hidden_within(&sketches, 1);
-        prop_assert_eq!((range.duplicate_keys, range.hidden), (hidden, Bytes(bytes)));
+        let mut seen = BTreeSet::new();
+        let hidden = contents.iter().flatten().flatten().filter(|(key, _)| !seen.insert(*key)).count();
+        prop_assert_eq!(hidden_within(&sketches, 1).duplicate_keys, hidden as u64);
     }
 
     #[test]
@@ -187,14 +181,14 @@ proptest! {
     }
 
     #[test]
-    fn plans_keep_their_limits(tables in trees(), most_mib in 1_u64..40, last_level in 1_u32..6) {
-        let seeds: Vec<_> = tables.iter().filter(|table| table.level < 3).map(|table| table.number).collect();
+    fn plans_keep_their_limits(tables in trees(), most_mib in 1_u64..40, level in 0_u32..4, output_level in 1_u32..6) {
+        let seeds: Vec<_> = tables.iter().filter(|table| table.level == level).map(|table| table.number).collect();
         let by_number: BTreeMap<_, _> = tables.iter().map(|table| (table.number, table)).collect();
         let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
         let mut taken = BTreeSet::new();
-        for merge in merges(&tables, &seeds, last_level, &limits) {
+        for merge in merges(&tables, &seeds, output_level, &limits) {
             prop_assert!(merge.bytes <= limits.max_bytes);
-            prop_assert!(merge.output_level <= last_level);
+            prop_assert_eq!(merge.output_level, output_level);
             for number in &merge.inputs {
                 let table = by_number[number];
                 prop_assert!(taken.insert(*number), "in two merges");
@@ -206,11 +200,6 @@ proptest! {
             // What RocksDB is called with gives what was planned.
             let called = closure(&tables, &merge.seeds, merge.output_level).unwrap();
             prop_assert_eq!(&called.inputs, &merge.inputs);
-            // A step is one because the next level down would not fit.
-            if merge.is_step {
-                let deeper = closure(&tables, &merge.seeds, last_level);
-                prop_assert!(!deeper.is_ok_and(|deeper| deeper.bytes <= limits.max_bytes));
-            }
         }
     }
 
@@ -242,13 +231,75 @@ proptest! {
     }
 
     #[test]
-    fn without_busy_tables_a_plan_that_is_carried_out_again_and_again_empties_the_upper_levels(mut tables in trees()) {
+    fn every_slab_is_a_merge_of_a_table_with_nothing_below_it_and_of_something_above(
+        tables in trees(),
+        most_mib in 1_u64..40,
+        (from, to) in (0_u8..60, 0_u8..60),
+    ) {
+        let range = KeyRange { first: vec![from.min(to)], last: vec![from.max(to)] };
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        let found = slabs(&Tree::new(&tables), &range, &limits);
+        let meet = |a: &Table, b: &Table| a.first <= b.last && b.first <= a.last;
+        let is_lowest = |table: &Table| table.level > 0 && !tables.iter().any(|other| other.level > table.level && meet(other, table));
+        let (mut expected, mut free) = (BTreeMap::new(), tables.clone());
+        free.iter_mut().for_each(|table| table.is_busy = false);
+        for base in tables.iter().filter(|table| is_lowest(table) && table.first <= range.last && range.first <= table.last) {
+            for level in 1..base.level {
+                let seeds: Vec<_> = tables.iter().filter(|table| table.level == level && meet(table, base)).map(|table| table.number).collect();
+                if let Some(inputs) = naive(&free, &seeds, base.level).filter(|inputs| !inputs.is_empty()) {
+                    let of = |count: fn(&Table) -> u64| tables.iter().filter(|table| inputs.contains(&table.number)).map(count).sum::<u64>();
+                    if of(|table| table.bytes.0) <= limits.max_bytes.0 {
+                        expected.insert(inputs.clone(), (base.level, of(|table| table.entries), of(|table| u64::from(table.is_busy)) > 0));
+                    }
+                }
+            }
+        }
+        let count = found.len();
+        let found: BTreeMap<_, _> = found.into_iter().map(|slab| {
+            let inputs = slab.merge.inputs.iter().copied().collect::<BTreeSet<_>>();
+            (inputs, (slab.merge.output_level, slab.merge.entries, slab.is_busy))
+        }).collect();
+        prop_assert_eq!(count, found.len(), "one of them twice");
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn ranges_hold_the_keys_that_were_added_and_not_removed(
+        steps in prop::collection::vec((prop::bool::weighted(0.8), 0_u16..1000, 0_u16..6), 0..200),
+    ) {
+        let mut ranges = Ranges::default();
+        // By hand: a list of what overlaps nothing.
+        let mut expected: Vec<(u16, u16)> = Vec::new();
+        let key = |number: u16| number.to_be_bytes().to_vec();
+        for (adds, first, width) in steps {
+            let last = first + width;
+            let range = KeyRange { first: key(first), last: key(last) };
+            let met: Vec<_> = expected.extract_if(.., |(from, to)| *from <= last && first <= *to).collect();
+            if adds {
+                let from = met.iter().map(|it| it.0).min().unwrap_or(first).min(first);
+                let to = met.iter().map(|it| it.1).max().unwrap_or(last).max(last);
+                expected.push((from, to));
+                ranges.add(range);
+            } else {
+                ranges.remove(&range);
+            }
+            expected.sort_unstable();
+            if expected.len() > 64 {
+                expected = vec![(expected[0].0, expected.iter().map(|it| it.1).max().unwrap())];
+            }
+            let found: Vec<_> = ranges.iter().map(|range| (range.first, range.last)).collect();
+            prop_assert_eq!(found, expected.iter().map(|(from, to)| (key(*from), key(*to))).collect::<Vec<_>>());
+            prop_assert_eq!(ranges.is_empty(), expected.is_empty());
+        }
+    }
+
+    #[test]
+    fn slabs_that_are_merged_again_and_again_leave_nothing_above_anything(mut tables in trees()) {
         tables.iter_mut().for_each(|table| table.is_busy = false);
         tables.retain(|table| table.level > 0);
-        let limits = MergeLimits { max_bytes: Bytes::from_mib(1000) };
+        let (limits, all) = (MergeLimits { max_bytes: Bytes::from_mib(1000) }, KeyRange { first: vec![], last: vec![255] });
         for _ in 0..50 {
-            let seeds: Vec<_> = tables.iter().filter(|table| table.level < 3).map(|table| table.number).collect();
-            let Some(merge) = merges(&tables, &seeds, 3, &limits).into_iter().next() else { break };
+            let Some(Slab { merge, .. }) = slabs(&Tree::new(&tables), &all, &limits).into_iter().next() else { break };
             // One table in the place of all.
             let inputs: Vec<_> = tables.extract_if(.., |table| merge.inputs.contains(&table.number)).collect();
             tables.push(Table {

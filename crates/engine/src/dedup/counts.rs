@@ -33,6 +33,12 @@ impl Counts {
         add_one(&Forbidden::LASTING, why, &self.merges_forbidden);
     }
 
+    /// A check found enough to extend a compaction.
+    pub(super) fn found(&self) {
+        self.extensions.fetch_add(1, Relaxed);
+        self.is_busy.store(true, Relaxed);
+    }
+
     /// A check found nothing to extend a compaction for.
     pub(super) fn left(&self, why: Why) {
         add_one(&Why::ALL, why, &self.checks_left);

@@ -2,13 +2,16 @@
 //!
 //! - [`sketch`]: what each table tells of its keys: [`samples`], and [`filters`] where one is wanted.
 //! - [`known`]: what all of them tell, in memory.
-//! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`merge`]: one merge of an extension.
+//! - [`queue`]: compactions that have ended. [`thread`]: looks at them, and extends some. [`extension`]: which merge is made for that.
+//!   [`levels_compared`]: which are made for measurements. [`merge`]: one merge.
 //! - [`counts`]: what was done. [`levels`]: what there is. [`settings`]: what a store is told, and what it tells.
 
 mod counts;
+mod extension;
 pub(crate) mod filters;
 pub(crate) mod known;
 mod levels;
+mod levels_compared;
 pub(crate) mod merge;
 pub(crate) mod queue;
 pub(crate) mod samples;

@@ -1,8 +1,8 @@
 //! The thread that looks at what compactions have written, and extends them where that is worth it.
 //!
 //! After each compaction the keys that it wrote are looked for in the levels that it did not reach, by what is known of the tables in
-//! memory. Where enough of them are there, the tables that it wrote are the seeds of an extension, which is made in merges of a bounded
-//! size, as deep as they can go, the cheapest first; without a threshold they are only counted. Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
+//! memory; without a threshold they are only counted. Where there are some the range waits, and of all ranges that wait the merge is made that frees the
+//! most for what it costs ([`super::extension`]). Before each of them the tables are looked at anew, duplicates are counted in just the tables that it would
 //! take, and the forecast is asked.
 //!
 //! Invariants:
@@ -10,9 +10,8 @@
 //! - No merge begins that would end in a stall, takes room that there is not, or meets a running compaction, as far as that can be seen.
 //! - After a merge the thread rests, and longer each time that merges free less than was expected: a snapshot may hold old versions.
 //!
-//! Bounds: [`MOST_WAITING`] extensions, the dearest is given up beyond; [`MOST_ATTEMPTS`] at one that meets running compactions.
-//!
-//! Failure: what RocksDB refuses is tried again. What fails is logged, and merges wait as after one that freed nothing.
+//! Failure: what RocksDB refuses is tried again, [`MOST_CONFLICTS`] times in a row at most. What fails is logged, and merges wait as after one that
+//! freed nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,17 +19,20 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ecotone_policy::dedup::back_off::BackOff;
-use ecotone_policy::dedup::decide::{Verdict, decide_triggered, is_worth, pays};
+use ecotone_policy::dedup::decide::decide_triggered;
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
-use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
+use ecotone_policy::dedup::plan::{Merge, Table, below};
+use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duty::Duty;
 use ecotone_policy::units::{Bytes, Seconds, Time};
 use rust_rocksdb::event_listener::CompactionJobInfo;
 use rust_rocksdb::{DB, properties};
 
-use super::known::{KnownSamples, Sketches, number_of};
+use super::extension::Extension;
+use super::known::{KnownSamples, Sketches};
+use super::levels_compared::LevelsCompared;
 use super::merge::{self, Setback};
 use super::{COUNTED, DedupMode, Shared, thread_cpu};
 use crate::duties::ThreadDuties;
@@ -41,13 +43,10 @@ use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
-/// Extensions that wait. More than a store of few cores makes in the longest pause; beyond it the dearest goes.
-const MOST_WAITING: usize = 64;
+/// So often in a row RocksDB may refuse merges of a range: 6 s in all. Then it has most likely merged them further.
+const MOST_CONFLICTS: u32 = 6;
 
-/// So often an extension is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
-const MOST_ATTEMPTS: u32 = 6;
-
-/// After the first attempt; twice as long after each further one.
+/// After the first time; twice as long after each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
 /// What nobody tells of is looked at again after this time: L0, free space, another's turn.
@@ -107,8 +106,7 @@ pub(super) struct Thread {
     shared: Arc<Shared>,
     family: DataFamily,
     began: Instant,
-    /// What frees the most for what it costs comes first: merges rest, so there may be no time for all that is worth it.
-    waiting: VecDeque<Extension>,
+    work: Work,
     back_off: BackOff,
     flushes: FlushRate,
     merge_time: MergeTime,
@@ -116,20 +114,16 @@ pub(super) struct Thread {
     rests_until: Instant,
     /// Whether the merge that comes next has been forbidden once.
     is_forbidden: bool,
-    /// When levels are compared next, where that is done at intervals.
-    next_check: Option<Instant>,
+    /// Merges in a row that RocksDB has refused.
+    conflicts: u32,
 }
 
-/// Tables whose keys are to go down.
-#[derive(Debug)]
-struct Extension {
-    seeds: Vec<u64>,
-    /// As far as there is something, or to this level.
-    to_level: Option<u32>,
-    /// DUP_RATIO of the check: what it costs. Those of a plan that was made as a whole keep its order.
-    ratio: f64,
-    attempts: u32,
-    again: Instant,
+/// What there is to merge.
+enum Work {
+    /// Duplicates are only counted.
+    None,
+    Extensions(Extension),
+    Levels(LevelsCompared),
 }
 
 /// What the thread does next.
@@ -141,16 +135,24 @@ enum Next {
 struct Planned {
     merge: Merge,
     expected: Estimate,
-    /// Of `waiting`.
-    extension: usize,
+    /// Of a range that waits, where it is of one.
+    range: Option<KeyRange>,
+}
+
+impl From<Priced> for Planned {
+    fn from(priced: Priced) -> Self {
+        let Priced { slab, expected } = priced;
+        Self { merge: slab.merge, expected, range: Some(slab.base) }
+    }
 }
 
 impl Thread {
     pub(super) fn new(settings: Settings, parts: Parts, shared: Arc<Shared>, family: DataFamily) -> Self {
         let now = Instant::now();
-        let next_check = match settings.mode {
-            DedupMode::Triggered { interval } => Some(now + interval),
-            _ => None,
+        let work = match (settings.mode, settings.threshold) {
+            (DedupMode::Triggered { interval }, _) => Work::Levels(LevelsCompared::new(interval)),
+            (_, Some(threshold)) => Work::Extensions(Extension::new(threshold, settings.parameters.clone())),
+            (_, None) => Work::None,
         };
         Self {
             back_off: BackOff::new(&settings.parameters),
@@ -159,12 +161,12 @@ impl Thread {
             shared,
             family,
             began: now,
-            waiting: VecDeque::new(),
+            work,
             flushes: FlushRate::new(),
             merge_time: MergeTime::default(),
             rests_until: now,
             is_forbidden: false,
-            next_check,
+            conflicts: 0,
         }
     }
 
@@ -172,11 +174,11 @@ impl Thread {
         self.observe_flushes();
         // Nobody else looks at the tables of a store without value log, and some tell what is known without looking.
         if let Some(db) = db.upgrade() {
-            self.metered(|thread| thread.look(&db).map(drop)).unwrap_or_else(|error| {
+            self.metered(|thread| thread.look_at_all(&db)).unwrap_or_else(|error| {
                 tracing::warn!(%error, "duplicates could not be looked at; trying again after the next compaction");
             });
         }
-        let mut wait = self.until_check();
+        let mut wait = self.until_check().or_else(|| self.must_wait());
         while let Some(finished) = self.shared.queue.wait(wait) {
             // The store ends this thread before it closes the database, so the family is good while this is.
             let Some(db) = db.upgrade() else { return };
@@ -214,7 +216,7 @@ impl Thread {
                 match outcome {
                     Ok(Some(told)) => self.merged(&planned, told.info(), is_remote, took),
                     // RocksDB tells nothing only of tables that it moves, which it was not allowed to.
-                    Ok(None) => drop(self.waiting.remove(planned.extension)),
+                    Ok(None) => self.give_up(&planned),
                     Err(error) => self.setback(&planned, &error),
                 }
                 Ok(Some(Duration::ZERO))
@@ -244,16 +246,25 @@ impl Thread {
 
     /// How long until levels are compared next.
     fn until_check(&self) -> Option<Duration> {
-        self.next_check.map(|next| next.saturating_duration_since(Instant::now()))
+        match &self.work {
+            Work::Levels(levels) => Some(levels.until_check()),
+            Work::Extensions(_) | Work::None => None,
+        }
     }
 
     /// How long no merge can begin, as far as that is known already; checks go on. `None` where nothing waits.
     fn must_wait(&self) -> Option<Duration> {
-        let soonest = self.waiting.iter().map(|extension| extension.again).min()?;
+        let now = Instant::now();
+        let soonest = match &self.work {
+            Work::None => None,
+            Work::Extensions(extension) => (!extension.is_empty()).then_some(now),
+            Work::Levels(levels) => levels.soonest(),
+        };
+        let soonest = soonest?;
         let pause = Duration::from_secs_f64(self.back_off.remaining(self.now()).0);
         // A store that backs off has nothing that would soon be done.
         self.shared.counts.is_busy.store(pause.is_zero(), Relaxed);
-        Some(soonest.max(self.rests_until).saturating_duration_since(Instant::now()).max(pause))
+        Some(soonest.max(self.rests_until).saturating_duration_since(now).max(pause))
     }
 
     fn look(&self, db: &DB) -> Result<Vec<Table>> {
@@ -261,20 +272,29 @@ impl Thread {
         Ok(tables.iter().map(merge::table).collect())
     }
 
+    /// What was found before the store was closed may still be there. It counts as a check if it is.
+    fn look_at_all(&mut self, db: &DB) -> Result<()> {
+        let tables = self.look(db)?;
+        let Work::Extensions(extension) = &mut self.work else { return Ok(()) };
+        let known = self.parts.known.now();
+        let sketches: Vec<_> = tables.iter().map(|table| sketch(&known, table)).collect();
+        let estimate = hidden_within(&sketches, known.duplicates().one_in());
+        if extension.found(&tables, &known, KeyRange::of(&tables), &estimate).is_ok() {
+            self.shared.counts.checks.fetch_add(1, Relaxed);
+            self.shared.counts.found();
+        }
+        Ok(())
+    }
+
     fn check(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<()> {
-        if let DedupMode::Triggered { interval } = self.settings.mode {
-            let is_due = self.next_check.is_some_and(|next| next <= Instant::now());
-            if is_due {
-                self.check_levels(db)?;
-                self.next_check = Some(Instant::now() + interval);
-            }
-            return Ok(());
+        if let Work::Levels(levels) = &self.work {
+            return if levels.until_check().is_zero() { self.check_levels(db) } else { Ok(()) };
         }
         if finished.is_empty() {
             return Ok(());
         }
         match self.look(db) {
-            Ok(tables) => finished.into_iter().for_each(|reached| self.check_below(&tables, reached)),
+            Ok(tables) => finished.into_iter().for_each(|reached| self.check_below(&tables, &reached)),
             Err(error) => {
                 self.shared.queue.failed(finished);
                 return Err(error);
@@ -284,8 +304,8 @@ impl Thread {
     }
 
     /// Looks for the keys of new tables below them.
-    fn check_below(&mut self, tables: &[Table], reached: Vec<u64>) {
-        let lower = below(tables, &reached);
+    fn check_below(&mut self, tables: &[Table], reached: &[u64]) {
+        let lower = below(tables, reached);
         if lower.is_empty() {
             return;
         }
@@ -296,6 +316,7 @@ impl Thread {
         }
         let counts = &self.shared.counts;
         counts.checks.fetch_add(1, Relaxed);
+        let range = KeyRange::of(upper.iter().copied());
         let known = self.parts.known.now();
         let one_in = known.duplicates().one_in();
         let asks_filters = self.settings.mode == DedupMode::Filter;
@@ -313,17 +334,13 @@ impl Thread {
             true => Filtered { one_in }.count(&upper, &lower),
             false => Sampled { one_in }.count(&upper, &lower),
         };
+        let Work::Extensions(extension) = &mut self.work else { return };
+        let outcome = extension.found(tables, &known, range, &estimate);
         drop(known);
-        let verdict =
-            self.settings.threshold.map(|threshold| is_worth(&estimate, threshold, &self.settings.parameters));
-        tracing::debug!(?reached, ?estimate, ?verdict, "looked for duplicates");
-        match verdict {
-            Some(Verdict::Extend) => {
-                counts.extensions.fetch_add(1, Relaxed);
-                self.extend(reached, None, estimate.ratio().unwrap_or(f64::INFINITY));
-            }
-            Some(Verdict::Leave(why)) => counts.left(why),
-            None => (),
+        tracing::debug!(?reached, ?estimate, ?outcome, "looked for duplicates");
+        match outcome {
+            Ok(()) => counts.found(),
+            Err(why) => counts.left(why),
         }
     }
 
@@ -337,20 +354,12 @@ impl Thread {
         let one_in = known.duplicates().one_in();
         let decided = decide_triggered(&tables, samples, one_in, threshold, &self.settings.parameters);
         drop(known);
-        // What still waits of the last time is decided anew.
-        self.waiting.clear();
         self.shared.counts.extensions.fetch_add(u64::from(!decided.is_empty()), Relaxed);
-        for merge in decided {
-            self.extend(merge.seeds, Some(merge.output_level), 0.0);
+        self.shared.counts.is_busy.store(!decided.is_empty(), Relaxed);
+        if let Work::Levels(levels) = &mut self.work {
+            levels.decided(decided);
         }
         Ok(())
-    }
-
-    fn extend(&mut self, seeds: Vec<u64>, to_level: Option<u32>, ratio: f64) {
-        self.shared.counts.is_busy.store(true, Relaxed);
-        let place = self.waiting.partition_point(|extension| extension.ratio <= ratio);
-        self.waiting.insert(place, Extension { seeds, to_level, ratio, attempts: 0, again: Instant::now() });
-        self.waiting.truncate(MOST_WAITING);
     }
 
     /// What there is to merge, and whether it may begin.
@@ -359,84 +368,41 @@ impl Thread {
             return Ok(Next::Wait(Some(LOOK_AGAIN)));
         }
         let pressure = self.pressure(db)?;
-        let tables = self.look(db)?;
         let parameters = self.settings.parameters.clone();
         let input = self.flushes.tables_per_s();
+        // Whatever there is would have to wait.
+        if let Err(why) = may_run(&pressure, input, Seconds::ZERO, &parameters) {
+            return Ok(self.forbidden(why));
+        }
+        let tables = self.look(db)?;
+        let time = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
         // Where room is short, what fits is merged: it frees some.
-        let fits = parameters.max_merge_bytes.min(self.room());
-        let most = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
-        let most = most.map_or(fits, |most| most.min(fits));
-        let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
-        let mut at = 0;
-        while let Some(extension) = self.waiting.get(at) {
-            if extension.again > Instant::now() {
-                at += 1;
-                continue;
-            }
-            let to_level = extension.to_level.unwrap_or(last_level);
-            let plan = |max_bytes| merges(&tables, &extension.seeds, to_level, &MergeLimits { max_bytes });
-            let planned = plan(most);
-            // For want of time alone nothing is written once more on its way down.
-            let goes_down_by_steps = |plan: &[Merge]| plan.first().is_none_or(|merge| merge.is_step);
-            if most < fits && goes_down_by_steps(&planned) && !goes_down_by_steps(&plan(fits)) {
-                return Ok(self.forbidden(Forbidden::WouldStall));
-            }
-            if planned.is_empty() && fits < parameters.max_merge_bytes && !plan(parameters.max_merge_bytes).is_empty() {
-                // For room.
-                return Ok(Next::Wait(Some(LOOK_AGAIN)));
-            }
-            if planned.is_empty() {
-                self.give_way(&tables, at, to_level);
-                continue;
-            }
-            let Some((merge, expected)) = self.best(&tables, at, planned) else {
-                // Seeds that shared tables with those which are not worth it are planned anew.
-                if self.waiting.get(at).is_some_and(|extension| extension.seeds.is_empty()) {
-                    self.waiting.remove(at);
-                }
-                continue;
-            };
-            if let Err(why) = may_run(&pressure, input, self.merge_time.predict(merge.bytes), &parameters) {
-                return Ok(self.forbidden(why));
-            }
-            self.is_forbidden = false;
-            return Ok(Next::Merge(Planned { merge, expected, extension: at }));
-        }
-        // The next round finds out how long to wait.
-        Ok(Next::Wait(Some(Duration::ZERO)))
-    }
-
-    /// There is no merge for an extension now: its tables are being compacted, or it is done.
-    fn give_way(&mut self, tables: &[Table], at: usize, to_level: u32) {
-        let Some(extension) = self.waiting.get_mut(at) else { return };
-        let is_busy = |seed: &u64| matches!(closure(tables, &[*seed], to_level), Err(Unfit::Busy(_)));
-        let meets_others = extension.seeds.iter().any(is_busy);
-        if !meets_others || !extension.tries_again() {
-            self.waiting.remove(at);
-        }
-    }
-
-    /// The merge that frees the most for what it costs. Those that are not worth it by themselves are taken out of the extension:
-    /// duplicates are not spread evenly.
-    fn best(&mut self, tables: &[Table], at: usize, planned: Vec<Merge>) -> Option<(Merge, Estimate)> {
-        let extension = self.waiting.get_mut(at)?;
+        let allowance = Allowance { room: self.room(), time: time.unwrap_or(Bytes(u64::MAX)) };
         let known = self.parts.known.now();
-        let mut best: Option<(Merge, Estimate)> = None;
-        for merge in planned {
-            let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
-            let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
-            let expected = hidden_within(&inputs, known.duplicates().one_in());
-            // Where levels are compared as a whole, all of one is merged, in its order.
-            if extension.to_level.is_some() {
-                return Some((merge, expected));
-            }
-            if self.settings.threshold.is_none_or(|threshold| pays(&expected, threshold) != Verdict::Extend) {
-                extension.seeds.retain(|seed| !merge.seeds.contains(seed));
-            } else if best.as_ref().is_none_or(|(_, best)| expected.ratio() < best.ratio()) {
-                best = Some((merge, expected));
+        let choice = match &mut self.work {
+            Work::None => Choice::Nothing,
+            Work::Extensions(extension) => extension.next(&tables, &known, allowance).map(Planned::from),
+            Work::Levels(levels) => levels.next(&tables, parameters.max_merge_bytes, allowance).map(|merge| {
+                let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
+                let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
+                let expected = hidden_within(&inputs, known.duplicates().one_in());
+                Planned { merge, expected, range: None }
+            }),
+        };
+        drop(known);
+        match choice {
+            // The next round finds out that nothing waits, or how long.
+            Choice::Nothing => Ok(Next::Wait(Some(Duration::ZERO))),
+            Choice::Busy | Choice::NoRoom => Ok(Next::Wait(Some(LOOK_AGAIN))),
+            Choice::NoTime => Ok(self.forbidden(Forbidden::WouldStall)),
+            Choice::Merge(planned) => {
+                if let Err(why) = may_run(&pressure, input, self.merge_time.predict(planned.merge.bytes), &parameters) {
+                    return Ok(self.forbidden(why));
+                }
+                self.is_forbidden = false;
+                Ok(Next::Merge(planned))
             }
         }
-        best
     }
 
     fn forbidden(&mut self, why: Forbidden) -> Next {
@@ -487,28 +453,36 @@ impl Thread {
         if !is_tight {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
+        self.conflicts = 0;
         if self.back_off.observe(self.now(), &planned.expected, found) {
-            self.waiting.remove(planned.extension);
-        } else if let Some(extension) = self.waiting.get_mut(planned.extension) {
-            extension.attempts = 0;
-            extension.seeds.retain(|seed| !merge.inputs.contains(seed));
-            if merge.is_step {
-                extension.seeds.extend(info.output_files().filter_map(number_of));
-            }
-            if extension.seeds.is_empty() {
-                self.waiting.remove(planned.extension);
-            }
+            self.give_up(planned);
+        } else if let Work::Levels(levels) = &mut self.work {
+            levels.merged(&merge.inputs);
+        }
+    }
+
+    /// What a merge belongs to is not gone on with.
+    fn give_up(&mut self, planned: &Planned) {
+        self.conflicts = 0;
+        match (&mut self.work, &planned.range) {
+            (Work::Extensions(extension), Some(range)) => extension.give_up(range),
+            (Work::Levels(levels), _) => levels.give_up(&planned.merge.inputs),
+            _ => (),
         }
     }
 
     fn setback(&mut self, planned: &Planned, error: &rust_rocksdb::Error) {
-        let at = planned.extension;
         match Setback::of(error) {
             Setback::Conflict => {
                 tracing::debug!(%error, "a merge met another compaction");
                 self.shared.counts.merges_aborted.fetch_add(1, Relaxed);
-                if self.waiting.get_mut(at).is_some_and(|extension| !extension.tries_again()) {
-                    self.waiting.remove(at);
+                if let Work::Levels(levels) = &mut self.work {
+                    levels.met_another(&planned.merge.inputs);
+                } else if self.conflicts < MOST_CONFLICTS {
+                    self.rests_until = Instant::now() + FIRST_RETRY * (1 << self.conflicts);
+                    self.conflicts += 1;
+                } else {
+                    self.give_up(planned);
                 }
             }
             Setback::NoRoom => self.rests_until = Instant::now() + LOOK_AGAIN,
@@ -517,22 +491,14 @@ impl Thread {
             Setback::Failure => {
                 tracing::warn!(%error, "a merge of duplicates failed; the next one waits");
                 self.back_off.failed(self.now());
-                self.waiting.remove(at);
+                self.give_up(planned);
             }
         }
     }
 }
 
-impl Extension {
-    /// Whether there is to be another attempt, after a pause.
-    fn tries_again(&mut self) -> bool {
-        self.again = Instant::now() + FIRST_RETRY * (1 << self.attempts.min(MOST_ATTEMPTS));
-        self.attempts += 1;
-        self.attempts < MOST_ATTEMPTS
-    }
-}
-
-fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
+/// What a table tells of its keys.
+pub(super) fn sketch<'a>(known: &'a Sketches, table: &'a Table) -> TableSketch<'a> {
     let sketch = table.sketch(known.duplicates().samples(table.number).unwrap_or_default());
     if table.entries == 0 && !known.is_sampled(table.number) {
         // RocksDB has not looked at it since the store was opened. It has no more entries than bytes: so it counts as unknown, and not as small.

@@ -87,7 +87,6 @@ impl ExpiredTables {
                 output_level: table.level,
                 bytes: Bytes(table.bytes),
                 entries: table.entries,
-                is_step: false,
             };
             match merge::run(db, family, &turn, Purpose::Expired, &alone, self.target_file_bytes) {
                 Ok(told) => {

@@ -257,8 +257,7 @@ mod tests {
             values.relocation.set_cohort(before.into_iter().collect());
             let numbers: Vec<_> = live_tables(&store.db).unwrap().iter().map(|table| table.file_number).collect();
             let (bytes, entries) = (Bytes::from_mib(1), 20_000);
-            let all =
-                Merge { seeds: numbers.clone(), inputs: numbers, output_level: level, bytes, entries, is_step: false };
+            let all = Merge { seeds: numbers.clone(), inputs: numbers, output_level: level, bytes, entries };
             let turn = values.relocation.own.turn(Duration::from_secs(60)).unwrap();
             merge::run(&store.db, store.family, &turn, Purpose::Relocation, &all, 64 * 1024).unwrap();
             let copies = values.log.segments().into_iter().filter(|segment| segment.number() > last);

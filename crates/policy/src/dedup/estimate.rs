@@ -7,11 +7,9 @@
 //! frees less than expected, see [`super::back_off`].
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
 
 use super::filter::FilterView;
 use crate::duplicates::KeySample;
-use crate::units::Bytes;
 
 /// A table of so many keys, or more, for each one sampled has samples (but for once in e^16); without any it was written by a program that
 /// took none.
@@ -20,8 +18,6 @@ const SURELY_SAMPLED: u64 = 16;
 /// What one table tells of its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSketch<'a> {
-    /// Where it is: the lower the number, the newer are its versions.
-    pub level: u32,
     /// What it holds; 0 where that is not known.
     pub entries: u64,
     /// Its first key.
@@ -57,8 +53,6 @@ pub struct Estimate {
     pub total_keys: u64,
     /// Stale versions among them: DUP_KEYS.
     pub duplicate_keys: u64,
-    /// What they take: in tables, or in the value log where values are kept apart.
-    pub hidden: Bytes,
     /// What was counted to know `duplicate_keys`.
     pub sampled_duplicates: u64,
     /// Of so many keys one was looked at.
@@ -103,19 +97,13 @@ pub struct Sampled {
 impl Estimator for Sampled {
     fn count(&self, reached: &[TableSketch<'_>], below: &[TableSketch<'_>]) -> Estimate {
         let mut hashes: Vec<_> = reached.iter().flat_map(|table| table.samples).map(|sample| sample.hash).collect();
-        hashes.sort();
-        let found =
-            below.iter().flat_map(|table| table.samples).filter(|sample| hashes.binary_search(&sample.hash).is_ok());
-        let (mut sampled, mut bytes) = (0, 0);
-        for sample in found {
-            sampled += 1;
-            bytes += u64::from(sample.bytes.unwrap_or(0));
-        }
+        hashes.sort_unstable();
+        let below_samples = below.iter().flat_map(|table| table.samples);
+        let sampled = below_samples.filter(|sample| hashes.binary_search(&sample.hash).is_ok()).count() as u64;
         let all = || reached.iter().chain(below);
         Estimate {
             total_keys: all().map(|table| table.keys(self.one_in)).sum(),
             duplicate_keys: sampled * self.one_in,
-            hidden: Bytes(bytes.saturating_mul(self.one_in)),
             sampled_duplicates: sampled,
             one_in: self.one_in,
             false_positives: 0.0,
@@ -162,7 +150,6 @@ impl Estimator for Filtered {
         Estimate {
             total_keys: reached.iter().chain(below).map(|table| table.keys(self.one_in)).sum(),
             duplicate_keys: (duplicates * one_in as f64).round() as u64,
-            hidden: Bytes((duplicates * one_in as f64 * mean_bytes(below)).round() as u64),
             sampled_duplicates: duplicates.round() as u64,
             one_in,
             false_positives,
@@ -171,39 +158,15 @@ impl Estimator for Filtered {
     }
 }
 
-/// What one entry takes, by the samples: filters tell of no bytes.
-fn mean_bytes(tables: &[TableSketch<'_>]) -> f64 {
-    let (mut samples, mut bytes) = (0_u64, 0_u64);
-    for sample in tables.iter().flat_map(|table| table.samples) {
-        samples += 1;
-        bytes += u64::from(sample.bytes.unwrap_or(0));
-    }
-    if samples > 0 { bytes as f64 / samples as f64 } else { 0.0 }
-}
-
-/// What a merge of these tables would free: every version that a newer one among them hides. Of the versions of a key the one in the
-/// uppermost level is the newest, within L0 that of the latest write. By samples.
+/// What a merge of these tables would free: every version but one of each key. By samples.
 pub fn hidden_within(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
-    let mut versions: Vec<_> = inputs
-        .iter()
-        .flat_map(|table| {
-            table.samples.iter().map(|sample| (sample.hash, table.level, Reverse(sample.sequence), sample.bytes))
-        })
-        .collect();
-    versions.sort_by_key(|(hash, level, sequence, _)| (*hash, *level, *sequence));
-    let (mut sampled, mut bytes) = (0, 0);
-    for newer_and_older in versions.windows(2) {
-        if let [(newer, ..), (older, _, _, older_bytes)] = newer_and_older
-            && newer == older
-        {
-            sampled += 1;
-            bytes += u64::from(older_bytes.unwrap_or(0));
-        }
-    }
+    // Nothing but the hashes: every slab near a compaction is priced so, and most of the time goes into this order.
+    let mut hashes: Vec<_> = inputs.iter().flat_map(|table| table.samples).map(|sample| sample.hash).collect();
+    hashes.sort_unstable();
+    let sampled = hashes.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
     Estimate {
         total_keys: inputs.iter().map(|table| table.keys(one_in)).sum(),
         duplicate_keys: sampled * one_in,
-        hidden: Bytes(bytes.saturating_mul(one_in)),
         sampled_duplicates: sampled,
         one_in,
         false_positives: 0.0,

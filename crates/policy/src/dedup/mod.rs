@@ -15,6 +15,7 @@ pub mod filter;
 pub mod forecast;
 pub mod levels;
 pub mod plan;
+pub mod slab;
 
 use std::fmt;
 

@@ -9,6 +9,7 @@
 //! Failure modes: tables change between the look and the call. RocksDB then refuses the merge, and it must be planned anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::estimate::TableSketch;
 use crate::duplicates::KeySample;
@@ -36,15 +37,7 @@ pub struct Table {
 impl Table {
     /// With its samples, for the estimators.
     pub fn sketch<'a>(&'a self, samples: &'a [KeySample]) -> TableSketch<'a> {
-        TableSketch {
-            level: self.level,
-            entries: self.entries,
-            first: &self.first,
-            last: &self.last,
-            samples,
-            hashes: None,
-            filter: None,
-        }
+        TableSketch { entries: self.entries, first: &self.first, last: &self.last, samples, hashes: None, filter: None }
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -72,9 +65,6 @@ pub struct Merge {
     pub bytes: Bytes,
     /// Of all inputs.
     pub entries: u64,
-    /// Whether levels below it hold more of its keys, for which one merge would be too large. The tables that it writes are narrower, and are the
-    /// next seeds.
-    pub is_step: bool,
 }
 
 /// Why there is no such merge.
@@ -124,28 +114,25 @@ pub fn with_those_above(tables: &[Table], table: u64, limits: &MergeLimits) -> R
     let tree = Tree::new(tables);
     let &(level, at) = tree.places.get(&table).ok_or(Unfit::Gone(table))?;
     let rewritten = tree.at((level, at));
-    for above in tree.levels[..level].iter().skip(1) {
-        let overlapping = above.iter().filter(|upper| upper.overlaps(rewritten));
-        let seeds: Vec<_> = overlapping.map(|upper| upper.number).collect();
+    for above in 1..level as u32 {
+        let seeds = tree.overlapping(above, rewritten);
         if seeds.is_empty() {
             continue;
         }
-        let inputs = tree.inputs(&seeds, level as u32)?;
-        let merge = tree.merge(seeds, &inputs, level as u32);
-        if merge.bytes <= limits.max_bytes && !tree.tables(&inputs).any(|table| table.is_busy) {
+        let (merge, is_busy) = tree.foretell(&seeds, level as u32)?;
+        if merge.bytes <= limits.max_bytes && !is_busy {
             return Ok(merge);
         }
     }
     closure(tables, &[table], level as u32)
 }
 
-/// How to bring `seeds` to `last_level`, or to the deepest level above it that holds something of their range: as few merges as `limits`
-/// allow, in the order of keys. Where even one seed has too much below it, it goes by steps ([`Merge::is_step`]): now to the deepest level that
-/// it can go to.
+/// How to bring `seeds`, all of one level, to `output_level`, the next one that holds tables: as few merges as `limits` allow, in the order of
+/// keys.
 ///
 /// Left out are seeds that are in L0, are gone, or have nothing below them; and for now those whose merge would take a busy table, one of
-/// another merge of this plan, or more than is allowed even to the next level. So after a merge plan anew with what is left.
-pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLimits) -> Vec<Merge> {
+/// another merge of this plan, or more than is allowed. So after a merge plan anew with what is left.
+pub fn merges(tables: &[Table], seeds: &[u64], output_level: u32, limits: &MergeLimits) -> Vec<Merge> {
     let tree = Tree::new(tables);
     let mut taken = BTreeSet::new();
     let mut merges = Vec::new();
@@ -157,15 +144,12 @@ pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLi
         if taken.contains(&number) {
             continue;
         }
-        let Some(mut merge) = tree.deepest(&[number], last_level, limits, &taken) else { continue };
+        let Some(mut merge) = tree.free_merge(&[number], output_level, limits, &taken) else { continue };
         let mut last = seed;
         while let Some(next) = places.peek().copied().filter(|next| *next == (last.0, last.1 + 1)) {
             let mut seeds = merge.seeds.clone();
             seeds.push(tree.at(next).number);
-            let Some(wider) = tree.deepest(&seeds, last_level, limits, &taken) else { break };
-            if (wider.output_level, wider.is_step) != (merge.output_level, merge.is_step) {
-                break;
-            }
+            let Some(wider) = tree.free_merge(&seeds, output_level, limits, &taken) else { break };
             (merge, last) = (wider, next);
             places.next();
         }
@@ -175,8 +159,8 @@ pub fn merges(tables: &[Table], seeds: &[u64], last_level: u32, limits: &MergeLi
     merges
 }
 
-/// Tables of each level below L0, by key.
-struct Tree<'a> {
+/// Tables by level and key.
+pub struct Tree<'a> {
     levels: Vec<Vec<&'a Table>>,
     /// Level and place in it.
     places: BTreeMap<u64, (usize, usize)>,
@@ -193,7 +177,8 @@ fn wider(span: Span, from: usize, to: usize) -> Span {
 }
 
 impl<'a> Tree<'a> {
-    fn new(tables: &'a [Table]) -> Self {
+    /// Of all tables of a store.
+    pub fn new(tables: &'a [Table]) -> Self {
         let mut levels = Vec::new();
         for table in tables {
             let level = table.level as usize;
@@ -265,29 +250,61 @@ impl<'a> Tree<'a> {
             output_level,
             bytes: self.tables(inputs).map(|table| table.bytes).sum(),
             entries: self.tables(inputs).map(|table| table.entries).sum(),
-            is_step: false,
         }
     }
 
-    /// To the deepest level to which the seeds fit; `None` where they have nothing below them, or must wait.
-    fn deepest(&self, seeds: &[u64], last_level: u32, limits: &MergeLimits, taken: &BTreeSet<u64>) -> Option<Merge> {
-        let own_level = self.places.get(seeds.first()?)?.0 as u32;
-        let mut is_step = false;
-        let mut output_level = last_level;
-        loop {
-            let inputs = self.inputs(seeds, output_level).ok()?;
-            // Never to a level that holds nothing of the range: that would make the tree deeper.
-            output_level = inputs.iter().rposition(Option::is_some)? as u32;
-            if output_level <= own_level {
-                return None;
-            }
-            let merge = Merge { is_step, ..self.merge(seeds.to_vec(), &inputs, output_level) };
-            if merge.bytes <= limits.max_bytes {
-                let must_wait = self.tables(&inputs).any(|table| table.is_busy || taken.contains(&table.number));
-                return (!must_wait).then_some(merge);
-            }
-            is_step = true;
-            output_level -= 1;
+    /// A merge of the seeds that is allowed and meets nothing; `None` where they have nothing below them, or must wait.
+    fn free_merge(
+        &self,
+        seeds: &[u64],
+        output_level: u32,
+        limits: &MergeLimits,
+        taken: &BTreeSet<u64>,
+    ) -> Option<Merge> {
+        if seeds.iter().any(|seed| self.places.get(seed).is_none_or(|(level, _)| *level as u32 >= output_level)) {
+            return None;
         }
+        let inputs = self.inputs(seeds, output_level).ok()?;
+        // Never to a level that holds nothing of the range: that would make the tree deeper.
+        if inputs.len() <= output_level as usize || inputs.last()?.is_none() {
+            return None;
+        }
+        let must_wait = self.tables(&inputs).any(|table| table.is_busy || taken.contains(&table.number));
+        let merge = self.merge(seeds.to_vec(), &inputs, output_level);
+        (!must_wait && merge.bytes <= limits.max_bytes).then_some(merge)
+    }
+
+    /// The tables below L0 that hold some of a range and have nothing of their own range below them, with their levels.
+    pub(super) fn lowest(&self, first: &[u8], last: &[u8]) -> Vec<(&'a Table, u32)> {
+        let mut lowest = Vec::new();
+        for (level, tables) in self.levels.iter().enumerate().skip(1) {
+            let from = tables.partition_point(|table| table.last.as_slice() < first);
+            for table in tables[from..].iter().take_while(|table| table.first.as_slice() <= last) {
+                let is_lowest = (level + 1..self.levels.len()).all(|below| self.span(below, table).is_empty());
+                if is_lowest {
+                    lowest.push((*table, level as u32));
+                }
+            }
+        }
+        lowest
+    }
+
+    /// What of a level overlaps a table.
+    pub(super) fn overlapping(&self, level: u32, table: &Table) -> Vec<u64> {
+        self.levels[level as usize][self.span(level as usize, table)].iter().map(|table| table.number).collect()
+    }
+
+    /// As [`closure`], with whether some of it is busy.
+    pub(super) fn foretell(&self, seeds: &[u64], output_level: u32) -> Result<(Merge, bool), Unfit> {
+        let inputs = self.inputs(seeds, output_level)?;
+        let is_busy = self.tables(&inputs).any(|table| table.is_busy);
+        Ok((self.merge(seeds.to_vec(), &inputs, output_level), is_busy))
+    }
+
+    fn span(&self, level: usize, table: &Table) -> Range<usize> {
+        let tables = &self.levels[level];
+        let from = tables.partition_point(|other| other.last < table.first);
+        let to = tables.partition_point(|other| other.first <= table.last);
+        from..to.max(from)
     }
 }

@@ -1,0 +1,120 @@
+//! The baseline of measurements: levels compared at intervals, each with the next one, and merged as a whole where that is worth it
+//! ("deduplication-triggered compaction", reference 15 of the paper).
+//!
+//! Bounds: as many merges as levels fill; [`MOST_ATTEMPTS`] at one that meets running compactions.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, closure, merges};
+use ecotone_policy::dedup::slab::{Allowance, Choice};
+use ecotone_policy::units::Bytes;
+
+/// So often a merge is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
+const MOST_ATTEMPTS: u32 = 6;
+
+/// After the first attempt; twice as long after each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub(super) struct LevelsCompared {
+    interval: Duration,
+    next_check: Instant,
+    /// In the order in which they were decided.
+    waiting: VecDeque<Waiting>,
+}
+
+/// Tables that are to go to a level.
+#[derive(Debug)]
+struct Waiting {
+    seeds: Vec<u64>,
+    to_level: u32,
+    attempts: u32,
+    again: Instant,
+}
+
+impl LevelsCompared {
+    /// With the first comparison after an interval.
+    pub(super) fn new(interval: Duration) -> Self {
+        Self { interval, next_check: Instant::now() + interval, waiting: VecDeque::new() }
+    }
+
+    /// How long until levels are compared next.
+    pub(super) fn until_check(&self) -> Duration {
+        self.next_check.saturating_duration_since(Instant::now())
+    }
+
+    /// Levels were compared, and this was decided. What still waits of the last time was decided anew.
+    pub(super) fn decided(&mut self, merges: Vec<Merge>) {
+        self.next_check = Instant::now() + self.interval;
+        let again = Instant::now();
+        let waiting = |merge: Merge| Waiting { seeds: merge.seeds, to_level: merge.output_level, attempts: 0, again };
+        self.waiting = merges.into_iter().map(waiting).collect();
+    }
+
+    /// When the first of those that wait may be tried; `None` where nothing waits.
+    pub(super) fn soonest(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.again).min()
+    }
+
+    /// The next merge, in order.
+    pub(super) fn next(&mut self, tables: &[Table], most: Bytes, allowance: Allowance) -> Choice<Merge> {
+        let mut at = 0;
+        while let Some(waiting) = self.waiting.get_mut(at) {
+            if waiting.again > Instant::now() {
+                at += 1;
+                continue;
+            }
+            let plan = |max_bytes| {
+                let merges = merges(tables, &waiting.seeds, waiting.to_level, &MergeLimits { max_bytes });
+                merges.into_iter().next()
+            };
+            let fits = most.min(allowance.room);
+            match plan(fits.min(allowance.time)) {
+                Some(merge) => return Choice::Merge(merge),
+                None if plan(fits).is_some() => return Choice::NoTime,
+                None if plan(most).is_some() => return Choice::NoRoom,
+                None => (),
+            }
+            // Its tables are being compacted, or it is done.
+            let is_busy = |seed: &u64| matches!(closure(tables, &[*seed], waiting.to_level), Err(Unfit::Busy(_)));
+            let meets_others = waiting.seeds.iter().any(is_busy);
+            if !meets_others || !waiting.tries_again() {
+                self.waiting.remove(at);
+            }
+        }
+        if self.waiting.is_empty() { Choice::Nothing } else { Choice::Busy }
+    }
+
+    /// These tables have been merged.
+    pub(super) fn merged(&mut self, inputs: &[u64]) {
+        for waiting in &mut self.waiting {
+            let before = waiting.seeds.len();
+            waiting.seeds.retain(|seed| !inputs.contains(seed));
+            if waiting.seeds.len() < before {
+                waiting.attempts = 0;
+            }
+        }
+        self.waiting.retain(|waiting| !waiting.seeds.is_empty());
+    }
+
+    /// A merge of these tables met a compaction.
+    pub(super) fn met_another(&mut self, inputs: &[u64]) {
+        self.waiting
+            .retain_mut(|waiting| !waiting.seeds.iter().any(|seed| inputs.contains(seed)) || waiting.tries_again());
+    }
+
+    /// A merge of these tables came to nothing: what was decided with it is given up.
+    pub(super) fn give_up(&mut self, inputs: &[u64]) {
+        self.waiting.retain(|waiting| !waiting.seeds.iter().any(|seed| inputs.contains(seed)));
+    }
+}
+
+impl Waiting {
+    /// Whether there is to be another attempt, after a pause.
+    fn tries_again(&mut self) -> bool {
+        self.again = Instant::now() + FIRST_RETRY * (1 << self.attempts.min(MOST_ATTEMPTS));
+        self.attempts += 1;
+        self.attempts < MOST_ATTEMPTS
+    }
+}

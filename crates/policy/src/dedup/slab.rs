@@ -1,0 +1,242 @@
+//! Which merge frees the most for what it costs: slabs and their prices.
+//!
+//! A *slab* is what one merge takes to rewrite a table below which nothing of its range lies, together with all that overlaps it in the levels
+//! from some level down. What a compaction has written says that duplicates are near, and not which tables are worth a merge: more of
+//! them hide between the levels that it did not touch than below its own keys. So every slab of the range is priced by itself
+//! ([`hidden_within`]), and of all ranges that wait the cheapest is merged first.
+//!
+//! Invariants: [`Ranges`] holds disjoint ranges; no slab takes a table of L0, or more bytes than allowed; a price is that of
+//! just these tables.
+//!
+//! Bounds: [`MOST_RANGES`]; as many prices as there are slabs in the ranges that wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::DedupThreshold;
+use super::decide::{Verdict, Why, pays};
+use super::estimate::{Estimate, TableSketch, hidden_within};
+use super::plan::{Merge, MergeLimits, Table, Tree};
+use crate::units::Bytes;
+
+/// Ranges that wait. Beyond it they become one, which costs time to price and loses nothing.
+const MOST_RANGES: usize = 64;
+
+/// Keys from the first to the last, both in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first.
+    pub first: Vec<u8>,
+    /// The last.
+    pub last: Vec<u8>,
+}
+
+impl KeyRange {
+    /// From the first key of these tables to the last.
+    pub fn of<'a>(tables: impl IntoIterator<Item = &'a Table>) -> Self {
+        let mut range: Option<(&[u8], &[u8])> = None;
+        for table in tables {
+            let (first, last) = range.unwrap_or((&table.first, &table.last));
+            range = Some((first.min(&table.first), last.max(&table.last)));
+        }
+        let (first, last) = range.unwrap_or_default();
+        Self { first: first.to_vec(), last: last.to_vec() }
+    }
+}
+
+/// Ranges in which slabs may be worth a merge.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
+    /// The last key by the first.
+    ranges: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Ranges {
+    /// One more, or more of those that it overlaps.
+    pub fn add(&mut self, range: KeyRange) {
+        let KeyRange { mut first, mut last } = range;
+        while let Some((overlapped, its_last)) = self.ranges.range(..=last.clone()).next_back()
+            && *its_last >= first
+        {
+            let overlapped = overlapped.clone();
+            if let Some(its_last) = self.ranges.remove(&overlapped) {
+                last = last.max(its_last);
+            }
+            first = first.min(overlapped);
+        }
+        self.ranges.insert(first, last);
+        if self.ranges.len() > MOST_RANGES {
+            let last = self.ranges.values().max().cloned();
+            let first = self.ranges.keys().next().cloned();
+            self.ranges = first.zip(last).into_iter().collect();
+        }
+    }
+
+    /// Those that overlap it wait no more.
+    pub fn remove(&mut self, range: &KeyRange) {
+        self.ranges.retain(|first, last| *first > range.last || *last < range.first);
+    }
+
+    /// All of them, in the order of keys.
+    pub fn iter(&self) -> impl Iterator<Item = KeyRange> {
+        self.ranges.iter().map(|(first, last)| KeyRange { first: first.clone(), last: last.clone() })
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slab {
+    /// How it is merged.
+    pub merge: Merge,
+    /// The keys of the table that it is the slab of, or of the first of several.
+    pub base: KeyRange,
+    /// Whether a compaction reads some of it now.
+    pub is_busy: bool,
+}
+
+/// All slabs of a range that take at most so many bytes: of each table below which nothing lies with what is above it, from each level down to it.
+/// Each is named once, also where several tables have the same.
+pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Vec<Slab> {
+    let mut known = BTreeSet::new();
+    let mut slabs = Vec::new();
+    for (base, level) in tree.lowest(&range.first, &range.last) {
+        for from in 1..level {
+            let seeds = tree.overlapping(from, base);
+            if seeds.is_empty() {
+                continue;
+            }
+            let Ok((merge, is_busy)) = tree.foretell(&seeds, level) else { continue };
+            if merge.bytes <= limits.max_bytes && known.insert(merge.inputs.clone()) {
+                let base = KeyRange::of([base]);
+                slabs.push(Slab { merge, base, is_busy });
+            }
+        }
+    }
+    slabs
+}
+
+/// What slabs are expected to free, remembered for as long as they consist of the same tables.
+#[derive(Clone, Debug, Default)]
+pub struct Prices {
+    /// By the tables; with their entries, of which not all may have been known.
+    known: BTreeMap<Vec<u64>, (u64, Estimate)>,
+    asked: BTreeSet<Vec<u64>>,
+}
+
+impl Prices {
+    /// What merging a slab frees. `sketch_of` is asked for its tables where that is not known yet.
+    pub fn of<'a>(&mut self, slab: &Slab, one_in: u64, sketch_of: impl Fn(u64) -> Option<TableSketch<'a>>) -> Estimate {
+        let merge = &slab.merge;
+        self.asked.insert(merge.inputs.clone());
+        match self.known.get(&merge.inputs) {
+            Some((entries, estimate)) if *entries == merge.entries => *estimate,
+            _ => {
+                let sketches: Vec<_> = merge.inputs.iter().filter_map(|table| sketch_of(*table)).collect();
+                let estimate = hidden_within(&sketches, one_in);
+                self.known.insert(merge.inputs.clone(), (merge.entries, estimate));
+                estimate
+            }
+        }
+    }
+
+    /// Forgets what nobody has asked for since the last time.
+    pub fn forget_unasked(&mut self) {
+        let asked = std::mem::take(&mut self.asked);
+        self.known.retain(|tables, _| asked.contains(tables));
+    }
+}
+
+/// A slab, and what merging it frees.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Priced {
+    /// What.
+    pub slab: Slab,
+    /// How much.
+    pub expected: Estimate,
+}
+
+impl Priced {
+    /// Its DUP_RATIO.
+    fn price(&self) -> f64 {
+        self.expected.ratio().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// The slabs that are at or below the threshold by themselves.
+///
+/// # Errors
+///
+/// Why there is none: of the one that comes nearest.
+pub fn worth_merging(priced: Vec<Priced>, threshold: DedupThreshold) -> Result<Vec<Priced>, Why> {
+    let mut why = Why::NoDuplicates;
+    let mut worth = Vec::new();
+    for priced in priced {
+        match pays(&priced.expected, threshold) {
+            Verdict::Extend => worth.push(priced),
+            Verdict::Leave(Why::TooDear) => why = Why::TooDear,
+            Verdict::Leave(nearer) if why == Why::NoDuplicates => why = nearer,
+            Verdict::Leave(_) => (),
+        }
+    }
+    if worth.is_empty() { Err(why) } else { Ok(worth) }
+}
+
+/// How much a merge may take now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// As far as there is room on the disk.
+    pub room: Bytes,
+    /// As far as writers are not slowed before it ends.
+    pub time: Bytes,
+}
+
+/// Which of several merges to make.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice<T> {
+    /// There is none.
+    Nothing,
+    /// This one.
+    Merge(T),
+    /// Compactions read tables of all.
+    Busy,
+    /// There is no room.
+    NoRoom,
+    /// It would end too late.
+    NoTime,
+}
+
+impl<T> Choice<T> {
+    /// The same of something else.
+    pub fn map<U>(self, of: impl FnOnce(T) -> U) -> Choice<U> {
+        match self {
+            Self::Nothing => Choice::Nothing,
+            Self::Merge(merge) => Choice::Merge(of(merge)),
+            Self::Busy => Choice::Busy,
+            Self::NoRoom => Choice::NoRoom,
+            Self::NoTime => Choice::NoTime,
+        }
+    }
+}
+
+/// The cheapest that is allowed now; where there is none, what the cheapest waits for.
+pub fn choose(mut worth: Vec<Priced>, allowance: Allowance) -> Choice<Priced> {
+    worth.sort_by(|a, b| a.price().total_cmp(&b.price()));
+    let mut choice = Choice::Nothing;
+    for priced in worth {
+        let bytes = priced.slab.merge.bytes;
+        let wait = match priced.slab.is_busy {
+            true => Choice::Busy,
+            false if bytes > allowance.room => Choice::NoRoom,
+            false if bytes > allowance.time => Choice::NoTime,
+            false => return Choice::Merge(priced),
+        };
+        if choice == Choice::Nothing {
+            choice = wait;
+        }
+    }
+    choice
+}

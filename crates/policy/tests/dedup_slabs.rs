@@ -1,0 +1,151 @@
+//! Which slab is merged, situation by situation, with numbers worked by hand.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+use std::cell::RefCell;
+
+use ecotone_policy::dedup::DedupThreshold;
+use ecotone_policy::dedup::decide::Why;
+use ecotone_policy::dedup::estimate::{Estimate, TableSketch};
+use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Tree};
+use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced, Prices, Slab, choose, slabs, worth_merging};
+use ecotone_policy::duplicates::KeySample;
+use ecotone_policy::units::Bytes;
+
+fn threshold(ratio: f64) -> DedupThreshold {
+    DedupThreshold::try_from(ratio).unwrap()
+}
+
+fn table(number: u64, level: u32, keys: (&str, &str)) -> Table {
+    Table {
+        number,
+        level,
+        first: keys.0.into(),
+        last: keys.1.into(),
+        bytes: Bytes::from_mib(1),
+        entries: 640,
+        is_busy: false,
+    }
+}
+
+/// With so many entries for each one freed, and so many MiB; its number is that of its only table.
+fn priced(number: u64, ratio: u64, mib: u64) -> Priced {
+    let merge = Merge {
+        seeds: vec![number],
+        inputs: vec![number],
+        output_level: 3,
+        bytes: Bytes::from_mib(mib),
+        entries: 64_000 * ratio,
+    };
+    let expected = Estimate {
+        total_keys: 64_000 * ratio,
+        duplicate_keys: 64_000,
+        sampled_duplicates: 1000,
+        one_in: 64,
+        ..Estimate::default()
+    };
+    Priced { slab: Slab { merge, base: KeyRange { first: vec![], last: vec![] }, is_busy: false }, expected }
+}
+
+const PLENTY: Allowance = Allowance { room: Bytes(u64::MAX), time: Bytes(u64::MAX) };
+
+fn chosen(worth: &[Priced], allowance: Allowance) -> Choice<u64> {
+    choose(worth.to_vec(), allowance).map(|priced| priced.slab.merge.inputs[0])
+}
+
+#[test]
+fn the_cheapest_is_merged_first_and_the_next_one_where_that_may_not_begin() {
+    let worth = [priced(1, 5, 10), priced(2, 3, 40), priced(3, 4, 20)];
+    assert_eq!(chosen(&worth, PLENTY), Choice::Merge(2));
+    let mib = Bytes::from_mib;
+    assert_eq!(chosen(&worth, Allowance { time: mib(39), ..PLENTY }), Choice::Merge(3));
+    assert_eq!(chosen(&worth, Allowance { room: mib(19), ..PLENTY }), Choice::Merge(1));
+    let mut busy = worth.clone();
+    busy[1].slab.is_busy = true;
+    assert_eq!(chosen(&busy, PLENTY), Choice::Merge(3));
+    // Where none may begin it is told what the cheapest waits for.
+    assert_eq!(chosen(&worth, Allowance { time: mib(9), ..PLENTY }), Choice::NoTime);
+    assert_eq!(chosen(&worth, Allowance { room: mib(9), time: mib(9) }), Choice::NoRoom);
+    assert_eq!(chosen(&busy, Allowance { time: mib(9), ..PLENTY }), Choice::Busy);
+    assert_eq!(chosen(&[], PLENTY), Choice::Nothing);
+}
+
+#[test]
+fn the_reason_why_none_is_worth_it_is_that_of_the_nearest() {
+    let of = |all: &[Priced], ratio| worth_merging(all.to_vec(), threshold(ratio)).map(|worth| worth.len());
+    let all = [priced(1, 5, 1), priced(2, 7, 1), priced(3, 6, 1)];
+    assert_eq!(of(&all, 6.0), Ok(2), "the threshold itself is within");
+    assert_eq!(of(&all, 4.0), Err(Why::TooDear));
+    assert_eq!(of(&[], 6.0), Err(Why::NoDuplicates));
+    let none =
+        Priced { expected: Estimate { duplicate_keys: 0, sampled_duplicates: 0, ..all[0].expected }, ..all[0].clone() };
+    let unknown = Priced { expected: Estimate { unknown_keys: 64_000, ..all[0].expected }, ..all[0].clone() };
+    assert_eq!(of(std::slice::from_ref(&none), 6.0), Err(Why::NoDuplicates));
+    assert_eq!(of(&[none.clone(), unknown.clone()], 6.0), Err(Why::Unknown));
+    assert_eq!(of(&[unknown, none, priced(4, 9, 1)], 6.0), Err(Why::TooDear));
+}
+
+/// L1 is written over a to d; L2 has a to b, and L3 all of it in four tables.
+fn three_levels() -> Vec<Table> {
+    let l3 = [("a", "a"), ("b", "b"), ("c", "c"), ("d", "d")];
+    let mut tables = vec![table(1, 1, ("a", "d")), table(2, 2, ("a", "b"))];
+    tables.extend((3..).zip(l3).map(|(number, keys)| table(number, 3, keys)));
+    tables
+}
+
+#[test]
+fn a_table_has_a_slab_from_each_level_above_it() {
+    let tables = three_levels();
+    let of = |first: &str, last: &str, most_mib| {
+        let range = KeyRange { first: first.into(), last: last.into() };
+        let slabs = slabs(&Tree::new(&tables), &range, &MergeLimits { max_bytes: Bytes::from_mib(most_mib) });
+        slabs.into_iter().map(|slab| (slab.merge.seeds, slab.merge.inputs)).collect::<Vec<_>>()
+    };
+    let (all, without_l1) = ((vec![1], vec![1, 2, 3, 4, 5, 6]), (vec![2], vec![2, 3, 4]));
+    assert_eq!(of("a", "d", 10), [all.clone(), without_l1.clone()], "each once, whoever's it is");
+    assert_eq!(of("a", "d", 5), [without_l1]);
+    assert_eq!(of("c", "c", 10), [all]);
+    assert_eq!(of("c", "c", 5), []);
+    assert_eq!(of("e", "z", 10), []);
+}
+
+#[test]
+fn a_price_is_asked_for_once_and_anew_when_the_tables_are_others() {
+    let tables = three_levels();
+    let range = KeyRange { first: "a".into(), last: "d".into() };
+    let limits = MergeLimits { max_bytes: Bytes::from_mib(10) };
+    let samples = |keys: std::ops::Range<u64>| -> Vec<_> {
+        keys.map(|key| KeySample { hash: key * 64, bytes: Some(1), segment: None, sequence: 0 }).collect()
+    };
+    // L1 and L2 hold keys that L3 holds, the same five.
+    let (upper, lower) = (samples(0..5), samples(0..10));
+    let asked = RefCell::new(Vec::new());
+    let sketch = |number| {
+        asked.borrow_mut().push(number);
+        let table = tables.iter().find(|table| table.number == number)?;
+        let samples = match number {
+            1 | 2 => &upper,
+            3 => &lower,
+            _ => return Some(table.sketch(&[])),
+        };
+        Some(TableSketch { entries: 640, ..table.sketch(samples) })
+    };
+    let mut prices = Prices::default();
+    let slabs = slabs(&Tree::new(&tables), &range, &limits);
+    let mut price = |slab: &Slab| prices.of(slab, 64, sketch).sampled_duplicates;
+    assert_eq!(slabs.iter().map(&mut price).collect::<Vec<_>>(), [10, 5]);
+    assert_eq!(asked.borrow_mut().drain(..).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 2, 3, 4]);
+    assert_eq!(slabs.iter().map(&mut price).collect::<Vec<_>>(), [10, 5]);
+    assert_eq!(*asked.borrow(), [0_u64; 0]);
+    // What was not known of its tables is known now.
+    let mut known = slabs[1].clone();
+    known.merge.entries += 1;
+    price(&known);
+    assert_eq!(asked.borrow_mut().drain(..).collect::<Vec<_>>(), [2, 3, 4]);
+    // What nobody asks for between two calls is forgotten.
+    prices.forget_unasked();
+    prices.of(&slabs[0], 64, sketch);
+    prices.forget_unasked();
+    assert_eq!(*asked.borrow(), [0_u64; 0]);
+    prices.of(&slabs[1], 64, sketch);
+    assert_eq!(*asked.borrow(), [2, 3, 4]);
+}
