@@ -51,13 +51,15 @@ pub enum Step {
 pub struct Given<'s> {
     /// Whether its thread may wait.
     pub waiting: Waiting,
+    /// Whether it may take latches that it turns out to need though it only reads; else it is a [`Step::MustLatch`].
+    pub may_latch: bool,
     /// What is known of the key that it reads first.
     pub known: Option<Known<'s>>,
 }
 
 impl From<Waiting> for Given<'_> {
     fn from(waiting: Waiting) -> Self {
-        Self { waiting, known: None }
+        Self { waiting, may_latch: true, known: None }
     }
 }
 
@@ -248,7 +250,7 @@ pub fn execute_command<'s>(
     reply: &mut Reply,
     given: impl Into<Given<'s>>,
 ) -> Step {
-    let Given { waiting, mut known } = given.into();
+    let Given { waiting, may_latch, mut known } = given.into();
     let takes_long = command.has(flag::WAITS) && waiting != Waiting::Allowed;
     if takes_long || arguments.len() > MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Step::MustWait;
@@ -268,7 +270,7 @@ pub fn execute_command<'s>(
                 ran.count(service, client, arguments);
                 Step::Done { depends: ran.depends }
             }
-            Err(SentBack::MustLatch) if !has_latches => {
+            Err(SentBack::MustLatch) if !has_latches && may_latch => {
                 has_latches = true;
                 continue;
             }

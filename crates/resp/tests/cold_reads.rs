@@ -195,11 +195,15 @@ fn a_value_that_is_damaged_is_no_answer_past_the_kernels_cache_either() {
         bytes.iter_mut().skip(1000).step_by(1000).for_each(|byte| *byte ^= 1);
         std::fs::write(&segment, &bytes).unwrap();
     }
+    let reads_past_it = kernel_reads(served.directory.path()) && !is_of_memory(served.directory.path());
     let mut wire = Wire::to(served.address());
+    let before = waited(&served).0;
     for number in 0..20 {
         let reply = wire.ask(&format!("GET text:{number}"));
         assert!(reply.starts_with("-IOERR") || reply.starts_with("-ERR"), "{}", &reply[..reply.len().min(100)]);
     }
+    let read = waited(&served).0 - before;
+    assert!(read >= 20 || !reads_past_it, "{read} were read past the cache");
     served.server.stop();
 }
 

@@ -194,25 +194,37 @@ fn who_waits_for_a_latch_keeps_its_order_and_holds_up_nobody() {
 /// Tables of level 0 at which RocksDB stops all writes.
 const STOP_TABLES: usize = 4;
 
-/// Writes of `value` that the store took before it had no more room: `filler:0` and so on.
 #[test]
 fn those_who_wait_for_a_latch_leave_threads_to_those_who_read() {
     let listen = Listen { addresses: any_port(), lanes: Lanes::All(1), waiting_threads: 4, ..Listen::default() };
     let served = Served::listening(&listen, Limits::default());
+    // Large, so that it is held still to be read.
+    let members: Vec<String> = (0..300).map(|number| format!("{number} m{number}")).collect();
+    assert_eq!(Wire::to(served.address()).ask(&format!("ZADD {{latched}}set {}", members.join(" "))), ":300\r\n");
     let mut holder = Group::new(served.service.keyspace.clone());
     assert!(holder.hold(&[Slot::of(b"latched")], Waiting::Never));
     let mut writers: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
     writers.iter_mut().for_each(|writer| writer.send(&request(&[b"INCR", b"latched"])));
-    until("as many wait as may", || served.service.statistics.waiting.load(Ordering::Relaxed) >= 3);
+    until("all of them wait", || served.service.statistics.waiting.load(Ordering::Relaxed) == 8);
     // Nor do those take them all who read before.
     let mut both: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
     both.iter_mut().for_each(|one| one.send(&requests(&["DBSIZE".into(), "INCR latched".into()])));
     // It takes a thread that may wait.
     for one in &mut both {
-        assert_eq!(one.reply(), b":0\r\n");
+        assert_eq!(one.reply(), b":1\r\n");
     }
-    assert_eq!(Wire::to(served.address()).ask("DBSIZE"), ":0\r\n");
+    // Nor those who read only, and find that they need a latch for it.
+    let mut readers: Vec<Wire> = (0..8).map(|_| Wire::to(served.address())).collect();
+    let reads = ["DBSIZE", "ZRANGE {latched}set 0 0", "ZRANGE {latched}set 1 1"].map(String::from);
+    readers.iter_mut().for_each(|one| one.send(&requests(&reads)));
+    for one in &mut readers {
+        assert_eq!(one.reply(), b":1\r\n");
+    }
+    assert_eq!(Wire::to(served.address()).ask("DBSIZE"), ":1\r\n");
     drop(holder);
+    for one in &mut readers {
+        assert_eq!((one.reply(), one.reply()), (b"*1\r\n$2\r\nm0\r\n".to_vec(), b"*1\r\n$2\r\nm1\r\n".to_vec()));
+    }
     writers.extend(both);
     let replies: BTreeSet<_> = writers.iter_mut().map(|writer| String::from_utf8(writer.reply()).unwrap()).collect();
     assert_eq!(replies, (1..=16).map(|number| format!(":{number}\r\n")).collect::<BTreeSet<_>>());
@@ -230,6 +242,7 @@ fn much_that_is_written_at_once_is_not_written_while_others_wait() {
     assert_eq!(client.ask("STRLEN k"), format!(":{}\r\n", 5 << 20));
 }
 
+/// Writes of `value` that the store took before it had no more room: `filler:0` and so on.
 fn fill(service: &Service, barrier: &Barrier, value: &[u8]) -> usize {
     for number in 0.. {
         let key = format!("filler:{number}");

@@ -397,6 +397,21 @@ fn who_leaves_while_it_waits_gives_its_place_to_others() {
 }
 
 #[test]
+fn so_does_who_leaves_while_no_more_of_it_may_be_kept() {
+    let limits = Limits { clients: 1, output_bytes: 128 << 10, ..Limits::default() };
+    let served = Served::with(limits, StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
+    wire.send(&request(&[b"WAIT", b"1", b"3600000"]));
+    served.until_clients(1);
+    // Its end stands behind what nobody reads: it may send no more once half of its limit is taken. The rest is in the kernel's hands.
+    wire.send(&request(&[b"PING"]).repeat(7_000));
+    drop(wire);
+    served.until_clients(0);
+    assert_eq!(Wire::to(served.address()).ask("PING"), "+PONG\r\n");
+    served.server.stop();
+}
+
+#[test]
 fn a_transaction_that_is_begun_anew_counts_once() {
     let served = plain();
     let mut wire = Wire::to(served.address());

@@ -128,7 +128,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         name: "page_cache_bytes",
         about: "What the kernel is expected to keep in memory of the store's files. Where values kept apart take four times as much, requests of clients \
                 read those of up to 2 KiB past its cache (`clients.io_uring`). `auto`: where clients are served, what its control group may have beyond twice \
-                `memory_limit_bytes`, or half of the machine's memory; else all of them.",
+                `memory_limit_bytes`, and at least an eighth, or half of the machine's memory; else all of them.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },
         set: |options, value| {

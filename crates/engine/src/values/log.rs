@@ -14,12 +14,13 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ecotone_rocks_sys::direct_reads;
+use ecotone_rocks_sys::direct_reads::{self, DirectRead};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
+use super::descriptors::Descriptors;
 use super::mappings::Mappings;
 use super::pointer::{Pointer, SegmentMap, SegmentNumber};
 use super::record::{self, RECORD_HEADER_BYTES};
@@ -81,8 +82,7 @@ pub struct ValueLog {
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
     most_open: usize,
-    /// Descriptors of segments that were opened since all were closed.
-    opened: AtomicUsize,
+    descriptors: Descriptors,
     syncs_each_write: bool,
     segments: RwLock<SegmentMap<Arc<Segment>>>,
     /// What the kernel is expected to keep in memory of them; `None`: all.
@@ -118,9 +118,10 @@ impl ValueLog {
         let found = segment::list(&directory)?;
         let watermark = watermark::read(&directory)?;
         let last = found.last().map(|(number, _)| *number).max(watermark.map(|watermark| watermark.segment));
+        let descriptors = Descriptors::default();
         let segments: SegmentMap<_> = found
             .into_iter()
-            .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &tap)))
+            .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &descriptors, &tap)))
             .collect();
         let has_segments = !segments.is_empty();
         // What the last process may have left in the kernel's hands: relocated values are synced before a table names them.
@@ -135,7 +136,7 @@ impl ValueLog {
             segment_bytes,
             segment_bytes_now: AtomicU64::new(LEAST_SEGMENT_BYTES),
             most_open: MOST_OPEN,
-            opened: AtomicUsize::new(0),
+            descriptors,
             syncs_each_write: false,
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
             written: Stream::after(unsynced),
@@ -233,7 +234,7 @@ impl ValueLog {
     }
 
     fn create_segment(&self, place: Place) -> Result<Arc<Segment>> {
-        self.opens_one();
+        self.close_some();
         let mut next = self.next_number.lock();
         let number = SegmentNumber(*next);
         let Some(after) = next.checked_add(1) else {
@@ -251,7 +252,8 @@ impl ValueLog {
         };
         let limit = self.most_segment_bytes();
         let syncs_often = self.syncs_each_write && resting_level.is_none();
-        let segment = Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.tap)?;
+        let segment =
+            Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.descriptors, &self.tap)?;
         *next = after;
         let all = self.weigh();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
@@ -353,7 +355,7 @@ impl ValueLog {
     ///
     /// [`Error::Corrupt`] names file and offset.
     pub fn read(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
-        self.read_by(key, pointer, into, |segment, offset, into| {
+        self.read_with(key, pointer, into, |segment, offset, into| {
             if let Some(mapped) = segment.in_memory() {
                 if segment.read_mapped(mapped.reads(), offset, into).is_ok() {
                     return Ok(());
@@ -374,10 +376,18 @@ impl ValueLog {
             && pointer.record_bytes(key.len()) <= MOST_DIRECT_BYTES
             && direct_reads::are_of_use();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
-            self.will_open(segment, directly);
-            segment.read_at_once(offset, into, directly)
+            if directly {
+                self.will_open(segment, true);
+                match segment.read_directly(offset, into)? {
+                    DirectRead::Arrived => return Ok(()),
+                    DirectRead::Noted => return Err(Error::WouldWait),
+                    DirectRead::Refused => (),
+                }
+            }
+            self.will_open(segment, false);
+            segment.read_at_once(offset, into)
         };
-        self.read_by(key, pointer, into, read)
+        self.read_with(key, pointer, into, read)
     }
 
     fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {
@@ -404,6 +414,19 @@ impl ValueLog {
     ///
     /// As [`read`](Self::read).
     pub fn read_by(
+        &self,
+        key: &[u8],
+        pointer: Pointer,
+        into: &mut Vec<u8>,
+        read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
+    ) -> Result<std::ops::Range<usize>> {
+        self.read_with(key, pointer, into, |segment, offset, into| {
+            self.will_open(segment, false);
+            read(segment, offset, into)
+        })
+    }
+
+    fn read_with(
         &self,
         key: &[u8],
         pointer: Pointer,
@@ -473,16 +496,15 @@ impl ValueLog {
     /// Before a read of `segment`, with `directly` past the kernel's cache.
     #[inline]
     fn will_open(&self, segment: &Segment, directly: bool) {
-        if segment.is_to_be_opened(directly) {
-            self.opens_one();
+        if self.descriptors.open() >= self.most_open && segment.is_to_be_opened(directly) {
+            self.close_some();
         }
     }
 
-    /// Closes all sealed segments where too many may be open. Those in use are opened again: less than one in `most_open` reads does this.
+    /// Closes all sealed segments where as many are open as may be. Those in use are opened again: less than one in `most_open` reads does this.
     #[cold]
-    fn opens_one(&self) {
-        if self.opened.fetch_add(1, Ordering::Relaxed) >= self.most_open {
-            self.opened.store(1, Ordering::Relaxed);
+    fn close_some(&self) {
+        if self.descriptors.open() >= self.most_open {
             self.segments.read().values().for_each(|segment| segment.close());
         }
     }
@@ -586,18 +608,40 @@ mod tests {
     #[test]
     fn more_segments_than_may_be_open_can_be_read() {
         for (asked, most) in [(16, 16), (usize::MAX, MOST_OPEN)] {
-            let (_directory, log) = log(64);
+            let (directory, log) = log(64);
             let log = log.with_most_open(asked);
             let pointers: Vec<_> = (0..2 * MOST_OPEN as u32)
                 .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
                 .collect();
             log.seal_active();
-            for _ in 0..2 {
+            let open = |log: &ValueLog| {
+                let open = log.descriptors.open();
+                assert!(open <= most + 1, "{open} of {most}");
+                open
+            };
+            let read_all = |log: &ValueLog| {
                 for (number, pointer) in pointers.iter().enumerate() {
-                    assert_eq!(read(&log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
-                    let open: usize = log.segments().iter().map(|segment| segment.descriptors()).sum();
-                    assert!(open <= most + 1, "{open}");
+                    assert_eq!(read(log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
+                    open(log);
                 }
+            };
+            read_all(&log);
+            // Those of a process before, which nobody has opened yet.
+            drop(log);
+            let log = ValueLog::open(directory.path(), 64, Tap::SILENT).unwrap().with_most_open(asked);
+            assert_eq!(open(&log), 0, "opening a store reads no header");
+            assert!(log.segments().iter().all(|segment| !segment.is_relocated()));
+            assert!(log.segments().iter().all(|segment| segment.mapped().is_some()));
+            assert_eq!(open(&log), 0);
+            read_all(&log);
+            // By whoever relocates.
+            let begin = |number: u32| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap();
+            for (number, pointer) in pointers.iter().enumerate() {
+                let key = (number as u32).to_le_bytes();
+                let by_call = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
+                log.read_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
+                begin(number as u32);
+                open(&log);
             }
             // Half of them by the kernel's cache, then all of them past it.
             let log = log.with_page_cache(Some(0));
@@ -608,9 +652,9 @@ mod tests {
                 let key = (number as u32).to_le_bytes();
                 // What comes of it depends on the file system.
                 let _ = noting_missed(|| log.read_at_once(&key, *pointer, &mut Vec::new()));
-                let open: usize = log.segments().iter().map(|segment| segment.descriptors()).sum();
-                assert!(open <= most + 1, "{open}");
+                open(&log);
             }
+            assert!(open(&log) > 0);
         }
     }
 

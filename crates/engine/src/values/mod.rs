@@ -8,6 +8,7 @@
 //!   deleted. [`pacing`]: no more of it than can be relocated.
 
 pub(crate) mod barrier;
+pub(crate) mod descriptors;
 pub(crate) mod log;
 pub(crate) mod mappings;
 pub(crate) mod pacing;

@@ -34,6 +34,7 @@ use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::descriptors::{Counted, Descriptors};
 use super::mappings::Mapped;
 use super::pointer::SegmentNumber;
 use super::tail;
@@ -56,7 +57,8 @@ pub struct Segment {
     may_be_in_wal: bool,
     /// Whether its values were relocated, as its header says: of a segment that was found, once that was read.
     relocated: OnceLock<bool>,
-    file: Mutex<Option<Arc<File>>>,
+    descriptors: Descriptors,
+    file: Mutex<Option<Counted<Arc<File>>>>,
     /// For users' reads.
     mapping: RwLock<Mapping>,
     direct: Mutex<Direct>,
@@ -90,7 +92,7 @@ enum Mapping {
 enum Direct {
     #[default]
     Unknown,
-    Open(Arc<DirectFile>),
+    Open(Counted<Arc<DirectFile>>),
     /// Its file system offers it not.
     Never,
 }
@@ -125,6 +127,7 @@ impl Segment {
         resting_level: Option<u32>,
         limit: u64,
         syncs_often: bool,
+        descriptors: &Descriptors,
         tap: &Tap,
     ) -> Result<Arc<Self>> {
         let path = directory.join(file_name(number));
@@ -150,7 +153,8 @@ impl Segment {
             may_be_in_wal: resting_level.is_none(),
             relocated: OnceLock::from(resting_level.is_some()),
             appends: Mutex::new(Some(appends)),
-            file: Mutex::new(Some(file)),
+            file: Mutex::new(Some(descriptors.count(file))),
+            descriptors: descriptors.clone(),
             mapping: RwLock::default(),
             direct: Mutex::default(),
             file_number: FileNumber::next(),
@@ -164,7 +168,13 @@ impl Segment {
     }
 
     /// A segment that is there, sealed. Its file is opened and its header checked when it is first read.
-    pub fn found(directory: &Path, number: SegmentNumber, bytes: u64, tap: &Tap) -> Arc<Self> {
+    pub fn found(
+        directory: &Path,
+        number: SegmentNumber,
+        bytes: u64,
+        descriptors: &Descriptors,
+        tap: &Tap,
+    ) -> Arc<Self> {
         Arc::new(Self {
             number,
             path: directory.join(file_name(number)),
@@ -172,6 +182,7 @@ impl Segment {
             relocated: OnceLock::new(),
             appends: Mutex::new(None),
             file: Mutex::new(None),
+            descriptors: descriptors.clone(),
             mapping: RwLock::default(),
             direct: Mutex::default(),
             file_number: FileNumber::next(),
@@ -209,7 +220,8 @@ impl Segment {
     /// cannot be had nobody knows, and who reads a value meets the reason.
     pub fn is_relocated(&self) -> bool {
         let known = || self.relocated.get().copied();
-        known().or_else(|| self.file().ok().and_then(|_| known())).unwrap_or(false)
+        // All segments are asked; they are not all to be left open.
+        known().or_else(|| self.open().ok().and_then(|_| known())).unwrap_or(false)
     }
 
     /// Whether nothing is appended any more.
@@ -270,20 +282,22 @@ impl Segment {
         })
     }
 
-    /// The same, if all of it is in the kernel's memory; or, with `direct`, has been read past it.
+    /// The same past the kernel's cache, if it has been read so; refused where that cannot be.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_directly(&self, offset: u64, into: &mut [u8]) -> Result<DirectRead> {
+        Ok(self.direct()?.map_or(DirectRead::Refused, |direct| direct.read_at_once(offset, into)))
+    }
+
+    /// The same, if all of it is in the kernel's memory.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read), and [`Error::WouldWait`] where it is not, or the file system cannot tell.
-    pub fn read_at_once(&self, offset: u64, into: &mut [u8], direct: bool) -> Result<()> {
+    pub fn read_at_once(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let bytes = into.len();
-        if direct && let Some(direct) = self.direct()? {
-            match direct.read_at_once(offset, into) {
-                DirectRead::Arrived => return Ok(()),
-                DirectRead::Noted => return Err(Error::WouldWait),
-                DirectRead::Refused => (),
-            }
-        }
         let file = self.file()?;
         match preadv2(&*file, &mut [IoSliceMut::new(into)], offset, ReadWriteFlags::NOWAIT) {
             Ok(read) if read == bytes => Ok(()),
@@ -308,7 +322,9 @@ impl Segment {
 
     /// Maps it into memory, for many reads; `None` where it cannot be had, or is not sealed.
     pub fn mapped(&self) -> Option<MappedReads> {
-        self.is_sealed().then(|| self.file().ok()).flatten().and_then(|file| MappedReads::new(&file, self.bytes()))
+        // What is mapped needs the file no more.
+        let open = || self.file.lock().as_ref().map(Counted::get).map_or_else(|| self.open(), Ok).ok();
+        self.is_sealed().then(open).flatten().and_then(|file| MappedReads::new(&file, self.bytes()))
     }
 
     /// It in memory, where it was left there by [`keep_mapped`](Self::keep_mapped).
@@ -375,7 +391,7 @@ impl Segment {
         let written = self.written.load(Ordering::Acquire);
         if self.durable.load(Ordering::Acquire) < written && !self.removed.load(Ordering::Acquire) {
             // Found ones too, whose header a loss of power may have taken: that is for their readers to find.
-            let open = self.file.lock().clone();
+            let open = self.file.lock().as_ref().map(Counted::get);
             let file = open.map_or_else(|| File::open(&self.path).map(Arc::new), Ok);
             let synced = file.and_then(|file| file.sync_data());
             match synced.and_then(|()| self.tap.tell(TapEvent::Synced { path: &self.path, len: written })) {
@@ -395,39 +411,29 @@ impl Segment {
         }
         if self.relocated.get().is_none() {
             // Its header has not been read yet.
-            self.file()?;
+            self.open()?;
         }
         let mut direct = self.direct.lock();
         if let Direct::Unknown = *direct {
             *direct = match DirectFile::open(&self.path, self.file_number) {
-                Ok(Some(file)) => Direct::Open(Arc::new(file)),
+                Ok(Some(file)) => Direct::Open(self.descriptors.count(Arc::new(file))),
                 Ok(None) => Direct::Never,
                 // Who reads it in another way finds out why.
                 Err(_) => Direct::Unknown,
             };
         }
         Ok(match &*direct {
-            Direct::Open(file) => Some(file.clone()),
+            Direct::Open(file) => Some(file.get()),
             Direct::Unknown | Direct::Never => None,
         })
     }
 
-    /// Whether a read, with `direct` past the kernel's cache where that is possible, has to open it first.
+    /// Whether a read, with `direct` past the kernel's cache, has to open it first.
     pub fn is_to_be_opened(&self, direct: bool) -> bool {
-        if direct && self.is_sealed() {
-            match *self.direct.lock() {
-                Direct::Open(_) => return false,
-                Direct::Unknown => return true,
-                Direct::Never => (),
-            }
+        match direct {
+            true => self.is_sealed() && matches!(*self.direct.lock(), Direct::Unknown),
+            false => self.file.lock().is_none(),
         }
-        self.file.lock().is_none()
-    }
-
-    /// How many descriptors it has.
-    #[cfg(test)]
-    pub fn descriptors(&self) -> usize {
-        usize::from(self.file.lock().is_some()) + usize::from(matches!(*self.direct.lock(), Direct::Open(_)))
     }
 
     /// Closes the file, where it is open and sealed; a read opens it again. Reads under way end in peace.
@@ -463,11 +469,19 @@ impl Segment {
         }
     }
 
+    /// Its file, which is left open for the next one.
     fn file(&self) -> Result<Arc<File>> {
         let mut slot = self.file.lock();
         if let Some(file) = &*slot {
-            return Ok(file.clone());
+            return Ok(file.get());
         }
+        let file = self.open()?;
+        *slot = Some(self.descriptors.count(file.clone()));
+        Ok(file)
+    }
+
+    /// Opens its file once more, and reads its header.
+    fn open(&self) -> Result<Arc<File>> {
         let file = File::open(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => self.corrupt(0, "the segment is missing"),
             _ => Error::io("open", &self.path, &error),
@@ -479,9 +493,7 @@ impl Segment {
         })?;
         let level = check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
         self.relocated.get_or_init(|| level > 0);
-        let file = Arc::new(file);
-        *slot = Some(file.clone());
-        Ok(file)
+        Ok(Arc::new(file))
     }
 }
 
@@ -553,143 +565,5 @@ pub fn list(directory: &Path) -> Result<Vec<(SegmentNumber, u64)>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
-
-    use super::*;
-    use crate::mutation::mutated;
-
-    #[test]
-    fn a_name_and_a_number_belong_together() {
-        assert_eq!(file_name(SegmentNumber(7)), "000007.segment");
-        assert_eq!(file_name(SegmentNumber(u32::MAX)), "4294967295.segment");
-        for number in [0, 7, 999_999, 1_000_000, u32::MAX].map(SegmentNumber) {
-            assert_eq!(number_in(&file_name(number)), Some(number));
-        }
-        for other in ["7.segment", "0000007.segment", "+00007.segment", "4294967296.segment", ".segment", "000007.sst"]
-        {
-            assert_eq!(number_in(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn the_bytes_of_a_header_never_change() {
-        let bytes = header(SegmentNumber(0x0102), 3);
-        assert_eq!(bytes[..28], *b"ECOVALUE\x01\0\0\0\x02\x01\0\0\x03\0\0\0\0\0\0\0\0\0\0\0");
-        assert_eq!(bytes[28..], crc32c::crc32c(&bytes[..28]).to_le_bytes());
-    }
-
-    #[test]
-    fn a_mutated_header_is_one_or_is_refused() {
-        let originals = [header(SegmentNumber(7), 0).to_vec(), header(SegmentNumber(u32::MAX), 7).to_vec()];
-        mutated(&originals, |mut bytes, random| {
-            let field =
-                |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            if bytes.len() == SEGMENT_HEADER_BYTES && random.once_in(2) {
-                let checksum = crc32c::crc32c(&bytes[..28]);
-                bytes[28..].copy_from_slice(&checksum.to_le_bytes());
-            }
-            let Ok(found) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(&bytes[..]) else { return };
-            let number = SegmentNumber(field(found, 12));
-            if let Ok(level) = check_header(found, number) {
-                assert_eq!(header(number, level), *found);
-                assert!(check_header(found, SegmentNumber(number.0 ^ 1)).is_err());
-            }
-        });
-    }
-
-    #[test]
-    fn a_damaged_header_is_refused_and_says_where() {
-        let directory = tempfile::tempdir().unwrap();
-        let number = SegmentNumber(3);
-        drop(Segment::create(directory.path(), number, None, 4096, false, &Tap::SILENT).unwrap());
-        let path = directory.path().join(file_name(number));
-        let good = std::fs::read(&path).unwrap();
-        for bit in 0..good.len() * 8 {
-            let mut bad = good.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            std::fs::write(&path, &bad).unwrap();
-            let error = Segment::found(directory.path(), number, 32, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
-            assert!(
-                matches!(&error, Error::Corrupt { location: Some(location), .. } if location.contains("000003.segment")),
-                "{error}"
-            );
-        }
-        std::fs::write(&path, &good[..31]).unwrap();
-        let error = Segment::found(directory.path(), number, 31, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
-        assert!(error.to_string().contains("ends inside its header"), "{error}");
-        std::fs::remove_file(&path).unwrap();
-        let error = Segment::found(directory.path(), number, 31, &Tap::SILENT).read(0, &mut [0; 1]).unwrap_err();
-        assert!(error.to_string().contains("is missing"), "{error}");
-    }
-
-    #[test]
-    fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated() {
-        let directory = tempfile::tempdir().unwrap();
-        for (number, level) in [(1, None), (2, Some(0)), (3, Some(6))] {
-            let (number, tap) = (SegmentNumber(number), Tap::SILENT);
-            let made = Segment::create(directory.path(), number, level, 4096, false, &tap).unwrap();
-            let found = || Segment::found(directory.path(), number, 32, &tap);
-            let (unread, read) = (found(), found());
-            assert_eq!(unread.descriptors(), 0, "opening a store reads no header");
-            read.read(0, &mut [0; 1]).unwrap();
-            for segment in [made, unread, read] {
-                assert_eq!(segment.is_relocated(), level.is_some());
-            }
-            assert!(found().may_be_in_wal());
-        }
-        assert!(!Segment::found(directory.path(), SegmentNumber(4), 32, &Tap::SILENT).is_relocated());
-    }
-
-    #[test]
-    fn an_append_that_failed_leaves_no_trace() {
-        let directory = tempfile::tempdir().unwrap();
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &Tap::SILENT).unwrap();
-        let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
-        // A file opened for reading takes no bytes.
-        let read_only = Arc::new(File::open(segment.path()).unwrap());
-        let lost = MappedFile::new(read_only, segment.bytes(), 1 << 20, false).unwrap();
-        let writable = segment.appends.lock().replace(lost);
-        segment.append(&[b"lost"]).unwrap_err();
-        assert_eq!(segment.bytes(), 38);
-        *segment.appends.lock() = writable;
-        let (second, _) = segment.append(&[b"three"]).unwrap();
-        assert_eq!((first, second), (32, 38));
-        let mut bytes = [0; 11];
-        segment.read(32, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"onetwothree");
-    }
-
-    /// Refuses every other append.
-    #[derive(Default)]
-    struct Refuses(AtomicU32);
-
-    impl WriteTap for Refuses {
-        fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
-            let TapEvent::Appended { .. } = event else { return Ok(()) };
-            if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-                Ok(())
-            } else {
-                Err(io::Error::other("refused"))
-            }
-        }
-    }
-
-    #[test]
-    fn an_append_that_the_tap_refuses_leaves_no_trace() {
-        let directory = tempfile::tempdir().unwrap();
-        let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
-        let tap = Tap::of(Some(&hooks));
-        let segment = Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &tap).unwrap();
-        // A copy and a call.
-        for bytes in [1000, 300_000] {
-            segment.append(&[&vec![1; bytes]]).unwrap_err();
-            let begin = segment.bytes();
-            assert_eq!(segment.append(&[b"kept"]).unwrap().0, begin);
-        }
-        segment.append(&[&[2; 5000]]).unwrap_err();
-        segment.seal();
-        let found = std::fs::read(segment.path()).unwrap();
-        assert_eq!(found[SEGMENT_HEADER_BYTES..], *b"keptkept");
-    }
-}
+#[path = "segment_tests.rs"]
+mod tests;

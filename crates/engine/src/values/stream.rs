@@ -137,6 +137,7 @@ impl Stream {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use super::super::descriptors::Descriptors;
     use super::super::pointer::SegmentNumber;
     use super::*;
     use crate::tap::Tap;
@@ -149,7 +150,7 @@ mod tests {
         let create = move || {
             begun.send(()).unwrap();
             may_end.recv().unwrap();
-            Segment::create(path, SegmentNumber(1), None, 1 << 20, false, &Tap::SILENT)
+            Segment::create(path, SegmentNumber(1), None, 1 << 20, false, &Descriptors::default(), &Tap::SILENT)
         };
         assert!(stream.takes_at_once());
         std::thread::scope(|scope| {

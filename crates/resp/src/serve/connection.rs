@@ -158,7 +158,7 @@ impl Connection {
         self.charge.set(service, self.memory_bytes());
     }
 
-    /// Carries out the next request and those behind it, where they take no latch. May wait.
+    /// Carries out the next request and those behind it, where they take no latch; [`Ended::Latched`] where the next one does. May wait.
     pub(super) fn reading_round(&mut self, service: &Service, group: &mut Group) -> Ended {
         self.only_reads = true;
         let ended = self.round(service, group, Waiting::Allowed);
@@ -239,7 +239,7 @@ impl Connection {
                     known = service.keyspace.look_up(keys.into_iter(), waiting);
                 }
             }
-            let given = Given { waiting, known: known.pop_front() };
+            let given = Given { waiting, may_latch: !self.only_reads, known: known.pop_front() };
             group.take_has_read();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;

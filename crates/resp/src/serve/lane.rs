@@ -141,14 +141,20 @@ impl Lane {
                     self.release().await;
                     has_released = true;
                 }
-                // Not behind a commit: that may be held up, and nothing of it is to be read.
-                (Ended::MustRead, _) => return self.round_that_waits(connection, true).await,
+                (Ended::MustRead, _) => {
+                    // A thread has no use for it.
+                    drop(arrived);
+                    // Not behind a commit: that may be held up, and nothing of it is to be read.
+                    let (back, ended) = self.round_that_reads(connection).await;
+                    if ended != Ended::Latched {
+                        return (back, ended);
+                    }
+                    // It turned out to need a latch.
+                    return self.round_that_waits(back).await;
+                }
                 (Ended::Latched | Ended::MustWait, _) => {
-                    // The thread that waits may need a latch that this lane has, also that of the command itself.
-                    self.release().await;
-                    // It is never closed.
-                    let _one_of_them = self.latch_waits.acquire().await;
-                    return self.round_that_waits(connection, false).await;
+                    drop(arrived);
+                    return self.round_that_waits(connection).await;
                 }
             }
             began = Instant::now();
@@ -247,23 +253,50 @@ impl Lane {
         }
     }
 
-    /// On a thread that may wait. With `only_reads` it ends before what takes a latch.
-    async fn round_that_waits(&self, mut connection: Box<Connection>, only_reads: bool) -> (Box<Connection>, Ended) {
+    /// On a thread that may wait, as long as no latch is needed.
+    async fn round_that_reads(&self, connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        let statistics = &self.service.statistics;
+        statistics.waiting.fetch_add(1, Ordering::Relaxed);
+        let done = self.on_thread(connection, Connection::reading_round).await;
+        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+
+    /// On one of the threads that may wait for a latch.
+    async fn round_that_waits(&self, connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        let statistics = &self.service.statistics;
+        // The thread that waits may need a latch that this lane has, also that of the command itself.
+        self.release().await;
+        statistics.waiting.fetch_add(1, Ordering::Relaxed);
+        let done = {
+            // It is never closed.
+            let _one_of_them = self.latch_waits.acquire().await;
+            let round = |connection: &mut Connection, service: &Service, group: &mut Group| {
+                let mut ended = connection.round(service, group, Waiting::Allowed);
+                while ended == Ended::Latched {
+                    // With no latch held it waits for the one it needs.
+                    let outcome = group.commit(Waiting::Allowed).map(drop);
+                    connection.committed(service, &outcome);
+                    ended = connection.round(service, group, Waiting::Allowed);
+                }
+                ended
+            };
+            self.on_thread(connection, round).await
+        };
+        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+
+    async fn on_thread(
+        &self,
+        mut connection: Box<Connection>,
+        round: impl FnOnce(&mut Connection, &Service, &mut Group) -> Ended + Send + 'static,
+    ) -> (Box<Connection>, Ended) {
         let service = self.service.clone();
-        self.service.statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        self.service.statistics.handed_on.fetch_add(1, Ordering::Relaxed);
+        service.statistics.handed_on.fetch_add(1, Ordering::Relaxed);
         let done = tokio::task::spawn_blocking(move || {
             let mut group = Group::new(service.keyspace.clone());
-            let mut ended = match only_reads {
-                true => connection.reading_round(&service, &mut group),
-                false => connection.round(&service, &mut group, Waiting::Allowed),
-            };
-            while ended == Ended::Latched {
-                // With no latch held it waits for the one it needs.
-                let outcome = group.commit(Waiting::Allowed).map(drop);
-                connection.committed(&service, &outcome);
-                ended = connection.round(&service, &mut group, Waiting::Allowed);
-            }
+            let ended = round(&mut connection, &service, &mut group);
             let outcome = group.commit(Waiting::Allowed).map(drop);
             connection.committed(&service, &outcome);
             if service.keyspace.has_unsynced() {
@@ -273,7 +306,6 @@ impl Lane {
             (connection, ended)
         })
         .await;
-        self.service.statistics.waiting.fetch_sub(1, Ordering::Relaxed);
         match done {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),

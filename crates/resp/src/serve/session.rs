@@ -253,13 +253,23 @@ async fn interruption(info: &ClientInfo, mut signal: Signal) {
 
 /// Receives what comes, as far as it may, until the client goes.
 async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &mut Connection) {
-    std::future::poll_fn(|context| {
-        let is_here =
-            !connection.may_receive_more(&lane.service) || poll_receive_more(lane, stream, connection, context);
-        if is_here { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
+    loop {
+        let is_here = std::future::poll_fn(|context| {
+            if !connection.may_receive_more(&lane.service) {
+                return Poll::Ready(true);
+            }
+            if poll_receive_more(lane, stream, connection, context) { Poll::Pending } else { Poll::Ready(false) }
+        });
+        if !is_here.await || stream.has_hung_up() {
+            return;
+        }
+        // Its end stands behind what may not be read, and of such an end nobody tells.
+        sleep(LOOK_FOR_END_EVERY).await;
+    }
 }
+
+/// How often it is looked whether a client is still there that may send no more.
+const LOOK_FOR_END_EVERY: Duration = Duration::from_secs(1);
 
 /// What came of waiting for a client.
 enum Received {

@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustix::event::{PollFd, PollFlags};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
@@ -22,6 +23,9 @@ use super::deal::Stream;
 pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// How much of what was written went on to the client.
     fn progress(&mut self) -> &mut Progress;
+
+    /// Whether the client sends no more, also where what it sent before has not been read.
+    fn has_hung_up(&self) -> bool;
 
     /// Makes it ready to go to another lane.
     ///
@@ -95,6 +99,10 @@ impl ClientStream for Socket<TcpStream> {
         &mut self.progress
     }
 
+    fn has_hung_up(&self) -> bool {
+        has_hung_up(&self.stream)
+    }
+
     fn leave(self) -> io::Result<Stream> {
         Ok(Stream::Tcp(self.stream.into_std()?))
     }
@@ -103,6 +111,10 @@ impl ClientStream for Socket<TcpStream> {
 impl ClientStream for Socket<UnixStream> {
     fn progress(&mut self) -> &mut Progress {
         &mut self.progress
+    }
+
+    fn has_hung_up(&self) -> bool {
+        has_hung_up(&self.stream)
     }
 
     fn leave(self) -> io::Result<Stream> {
@@ -115,9 +127,20 @@ impl ClientStream for Box<TlsSocket> {
         &mut self.get_mut().0.progress
     }
 
+    fn has_hung_up(&self) -> bool {
+        has_hung_up(&self.get_ref().0.stream)
+    }
+
     fn leave(self) -> io::Result<Stream> {
         Ok(Stream::Tls(self))
     }
+}
+
+fn has_hung_up(socket: &impl AsFd) -> bool {
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut asked = [PollFd::new(socket, ends)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(ends)
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {

@@ -192,7 +192,8 @@ fn clients() -> Vec<Key> {
             whole(1, 1024),
             listen.waiting_threads,
             "threads",
-            "Threads of each lane that may wait for the device.",
+            "Threads of each lane that may wait for the device. A quarter of them, where there are two or more one at least, never waits for who \
+             writes.",
         ),
         key(
             "clients.io_uring",

@@ -1,0 +1,152 @@
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
+
+use super::*;
+use crate::mutation::mutated;
+
+#[test]
+fn a_name_and_a_number_belong_together() {
+    assert_eq!(file_name(SegmentNumber(7)), "000007.segment");
+    assert_eq!(file_name(SegmentNumber(u32::MAX)), "4294967295.segment");
+    for number in [0, 7, 999_999, 1_000_000, u32::MAX].map(SegmentNumber) {
+        assert_eq!(number_in(&file_name(number)), Some(number));
+    }
+    for other in ["7.segment", "0000007.segment", "+00007.segment", "4294967296.segment", ".segment", "000007.sst"] {
+        assert_eq!(number_in(other), None, "{other}");
+    }
+}
+
+#[test]
+fn the_bytes_of_a_header_never_change() {
+    let bytes = header(SegmentNumber(0x0102), 3);
+    assert_eq!(bytes[..28], *b"ECOVALUE\x01\0\0\0\x02\x01\0\0\x03\0\0\0\0\0\0\0\0\0\0\0");
+    assert_eq!(bytes[28..], crc32c::crc32c(&bytes[..28]).to_le_bytes());
+}
+
+#[test]
+fn a_mutated_header_is_one_or_is_refused() {
+    let originals = [header(SegmentNumber(7), 0).to_vec(), header(SegmentNumber(u32::MAX), 7).to_vec()];
+    mutated(&originals, |mut bytes, random| {
+        let field =
+            |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes.len() == SEGMENT_HEADER_BYTES && random.once_in(2) {
+            let checksum = crc32c::crc32c(&bytes[..28]);
+            bytes[28..].copy_from_slice(&checksum.to_le_bytes());
+        }
+        let Ok(found) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(&bytes[..]) else { return };
+        let number = SegmentNumber(field(found, 12));
+        if let Ok(level) = check_header(found, number) {
+            assert_eq!(header(number, level), *found);
+            assert!(check_header(found, SegmentNumber(number.0 ^ 1)).is_err());
+        }
+    });
+}
+
+#[test]
+fn a_damaged_header_is_refused_and_says_where() {
+    let directory = tempfile::tempdir().unwrap();
+    let number = SegmentNumber(3);
+    drop(Segment::create(directory.path(), number, None, 4096, false, &Descriptors::default(), &Tap::SILENT).unwrap());
+    let path = directory.path().join(file_name(number));
+    let good = std::fs::read(&path).unwrap();
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &bad).unwrap();
+        let error = Segment::found(directory.path(), number, 32, &Descriptors::default(), &Tap::SILENT)
+            .read(0, &mut [0; 1])
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Corrupt { location: Some(location), .. } if location.contains("000003.segment")),
+            "{error}"
+        );
+    }
+    std::fs::write(&path, &good[..31]).unwrap();
+    let error = Segment::found(directory.path(), number, 31, &Descriptors::default(), &Tap::SILENT)
+        .read(0, &mut [0; 1])
+        .unwrap_err();
+    assert!(error.to_string().contains("ends inside its header"), "{error}");
+    std::fs::remove_file(&path).unwrap();
+    let error = Segment::found(directory.path(), number, 31, &Descriptors::default(), &Tap::SILENT)
+        .read(0, &mut [0; 1])
+        .unwrap_err();
+    assert!(error.to_string().contains("is missing"), "{error}");
+}
+
+#[test]
+fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated() {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, level) in [(1, None), (2, Some(0)), (3, Some(6))] {
+        let (number, tap) = (SegmentNumber(number), Tap::SILENT);
+        let made =
+            Segment::create(directory.path(), number, level, 4096, false, &Descriptors::default(), &tap).unwrap();
+        let found = || Segment::found(directory.path(), number, 32, &Descriptors::default(), &tap);
+        let (unread, read) = (found(), found());
+        read.read(0, &mut [0; 1]).unwrap();
+        for segment in [made, unread, read] {
+            assert_eq!(segment.is_relocated(), level.is_some());
+        }
+        assert!(found().may_be_in_wal());
+    }
+    assert!(
+        !Segment::found(directory.path(), SegmentNumber(4), 32, &Descriptors::default(), &Tap::SILENT).is_relocated()
+    );
+}
+
+#[test]
+fn an_append_that_failed_leaves_no_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let segment = Segment::create(
+        directory.path(),
+        SegmentNumber(1),
+        None,
+        1 << 20,
+        false,
+        &Descriptors::default(),
+        &Tap::SILENT,
+    )
+    .unwrap();
+    let (first, _) = segment.append(&[b"one", b"two"]).unwrap();
+    // A file opened for reading takes no bytes.
+    let read_only = Arc::new(File::open(segment.path()).unwrap());
+    let lost = MappedFile::new(read_only, segment.bytes(), 1 << 20, false).unwrap();
+    let writable = segment.appends.lock().replace(lost);
+    segment.append(&[b"lost"]).unwrap_err();
+    assert_eq!(segment.bytes(), 38);
+    *segment.appends.lock() = writable;
+    let (second, _) = segment.append(&[b"three"]).unwrap();
+    assert_eq!((first, second), (32, 38));
+    let mut bytes = [0; 11];
+    segment.read(32, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"onetwothree");
+}
+
+/// Refuses every other append.
+#[derive(Default)]
+struct Refuses(AtomicU32);
+
+impl WriteTap for Refuses {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        let TapEvent::Appended { .. } = event else { return Ok(()) };
+        if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { Ok(()) } else { Err(io::Error::other("refused")) }
+    }
+}
+
+#[test]
+fn an_append_that_the_tap_refuses_leaves_no_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let hooks = FileSystemHooks { tap: Some(Arc::new(Refuses::default())), ..FileSystemHooks::default() };
+    let tap = Tap::of(Some(&hooks));
+    let segment =
+        Segment::create(directory.path(), SegmentNumber(1), None, 1 << 20, false, &Descriptors::default(), &tap)
+            .unwrap();
+    // A copy and a call.
+    for bytes in [1000, 300_000] {
+        segment.append(&[&vec![1; bytes]]).unwrap_err();
+        let begin = segment.bytes();
+        assert_eq!(segment.append(&[b"kept"]).unwrap().0, begin);
+    }
+    segment.append(&[&[2; 5000]]).unwrap_err();
+    segment.seal();
+    let found = std::fs::read(segment.path()).unwrap();
+    assert_eq!(found[SEGMENT_HEADER_BYTES..], *b"keptkept");
+}
