@@ -156,9 +156,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(options) = &arguments.run_options {
         // What is no options is refused below.
-        allocator::suit(
-            serde_json::from_str(options).map_or(Profile::Default, |options: BenchOptions| options.store.profile),
-        );
+        let profile =
+            serde_json::from_str(options).map_or(Profile::Default, |options: BenchOptions| options.store.profile);
+        allocator::suit(profile, false);
         println!("{}", run_child(options, |_| {})?);
         return Ok(());
     }
@@ -204,7 +204,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         cores: arguments.cores,
     };
     if !arguments.compare {
-        allocator::suit(options.store.profile);
+        allocator::suit(options.store.profile, false);
     }
     let spinner = Spinner::start();
     if arguments.compare {

@@ -20,7 +20,8 @@ use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions}
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
-    ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, raise_descriptor_limit,
+    ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, has_own_memory,
+    raise_descriptor_limit,
 };
 
 use crate::allocator;
@@ -119,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
         }
     };
     let (mut options, profile) = config.serve_options()?;
-    allocator::suit(profile);
+    allocator::suit(profile, has_own_memory());
     raise_descriptor_limit();
     options.emulated = arguments.emulated();
     let (sender, told) = channel();

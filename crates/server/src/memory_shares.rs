@@ -8,9 +8,17 @@ use crate::host_memory::HostMemory;
 /// cache, the clients and others on the machine need the rest.
 const MEMORY_SHARE: u64 = 8;
 
-/// The same where the memory is for the server alone. The allocator's holes and the tables of the cache make of it nearly twice as much, and
-/// where half was taken the kernel ended a server that was read in many ways at a time.
-const OWN_MEMORY_SHARE: u64 = 4;
+/// The same without rows where the memory is for the server alone. The allocator's holes and the tables of the cache make of it nearly twice as
+/// much, and where a quarter and as many rows were taken the kernel ended a server that was read in many ways at a time.
+const OWN_MEMORY_SHARE: u64 = 8;
+
+/// The share that rows take of such memory, from so much of it on. Values are read past the kernel's cache where it can keep few of them, so what it
+/// had of them is theirs. Of less memory the process itself takes so much that as many rows would be too many.
+const OWN_ROW_SHARE: u64 = 4;
+const LEAST_FOR_ROWS: u64 = 512 << 20;
+
+/// The share that rows take of less than that.
+const LITTLE_OWN_ROW_SHARE: u64 = 8;
 
 /// How many times its limit the store takes of such memory.
 const REAL_SHARE: u64 = 2;
@@ -18,10 +26,11 @@ const REAL_SHARE: u64 = 2;
 /// The kernel is expected to keep at least this part of all memory.
 const LEAST_KERNEL_SHARE: u64 = 8;
 
-/// What they take at least then, where that is no more than the share of memory of their own.
+/// What they take at least, where that is no more than [`MOST_SHARE`] of all.
 const LEAST_MEMORY_BYTES: u64 = 64 << 20;
+const MOST_SHARE: u64 = 4;
 
-/// The share of that which rows take unless told otherwise.
+/// The share of what is given that rows take unless told otherwise.
 const ROW_SHARE: u64 = 2;
 
 /// The share of the rest that one memtable takes unless told otherwise, and the most it takes: values of clients are often too short to be
@@ -39,13 +48,17 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
     let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
-    let share = |memory: HostMemory| memory.bytes / if memory.is_own { OWN_MEMORY_SHARE } else { MEMORY_SHARE };
-    let limit = said.or_else(|| {
-        memory.map(|memory| share(memory).max(least.min(memory.bytes / OWN_MEMORY_SHARE)).max(2 * MIN_LIMIT_BYTES))
-    });
-    let Some(mut limit_bytes) = limit else { return };
+    let by_itself = |memory: HostMemory| {
+        let share = match memory.is_own {
+            true => memory.bytes / OWN_MEMORY_SHARE + own_rows(memory),
+            false => memory.bytes / MEMORY_SHARE,
+        };
+        share.max(least.min(memory.bytes / MOST_SHARE)).max(2 * MIN_LIMIT_BYTES)
+    };
+    let Some(mut limit_bytes) = said.or_else(|| memory.map(by_itself)) else { return };
     if store.row_cache_bytes.is_none() {
-        let rows = (limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
+        let of_own = memory.filter(|memory| memory.is_own && said.is_none()).map(own_rows);
+        let rows = of_own.unwrap_or(limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
         store.row_cache_bytes = Some(rows);
         limit_bytes -= rows;
     }
@@ -57,6 +70,11 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
     store.memory = Some(MemoryLimit::new(limit_bytes));
     let all = limit_bytes + store.row_cache_bytes.unwrap_or(0);
     store.page_cache_bytes = store.page_cache_bytes.or_else(|| memory.map(|memory| left_to_kernel(memory, all)));
+}
+
+/// What rows take of memory that is for the server alone.
+fn own_rows(memory: HostMemory) -> u64 {
+    memory.bytes / if memory.bytes >= LEAST_FOR_ROWS { OWN_ROW_SHARE } else { LITTLE_OWN_ROW_SHARE }
 }
 
 /// What the kernel can keep of the store's files where the store has so many `bytes`.
@@ -98,7 +116,7 @@ mod tests {
             store.page_cache_bytes.map(|bytes| bytes / MIB)
         };
         let store = || StoreOptions::separated(128);
-        assert_eq!(kept(store(), own(512)), Some(256));
+        assert_eq!(kept(store(), own(512)), Some(128));
         assert_eq!(kept(store(), shared(16 * 1024)), Some(8 * 1024));
         assert_eq!(kept(store(), None), None);
         let said = StoreOptions { memory: Some(MemoryLimit::new(300 * MIB)), ..store() };
@@ -111,14 +129,15 @@ mod tests {
         let store = || StoreOptions::separated(128);
         assert_eq!(shares(store(), true, shared(16 * 1024)), [1024, 1024, 32]);
         assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8]);
-        assert_eq!(shares(store(), true, own(2048)), [256, 256, 16]);
-        assert_eq!(shares(store(), true, own(512)), [64, 64, 8]);
+        assert_eq!(shares(store(), true, own(2048)), [256, 512, 16]);
+        assert_eq!(shares(store(), true, own(512)), [64, 128, 8]);
         // At least 64 MiB, but for those with so little that it would be more than a quarter.
         assert_eq!(shares(store(), true, shared(512)), [32, 32, 8]);
         assert_eq!(shares(store(), true, shared(256)), [32, 32, 8]);
+        assert_eq!(shares(store(), true, own(400)), [50, 50, 8]);
         assert_eq!(shares(store(), true, own(128)), [16, 16, 8]);
         assert_eq!(shares(store(), true, shared(64)), [8, 8, 8]);
-        assert_eq!(shares(store(), true, own(16)), [4, 4, 8]);
+        assert_eq!(shares(store(), true, own(16)), [6, 2, 8]);
         let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
         assert_eq!(shares(large, false, shared(1024)), [128, 128, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8]);
