@@ -136,7 +136,7 @@ for layout in plain separate; do
   # Relocation takes a part of the time.
   [ $layout = plain ] || steady=("$layout" --seconds 90 --rate 20000)
   measure_duplicates off "${steady[@]}" --dedup off
-  for threshold in 2 5 6 7 8 10 20 30 50 70 100; do
+  for threshold in 2 4 5 6 7 8 10 20 30 50 70 100; do
     measure_duplicates "sample-$threshold" "${steady[@]}" --dedup sample --threshold $threshold
   done
   for threshold in 2 5 10 30 100; do

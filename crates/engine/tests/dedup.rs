@@ -46,6 +46,7 @@ fn eager(mode: DedupMode) -> DedupOptions {
         threshold: ExtensionThreshold::At(DedupThreshold::try_from(30.0).unwrap()),
         parameters: DedupParameters {
             max_merge_bytes: Bytes::from_mib(4),
+            check_interval: Seconds::ZERO,
             min_sampled_duplicates: 4,
             rest_share: 0.0,
             ..DedupParameters::default()

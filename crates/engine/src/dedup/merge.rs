@@ -73,7 +73,7 @@ impl Setback {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use ecotone_policy::dedup::plan::closure;
     use ecotone_rocks_sys::tables::live_tables;
@@ -112,7 +112,7 @@ mod tests {
             let tables = settled(&store);
             let all = closure(&tables, &[tables[0].number], tables[0].level).unwrap();
             run(&store.db, store.family, &turn, purpose, &all, 64 * 1024).unwrap();
-            let looked_at = shared.queue.wait(Some(Duration::ZERO)).unwrap();
+            let looked_at = shared.queue.wait(Some(Duration::ZERO), Instant::now()).unwrap();
             assert_eq!(looked_at.iter().flatten().count() > 0, is_looked_at, "{purpose:?}");
         }
     }

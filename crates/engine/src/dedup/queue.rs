@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::event_listener::CompactionJobInfo;
@@ -68,14 +68,26 @@ impl Queue {
         self.state.lock().failed = taken;
     }
 
-    /// Waits until one has ended, or for `most`, and takes all there are. `None` when the thread is to end.
-    pub(super) fn wait(&self, most: Option<Duration>) -> Option<VecDeque<Vec<u64>>> {
+    /// Waits until one has ended, and then until `not_before`, and takes all there are; or for `most`, and takes what there is if it is late enough.
+    /// `None` when the thread is to end.
+    pub(super) fn wait(&self, most: Option<Duration>, not_before: Instant) -> Option<VecDeque<Vec<u64>>> {
         let mut state = self.state.lock();
         state.is_looked_at = false;
-        let waits = |state: &mut State| !state.stops && state.finished.is_empty();
-        match most {
-            Some(most) => drop(self.changed.wait_while_for(&mut state, waits, most)),
-            None => self.changed.wait_while(&mut state, waits),
+        let until = most.map(|most| Instant::now() + most);
+        loop {
+            let now = Instant::now();
+            let waits_for = if state.finished.is_empty() { until } else { Some(not_before) };
+            let waits_for = [waits_for, until].into_iter().flatten().min();
+            if state.stops || waits_for.is_some_and(|until| until <= now) {
+                break;
+            }
+            match waits_for {
+                Some(until) => drop(self.changed.wait_until(&mut state, until)),
+                None => self.changed.wait(&mut state),
+            }
+        }
+        if !state.stops && Instant::now() < not_before {
+            return Some(VecDeque::new());
         }
         let mut taken = std::mem::take(&mut state.failed);
         taken.append(&mut state.finished);

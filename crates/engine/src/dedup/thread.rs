@@ -179,9 +179,13 @@ impl Thread {
             });
         }
         let mut wait = self.until_check().or_else(|| self.must_wait());
-        while let Some(finished) = self.shared.queue.wait(wait) {
+        let mut not_before = Instant::now();
+        while let Some(finished) = self.shared.queue.wait(wait, not_before) {
             // The store ends this thread before it closes the database, so the family is good while this is.
             let Some(db) = db.upgrade() else { return };
+            if !finished.is_empty() {
+                not_before = Instant::now() + Duration::from_secs_f64(self.settings.parameters.check_interval.0);
+            }
             wait = self.round(&db, finished).unwrap_or_else(|error| {
                 tracing::warn!(%error, "duplicates could not be looked at; trying again");
                 Some(LOOK_AGAIN)

@@ -72,6 +72,9 @@ pub struct DedupParameters {
     /// A merge takes no more bytes of tables than that; an extension that needs more goes in several merges, and level by level where even
     /// one table has more than that below it. Default 64 MiB, at least 1 MiB.
     pub max_merge_bytes: Bytes,
+    /// So long after a check the next one waits, and looks at all that has been compacted since: what is compacted again meanwhile is not looked
+    /// at in vain. Merges rest longer than that. Default 0.25 s, 0 or more.
+    pub check_interval: Seconds,
     /// An estimate that rests on fewer sampled duplicates is not acted upon: its standard error is above one part in the root of their number.
     /// Default 44 (15 %), at least 1.
     pub min_sampled_duplicates: u64,
@@ -92,6 +95,7 @@ impl Default for DedupParameters {
     fn default() -> Self {
         Self {
             max_merge_bytes: Bytes::from_mib(64),
+            check_interval: Seconds(0.25),
             min_sampled_duplicates: 44,
             least_found_share: 0.5,
             first_pause: Seconds(1.0),
@@ -112,6 +116,9 @@ impl DedupParameters {
         let refuse = |name, value: String, expected| Err(Error::Parameter { name, value, expected });
         if self.max_merge_bytes < Bytes::from_mib(1) {
             return refuse("dedup.max_merge_bytes", self.max_merge_bytes.0.to_string(), "at least 1048576");
+        }
+        if !self.check_interval.is_plausible() {
+            return refuse("dedup.check_interval", self.check_interval.0.to_string(), "0 s or more and finite");
         }
         if self.min_sampled_duplicates == 0 {
             return refuse("dedup.min_sampled_duplicates", "0".to_owned(), "at least 1");
@@ -157,8 +164,9 @@ mod tests {
     fn each_impossible_parameter_is_refused_by_its_name() {
         DedupParameters::default().validate().unwrap();
         type Spoil = fn(&mut DedupParameters);
-        let spoiled: [(&str, Spoil); 7] = [
+        let spoiled: [(&str, Spoil); 8] = [
             ("dedup.max_merge_bytes", |p| p.max_merge_bytes = Bytes(1)),
+            ("dedup.check_interval", |p| p.check_interval = Seconds(f64::NAN)),
             ("dedup.min_sampled_duplicates", |p| p.min_sampled_duplicates = 0),
             ("dedup.least_found_share", |p| p.least_found_share = 0.0),
             ("dedup.first_pause", |p| p.first_pause = Seconds::ZERO),
