@@ -228,7 +228,7 @@ fn what_hid_when_a_store_was_closed_is_merged_away_once_it_is_open() {
         std::thread::yield_now();
     };
     assert!(done.duplicate_keys * 5 < model.len() as u64, "{done:?}");
-    assert_eq!((done.checks, done.extensions), (1, 1), "{done:?}");
+    assert!(done.extensions >= 1, "{done:?}");
     assert_equals(&store, &model);
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at once it is open again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ecotone_policy::dedup::decide::{Verdict, Why, is_worth};
 use ecotone_policy::dedup::estimate::Estimate;
@@ -55,6 +55,12 @@ impl Extension {
     /// A merge of a range came to nothing: what is left of it waits no more.
     pub(super) fn give_up(&mut self, range: &KeyRange) {
         self.waiting.remove(range);
+    }
+
+    /// These are the tables that there are.
+    pub(super) fn forget_gone(&mut self, tables: &[Table]) {
+        let live: HashSet<_> = tables.iter().map(|table| table.number).collect();
+        self.prices.forget_gone(|table| live.contains(&table));
     }
 
     /// Whether nothing waits.

@@ -298,7 +298,12 @@ impl Thread {
             return Ok(());
         }
         match self.look(db) {
-            Ok(tables) => finished.into_iter().for_each(|reached| self.check_below(&tables, &reached)),
+            Ok(tables) => {
+                finished.into_iter().for_each(|reached| self.check_below(&tables, &reached));
+                if let Work::Extensions(extension) = &mut self.work {
+                    extension.forget_gone(&tables);
+                }
+            }
             Err(error) => {
                 self.shared.queue.failed(finished);
                 return Err(error);
@@ -352,7 +357,13 @@ impl Thread {
     fn check_levels(&mut self, db: &DB) -> Result<()> {
         let tables = self.look(db)?;
         self.shared.counts.checks.fetch_add(1, Relaxed);
-        let Some(threshold) = self.settings.threshold else { return Ok(()) };
+        let Some(threshold) = self.settings.threshold else {
+            // It only counts, until the next time.
+            if let Work::Levels(levels) = &mut self.work {
+                levels.decided(Vec::new());
+            }
+            return Ok(());
+        };
         let known = self.parts.known.now();
         let samples = |table| known.duplicates().samples(table).unwrap_or_default();
         let one_in = known.duplicates().one_in();

@@ -8,7 +8,7 @@
 //! Invariants: [`Ranges`] holds disjoint ranges; no slab takes a table of L0, or more bytes than allowed; a price is that of
 //! just these tables.
 //!
-//! Bounds: [`MOST_RANGES`]; as many prices as there are slabs in the ranges that wait.
+//! Bounds: [`MOST_RANGES`]; as many prices as the tables that there are make slabs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,6 +141,12 @@ impl Prices {
                 estimate
             }
         }
+    }
+
+    /// Forgets the slabs of tables that are gone: a check may ask, and nobody after it.
+    pub fn forget_gone(&mut self, is_live: impl Fn(u64) -> bool) {
+        self.known.retain(|tables, _| tables.iter().all(|table| is_live(*table)));
+        self.asked.retain(|tables| tables.iter().all(|table| is_live(*table)));
     }
 
     /// Forgets what nobody has asked for since the last time.
