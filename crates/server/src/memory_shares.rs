@@ -48,8 +48,11 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
     let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
+    // Rows that were said are beside all this.
+    let are_rows_said = store.row_cache_bytes.is_some();
     let by_itself = |memory: HostMemory| {
         let share = match memory.is_own {
+            true if are_rows_said => memory.bytes / OWN_MEMORY_SHARE,
             true => memory.bytes / OWN_MEMORY_SHARE + own_rows(memory),
             false => memory.bytes / MEMORY_SHARE,
         };
@@ -135,6 +138,8 @@ mod tests {
         assert_eq!(shares(store(), true, shared(512)), [32, 32, 8]);
         assert_eq!(shares(store(), true, shared(256)), [32, 32, 8]);
         assert_eq!(shares(store(), true, own(400)), [50, 50, 8]);
+        let with_rows = StoreOptions { row_cache_bytes: Some(200 * MIB), ..store() };
+        assert_eq!(shares(with_rows, true, own(512)), [64, 200, 8]);
         assert_eq!(shares(store(), true, own(128)), [16, 16, 8]);
         assert_eq!(shares(store(), true, shared(64)), [8, 8, 8]);
         assert_eq!(shares(store(), true, own(16)), [6, 2, 8]);
