@@ -115,7 +115,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "row_cache_bytes",
         about: "Short values, and places of long ones, that are kept in memory by their keys, and values of up to 2 KiB that were read by them; 0 is \
-                none. `auto`: where clients are served half of `memory_limit_bytes`, of which the rest is left to block cache and memtables; else none.",
+                none. `auto`: where clients are served half of `memory_limit_bytes`, or two thirds where that is `auto` in a control group of 512 MiB or more, of which the rest is left to block cache and memtables; else none.",
         unit: "bytes",
         kind: || Kind::Whole { least: 0, most: PIB, words: &["auto"] },
         set: |options, value| {

@@ -1,6 +1,7 @@
 //! Compactions that are extended: ranges that wait, and the merge of them all that frees the most for what it costs.
 //!
-//! Invariant: a range waits for as long as a slab of it is worth a merge.
+//! Invariant: a range waits for as long as a slab of it is worth a merge, unless one of it frees too little or fails: then all of that range is given up,
+//! until a compaction or a start finds something there again.
 //!
 //! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at once it is open again.
 

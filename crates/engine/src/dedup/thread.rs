@@ -43,7 +43,7 @@ use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
-/// So often in a row RocksDB may refuse merges of a range: 6 s in all. Then it has most likely merged them further.
+/// So often in a row RocksDB may refuse merges, of whatever range: 6 s in all. Then it has most likely merged the last one further.
 const MOST_CONFLICTS: u32 = 6;
 
 /// After the first time; twice as long after each further one.
@@ -175,7 +175,7 @@ impl Thread {
         // Nobody else looks at the tables of a store without value log, and some tell what is known without looking.
         if let Some(db) = db.upgrade() {
             self.metered(|thread| thread.look_at_all(&db)).unwrap_or_else(|error| {
-                tracing::warn!(%error, "duplicates could not be looked at; trying again after the next compaction");
+                tracing::warn!(%error, "duplicates could not be looked at; the next compactions are looked at, and what was there before is not");
             });
         }
         let mut wait = self.until_check().or_else(|| self.must_wait());

@@ -156,7 +156,7 @@ impl ValueLog {
         })
     }
 
-    /// The same, with at most `most_open` descriptors of sealed segments, where that is fewer.
+    /// The same, with at most `most_open` descriptors of segments, those that are appended to among them, where that is fewer.
     pub fn with_most_open(self, most_open: usize) -> Self {
         Self { most_open: most_open.min(MOST_OPEN), ..self }
     }
@@ -501,7 +501,8 @@ impl ValueLog {
         }
     }
 
-    /// Closes all sealed segments where as many are open as may be. Those in use are opened again: less than one in `most_open` reads does this.
+    /// Closes all sealed segments where as many are open as may be. Those in use are opened again; where few may be open and most are appended to, which
+    /// stay open, that is often.
     #[cold]
     fn close_some(&self) {
         if self.descriptors.open() >= self.most_open {

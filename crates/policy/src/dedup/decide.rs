@@ -47,7 +47,7 @@ impl Why {
     }
 }
 
-/// Whether to extend a compaction: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
+/// Whether what was counted is worth a merge as a whole: where DUP_RATIO is at or below the threshold, and the estimate is as sure as one from
 /// `min_sampled_duplicates`.
 pub fn is_worth(estimate: &Estimate, threshold: DedupThreshold, parameters: &DedupParameters) -> Verdict {
     let least = parameters.min_sampled_duplicates;

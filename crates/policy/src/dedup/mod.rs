@@ -69,8 +69,8 @@ impl fmt::Display for DedupThreshold {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DedupParameters {
-    /// A merge takes no more bytes of tables than that; an extension that needs more goes in several merges, and level by level where even
-    /// one table has more than that below it. Default 64 MiB, at least 1 MiB.
+    /// A merge takes no more bytes of tables than that; what needs more is not merged by
+    /// this, until compactions have brought it further down. Default 64 MiB, at least 1 MiB.
     pub max_merge_bytes: Bytes,
     /// So long after a check the next one waits, and looks at all that has been compacted since: what is compacted again meanwhile is not looked
     /// at in vain. Merges rest longer than that. Default 0.25 s, 0 or more.

@@ -296,7 +296,7 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
         ),
         (
             "ecotone_dedup_extensions_total",
-            "Compactions that were extended to the last level.",
+            "Checks that found a range in which a merge to the last level is worth it, the one after a start among them.",
             dedup.map(|of| of.extensions),
         ),
         ("ecotone_dedup_merges_total", "Merges made for that.", dedup.map(|of| of.merges)),
