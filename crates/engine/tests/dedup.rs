@@ -268,7 +268,7 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
 #[test]
 fn levels_are_compared_at_intervals_where_that_is_asked_for() {
     let triggered = DedupMode::Triggered { interval: Duration::from_secs(1) };
-    let (_directory, store, model) = loaded(options(false, eager(triggered)));
+    let (directory, store, model) = loaded(options(false, eager(triggered)));
     let begin = Instant::now();
     let before = store.dedup().unwrap();
     // Nothing is written, nothing is compacted: it begins by itself. A level is compared with the next one only, so not all of it goes.
@@ -279,6 +279,18 @@ fn levels_are_compared_at_intervals_where_that_is_asked_for() {
     let done = store.dedup().unwrap();
     assert!(done.checks > 0 && done.merges > 0, "{done:?}");
     assert_equals(&store, &model);
+    // They are compared no more often where nothing is ever merged.
+    store.close().unwrap();
+    let begin = Instant::now();
+    let store =
+        Store::open(&directory.path().join("store"), OpenMode::Open, options(false, counting(triggered))).unwrap();
+    let checks = || store.dedup().unwrap().checks;
+    while checks() < 2 {
+        assert!(begin.elapsed() < LONG, "{:?}", store.dedup());
+        std::thread::yield_now();
+    }
+    let (checks, intervals) = (checks(), begin.elapsed().as_secs());
+    assert!(checks <= intervals + 1, "{checks} in {intervals} s");
 }
 
 thread_local! {

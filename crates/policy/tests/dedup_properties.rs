@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ecotone_policy::dedup::decide::Why;
 use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::levels::hidden_by_level;
 use ecotone_policy::dedup::plan::{MergeLimits, Table, Tree, Unfit, closure, merges, with_those_above};
@@ -236,28 +237,40 @@ proptest! {
         most_mib in 1_u64..40,
         (from, to) in (0_u8..60, 0_u8..60),
     ) {
-        let range = KeyRange { first: vec![from.min(to)], last: vec![from.max(to)] };
+        let range = KeyRange { first: vec![from.min(to)], end: vec![from.max(to)] };
         let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
-        let found = slabs(&Tree::new(&tables), &range, &limits);
+        let slabs = slabs(&Tree::new(&tables), &range, &limits);
         let meet = |a: &Table, b: &Table| a.first <= b.last && b.first <= a.last;
         let is_lowest = |table: &Table| table.level > 0 && !tables.iter().any(|other| other.level > table.level && meet(other, table));
-        let (mut expected, mut free) = (BTreeMap::new(), tables.clone());
+        let (mut expected, mut free, mut too_large) = (BTreeMap::new(), tables.clone(), false);
         free.iter_mut().for_each(|table| table.is_busy = false);
-        for base in tables.iter().filter(|table| is_lowest(table) && table.first <= range.last && range.first <= table.last) {
+        for base in tables.iter().filter(|table| is_lowest(table) && table.first < range.end && range.first <= table.last) {
             for level in 1..base.level {
                 let seeds: Vec<_> = tables.iter().filter(|table| table.level == level && meet(table, base)).map(|table| table.number).collect();
                 if let Some(inputs) = naive(&free, &seeds, base.level).filter(|inputs| !inputs.is_empty()) {
                     let of = |count: fn(&Table) -> u64| tables.iter().filter(|table| inputs.contains(&table.number)).map(count).sum::<u64>();
                     if of(|table| table.bytes.0) <= limits.max_bytes.0 {
-                        expected.insert(inputs.clone(), (base.level, of(|table| table.entries), of(|table| u64::from(table.is_busy)) > 0));
+                        let bases = || tables.iter().filter(|table| inputs.contains(&table.number) && table.level == base.level);
+                        let span = (bases().map(|table| &table.first).min(), bases().map(|table| [&table.last[..], &[0]].concat()).max());
+                        expected.insert(
+                            inputs.clone(),
+                            (base.level, span.0.cloned(), span.1, of(|table| table.entries), of(|table| u64::from(table.is_busy)) > 0),
+                        );
+                    } else {
+                        too_large = true;
                     }
                 }
             }
         }
+        let Ok(found) = slabs else {
+            prop_assert_eq!(slabs, Err(if too_large { Why::TooLarge } else { Why::NoDuplicates }));
+            prop_assert!(expected.is_empty());
+            return Ok(());
+        };
         let count = found.len();
         let found: BTreeMap<_, _> = found.into_iter().map(|slab| {
             let inputs = slab.merge.inputs.iter().copied().collect::<BTreeSet<_>>();
-            (inputs, (slab.merge.output_level, slab.merge.entries, slab.is_busy))
+            (inputs, (slab.merge.output_level, Some(slab.span.first), Some(slab.span.end), slab.merge.entries, slab.is_busy))
         }).collect();
         prop_assert_eq!(count, found.len(), "one of them twice");
         prop_assert_eq!(found, expected);
@@ -265,31 +278,31 @@ proptest! {
 
     #[test]
     fn ranges_hold_the_keys_that_were_added_and_not_removed(
-        steps in prop::collection::vec((prop::bool::weighted(0.8), 0_u16..1000, 0_u16..6), 0..200),
+        steps in prop::collection::vec((prop::bool::weighted(0.7), 0_u16..1000, 0_u16..20), 0..300),
     ) {
         let mut ranges = Ranges::default();
-        // By hand: a list of what overlaps nothing.
-        let mut expected: Vec<(u16, u16)> = Vec::new();
-        let key = |number: u16| number.to_be_bytes().to_vec();
+        // Key by key.
+        let mut expected = [false; 1100];
+        let key = |number: usize| (number as u16).to_be_bytes().to_vec();
+        let runs = |keys: &[bool]| -> Vec<(usize, usize)> {
+            let edge = |at: usize| at == 0 || !keys[at - 1];
+            let firsts = (0..keys.len()).filter(|at| keys[*at] && edge(*at));
+            firsts.map(|first| (first, first + keys[first..].iter().take_while(|is_in| **is_in).count())).collect()
+        };
         for (adds, first, width) in steps {
-            let last = first + width;
-            let range = KeyRange { first: key(first), last: key(last) };
-            let met: Vec<_> = expected.extract_if(.., |(from, to)| *from <= last && first <= *to).collect();
-            if adds {
-                let from = met.iter().map(|it| it.0).min().unwrap_or(first).min(first);
-                let to = met.iter().map(|it| it.1).max().unwrap_or(last).max(last);
-                expected.push((from, to));
-                ranges.add(range);
-            } else {
-                ranges.remove(&range);
+            let (first, end) = (usize::from(first), usize::from(first + width));
+            expected[first..end].fill(adds);
+            let range = KeyRange { first: key(first), end: key(end) };
+            if adds { ranges.add(range) } else { ranges.remove(&range) }
+            let mut left = runs(&expected);
+            if left.len() > 64 {
+                let (first, end) = (left[0].0, left[left.len() - 1].1);
+                expected[first..end].fill(true);
+                left = vec![(first, end)];
             }
-            expected.sort_unstable();
-            if expected.len() > 64 {
-                expected = vec![(expected[0].0, expected.iter().map(|it| it.1).max().unwrap())];
-            }
-            let found: Vec<_> = ranges.iter().map(|range| (range.first, range.last)).collect();
-            prop_assert_eq!(found, expected.iter().map(|(from, to)| (key(*from), key(*to))).collect::<Vec<_>>());
-            prop_assert_eq!(ranges.is_empty(), expected.is_empty());
+            let found: Vec<_> = ranges.iter().map(|range| (range.first, range.end)).collect();
+            prop_assert_eq!(found, left.iter().map(|(first, end)| (key(*first), key(*end))).collect::<Vec<_>>());
+            prop_assert_eq!(ranges.is_empty(), left.is_empty());
         }
     }
 
@@ -297,9 +310,10 @@ proptest! {
     fn slabs_that_are_merged_again_and_again_leave_nothing_above_anything(mut tables in trees()) {
         tables.iter_mut().for_each(|table| table.is_busy = false);
         tables.retain(|table| table.level > 0);
-        let (limits, all) = (MergeLimits { max_bytes: Bytes::from_mib(1000) }, KeyRange { first: vec![], last: vec![255] });
+        let (limits, all) = (MergeLimits { max_bytes: Bytes::from_mib(1000) }, KeyRange { first: vec![], end: vec![255] });
         for _ in 0..50 {
-            let Some(Slab { merge, .. }) = slabs(&Tree::new(&tables), &all, &limits).into_iter().next() else { break };
+            let Ok(found) = slabs(&Tree::new(&tables), &all, &limits) else { break };
+            let Slab { merge, .. } = found[0].clone();
             // One table in the place of all.
             let inputs: Vec<_> = tables.extract_if(.., |table| merge.inputs.contains(&table.number)).collect();
             tables.push(Table {

@@ -43,7 +43,7 @@ fn priced(number: u64, ratio: u64, mib: u64) -> Priced {
         one_in: 64,
         ..Estimate::default()
     };
-    Priced { slab: Slab { merge, base: KeyRange { first: vec![], last: vec![] }, is_busy: false }, expected }
+    Priced { slab: Slab { merge, span: KeyRange { first: vec![], end: vec![] }, is_busy: false }, expected }
 }
 
 const PLENTY: Allowance = Allowance { room: Bytes(u64::MAX), time: Bytes(u64::MAX) };
@@ -95,23 +95,23 @@ fn three_levels() -> Vec<Table> {
 #[test]
 fn a_table_has_a_slab_from_each_level_above_it() {
     let tables = three_levels();
-    let of = |first: &str, last: &str, most_mib| {
-        let range = KeyRange { first: first.into(), last: last.into() };
+    let of = |first: &str, end: &str, most_mib| {
+        let range = KeyRange { first: first.into(), end: end.into() };
         let slabs = slabs(&Tree::new(&tables), &range, &MergeLimits { max_bytes: Bytes::from_mib(most_mib) });
-        slabs.into_iter().map(|slab| (slab.merge.seeds, slab.merge.inputs)).collect::<Vec<_>>()
+        slabs.map(|slabs| slabs.into_iter().map(|slab| (slab.merge.seeds, slab.merge.inputs)).collect::<Vec<_>>())
     };
     let (all, without_l1) = ((vec![1], vec![1, 2, 3, 4, 5, 6]), (vec![2], vec![2, 3, 4]));
-    assert_eq!(of("a", "d", 10), [all.clone(), without_l1.clone()], "each once, whoever's it is");
-    assert_eq!(of("a", "d", 5), [without_l1]);
-    assert_eq!(of("c", "c", 10), [all]);
-    assert_eq!(of("c", "c", 5), []);
-    assert_eq!(of("e", "z", 10), []);
+    assert_eq!(of("a", "e", 10), Ok(vec![all.clone(), without_l1.clone()]), "each once, whoever's it is");
+    assert_eq!(of("a", "e", 5), Ok(vec![without_l1]));
+    assert_eq!(of("c", "d", 10), Ok(vec![all]), "the end is not in it");
+    assert_eq!(of("c", "d", 5), Err(Why::TooLarge));
+    assert_eq!(of("e", "z", 10), Err(Why::NoDuplicates));
 }
 
 #[test]
 fn a_price_is_asked_for_once_and_anew_when_the_tables_are_others() {
     let tables = three_levels();
-    let range = KeyRange { first: "a".into(), last: "d".into() };
+    let range = KeyRange { first: "a".into(), end: "e".into() };
     let limits = MergeLimits { max_bytes: Bytes::from_mib(10) };
     let samples = |keys: std::ops::Range<u64>| -> Vec<_> {
         keys.map(|key| KeySample { hash: key * 64, bytes: Some(1), segment: None, sequence: 0 }).collect()
@@ -130,7 +130,7 @@ fn a_price_is_asked_for_once_and_anew_when_the_tables_are_others() {
         Some(TableSketch { entries: 640, ..table.sketch(samples) })
     };
     let mut prices = Prices::default();
-    let slabs = slabs(&Tree::new(&tables), &range, &limits);
+    let slabs = slabs(&Tree::new(&tables), &range, &limits).unwrap();
     let mut price = |slab: &Slab| prices.of(slab, 64, sketch).sampled_duplicates;
     assert_eq!(slabs.iter().map(&mut price).collect::<Vec<_>>(), [10, 5]);
     assert_eq!(asked.borrow_mut().drain(..).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 2, 3, 4]);

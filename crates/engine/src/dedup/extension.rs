@@ -1,15 +1,13 @@
 //! Compactions that are extended: ranges that wait, and the merge of them all that frees the most for what it costs.
 //!
-//! Invariant: a range waits for as long as a slab of it is worth a merge, unless one of it frees too little or fails: then all of that range is given up,
-//! until a compaction or a start finds something there again.
+//! Invariant: a range waits for as long as a slab of it is worth a merge. Of a merge that frees too little or fails the keys are given up, until a
+//! compaction or a start finds something there again; those beside them wait on.
 //!
 //! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at once it is open again.
 
-use std::collections::{HashMap, HashSet};
-
 use ecotone_policy::dedup::decide::{Verdict, Why, is_worth};
 use ecotone_policy::dedup::estimate::Estimate;
-use ecotone_policy::dedup::plan::{MergeLimits, Table, Tree};
+use ecotone_policy::dedup::plan::{MergeLimits, Tree};
 use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced, Prices, Ranges, choose, slabs, worth_merging};
 
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
@@ -38,7 +36,7 @@ impl Extension {
     /// Why none is.
     pub(super) fn found(
         &mut self,
-        tables: &[Table],
+        tree: &Tree<'_>,
         known: &Sketches,
         range: KeyRange,
         estimate: &Estimate,
@@ -48,20 +46,19 @@ impl Extension {
             Verdict::Extend | Verdict::Leave(Why::TooDear) => (),
             Verdict::Leave(why) => return Err(why),
         }
-        self.worth_merging(&Tree::new(tables), &by_number(tables), known, &range)?;
+        self.worth_merging(tree, known, &range)?;
         self.waiting.add(range);
         Ok(())
     }
 
-    /// A merge of a range came to nothing: what is left of it waits no more.
-    pub(super) fn give_up(&mut self, range: &KeyRange) {
-        self.waiting.remove(range);
+    /// A merge of these keys came to nothing.
+    pub(super) fn give_up(&mut self, span: &KeyRange) {
+        self.waiting.remove(span);
     }
 
     /// These are the tables that there are.
-    pub(super) fn forget_gone(&mut self, tables: &[Table]) {
-        let live: HashSet<_> = tables.iter().map(|table| table.number).collect();
-        self.prices.forget_gone(|table| live.contains(&table));
+    pub(super) fn forget_gone(&mut self, tree: &Tree<'_>) {
+        self.prices.forget_gone(|table| tree.table(table).is_some());
     }
 
     /// Whether nothing waits.
@@ -70,12 +67,11 @@ impl Extension {
     }
 
     /// The best merge of all ranges that is allowed now. Ranges of which nothing is worth one any more are forgotten.
-    pub(super) fn next(&mut self, tables: &[Table], known: &Sketches, allowance: Allowance) -> Choice<Priced> {
-        let (tree, by_number) = (Tree::new(tables), by_number(tables));
+    pub(super) fn next(&mut self, tree: &Tree<'_>, known: &Sketches, allowance: Allowance) -> Choice<Priced> {
         let ranges: Vec<_> = self.waiting.iter().collect();
         let mut worth = Vec::new();
         for range in ranges {
-            match self.worth_merging(&tree, &by_number, known, &range) {
+            match self.worth_merging(tree, known, &range) {
                 Ok(of_range) => worth.extend(of_range),
                 Err(_) => self.waiting.remove(&range),
             }
@@ -84,24 +80,66 @@ impl Extension {
         choose(worth, allowance)
     }
 
-    fn worth_merging(
-        &mut self,
-        tree: &Tree<'_>,
-        by_number: &HashMap<u64, &Table>,
-        known: &Sketches,
-        range: &KeyRange,
-    ) -> Result<Vec<Priced>, Why> {
+    fn worth_merging(&mut self, tree: &Tree<'_>, known: &Sketches, range: &KeyRange) -> Result<Vec<Priced>, Why> {
         let one_in = known.duplicates().one_in();
         let price = |slab| {
-            let expected = self.prices.of(&slab, one_in, |table| Some(sketch(known, by_number.get(&table)?)));
+            let expected = self.prices.of(&slab, one_in, |table| Some(sketch(known, tree.table(table)?)));
             Priced { slab, expected }
         };
         let limits = MergeLimits { max_bytes: self.parameters.max_merge_bytes };
-        let priced = slabs(tree, range, &limits).into_iter().map(price).collect();
+        let priced = slabs(tree, range, &limits)?.into_iter().map(price).collect();
         worth_merging(priced, self.threshold)
     }
 }
 
-fn by_number(tables: &[Table]) -> HashMap<u64, &Table> {
-    tables.iter().map(|table| (table.number, table)).collect()
+#[cfg(test)]
+mod tests {
+    use ecotone_policy::dedup::plan::Table;
+    use ecotone_policy::units::Bytes;
+
+    use super::super::known::KnownSamples;
+    use super::*;
+
+    /// Each of these keys in L1 and L2, in a table of its own.
+    fn two_levels(keys: &[u8], first_number: u64) -> Vec<Table> {
+        let numbered = (first_number..).zip(keys.iter().flat_map(|key| [(1, *key), (2, *key)]));
+        let table = |(number, (level, key))| Table {
+            number,
+            level,
+            first: vec![key],
+            last: vec![key],
+            bytes: Bytes::from_mib(1),
+            entries: 100,
+            is_busy: false,
+        };
+        numbered.map(table).collect()
+    }
+
+    #[test]
+    fn prices_are_of_tables_that_are_there() {
+        let known = KnownSamples::new(None);
+        let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
+        // Nobody asks for the next merge: nothing is ever worth one.
+        for round in 0..50 {
+            let tables = two_levels(b"abcd", round * 100);
+            let tree = Tree::new(&tables);
+            let range = KeyRange::of(&tables);
+            assert!(extension.worth_merging(&tree, &known.now(), &range).is_err());
+            extension.forget_gone(&tree);
+            assert_eq!(extension.prices.len(), 4);
+        }
+    }
+
+    #[test]
+    fn of_what_waits_only_the_keys_of_a_merge_are_given_up() {
+        let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
+        let tables = two_levels(b"abcd", 1);
+        extension.waiting.add(KeyRange::of(&tables));
+        extension.give_up(&KeyRange::of(&tables[2..4]));
+        let waits = |key: u8| {
+            let mut ranges = extension.waiting.iter();
+            ranges.any(|range| (range.first..range.end).contains(&vec![key]))
+        };
+        assert_eq!(b"abcd".map(waits), [true, false, true, true]);
+    }
 }

@@ -36,8 +36,13 @@ struct State {
 impl Queue {
     /// A compaction has ended that rewrote tables.
     pub(crate) fn compacted(&self, info: &CompactionJobInfo) {
-        let written: Vec<_> = info.output_files().filter_map(number_of).collect();
-        if info.status().is_err() || written.is_empty() {
+        if info.status().is_ok() {
+            self.written(info.output_files().filter_map(number_of).collect());
+        }
+    }
+
+    fn written(&self, tables: Vec<u64>) {
+        if tables.is_empty() {
             return;
         }
         let mut state = self.state.lock();
@@ -45,7 +50,7 @@ impl Queue {
             state.finished.pop_front();
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        state.finished.push_back(written);
+        state.finished.push_back(tables);
         self.changed.notify_one();
     }
 
@@ -99,5 +104,49 @@ impl Queue {
     pub(super) fn ask_to_stop(&self) {
         self.state.lock().stops = true;
         self.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_ends_waits_for_the_next_look_and_is_taken_with_all_that_has_ended_by_then() {
+        let queue = Queue::default();
+        queue.written(vec![1]);
+        queue.written(Vec::new());
+        // Too early: the wait ends when it is to end, and takes nothing.
+        assert!(queue.wait(Some(Duration::from_millis(1)), Instant::now() + LONG).unwrap().is_empty());
+        assert!(queue.has_more());
+        queue.written(vec![2, 3]);
+        let not_before = Instant::now() + Duration::from_millis(50);
+        assert_eq!(queue.wait(None, not_before).unwrap(), [vec![1], vec![2, 3]]);
+        assert!(Instant::now() >= not_before);
+        assert!(queue.has_more(), "it is being looked at");
+        assert!(queue.wait(Some(Duration::ZERO), Instant::now()).unwrap().is_empty());
+        assert!(!queue.has_more());
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_comes_again_before_what_is_new() {
+        let queue = Queue::default();
+        queue.failed(VecDeque::from([vec![1]]));
+        assert!(queue.has_more());
+        queue.written(vec![2]);
+        assert_eq!(queue.wait(Some(Duration::ZERO), Instant::now()).unwrap(), [vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_and_who_is_to_end_waits_for_nothing() {
+        let queue = Queue::default();
+        (0..MOST_FINISHED as u64 + 3).for_each(|table| queue.written(vec![table]));
+        assert_eq!(queue.dropped(), 3);
+        let taken = queue.wait(None, Instant::now()).unwrap();
+        assert_eq!((taken.len(), &taken[0]), (MOST_FINISHED, &vec![3]));
+        queue.ask_to_stop();
+        assert!(queue.wait(None, Instant::now() + LONG).is_none());
     }
 }

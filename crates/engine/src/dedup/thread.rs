@@ -22,7 +22,7 @@ use ecotone_policy::dedup::back_off::BackOff;
 use ecotone_policy::dedup::decide::decide_triggered;
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
-use ecotone_policy::dedup::plan::{Merge, Table, below};
+use ecotone_policy::dedup::plan::{Merge, Table, Tree, below};
 use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duty::Duty;
@@ -43,7 +43,7 @@ use crate::own_compactions::{OwnCompactions, Purpose};
 use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
-/// So often in a row RocksDB may refuse merges, of whatever range: 6 s in all. Then it has most likely merged the last one further.
+/// So often in a row RocksDB may refuse merges: 6 s in all. Then the keys of the last one, which it has most likely merged further, are given up.
 const MOST_CONFLICTS: u32 = 6;
 
 /// After the first time; twice as long after each further one.
@@ -116,6 +116,8 @@ pub(super) struct Thread {
     is_forbidden: bool,
     /// Merges in a row that RocksDB has refused.
     conflicts: u32,
+    /// Whether what was there before the store was opened has been looked at.
+    has_looked_at_all: bool,
 }
 
 /// What there is to merge.
@@ -135,14 +137,14 @@ enum Next {
 struct Planned {
     merge: Merge,
     expected: Estimate,
-    /// Of a range that waits, where it is of one.
-    range: Option<KeyRange>,
+    /// The keys that it merges, where these wait by their range.
+    span: Option<KeyRange>,
 }
 
 impl From<Priced> for Planned {
     fn from(priced: Priced) -> Self {
         let Priced { slab, expected } = priced;
-        Self { merge: slab.merge, expected, range: Some(slab.base) }
+        Self { merge: slab.merge, expected, span: Some(slab.span) }
     }
 }
 
@@ -167,18 +169,12 @@ impl Thread {
             rests_until: now,
             is_forbidden: false,
             conflicts: 0,
+            has_looked_at_all: false,
         }
     }
 
     pub(super) fn run(mut self, db: &Weak<DB>) {
-        self.observe_flushes();
-        // Nobody else looks at the tables of a store without value log, and some tell what is known without looking.
-        if let Some(db) = db.upgrade() {
-            self.metered(|thread| thread.look_at_all(&db)).unwrap_or_else(|error| {
-                tracing::warn!(%error, "duplicates could not be looked at; the next compactions are looked at, and what was there before is not");
-            });
-        }
-        let mut wait = self.until_check().or_else(|| self.must_wait());
+        let mut wait = Some(Duration::ZERO);
         let mut not_before = Instant::now();
         while let Some(finished) = self.shared.queue.wait(wait, not_before) {
             // The store ends this thread before it closes the database, so the family is good while this is.
@@ -188,6 +184,7 @@ impl Thread {
             }
             wait = self.round(&db, finished).unwrap_or_else(|error| {
                 tracing::warn!(%error, "duplicates could not be looked at; trying again");
+                not_before = Instant::now();
                 Some(LOOK_AGAIN)
             });
         }
@@ -197,6 +194,10 @@ impl Thread {
     fn round(&mut self, db: &DB, finished: VecDeque<Vec<u64>>) -> Result<Option<Duration>> {
         self.observe_flushes();
         self.metered(|thread| thread.check(db, finished))?;
+        if !self.has_looked_at_all {
+            self.metered(|thread| thread.look_at_all(db))?;
+            self.has_looked_at_all = true;
+        }
         let own = self.parts.own.clone();
         match self.must_wait() {
             Some(Duration::ZERO) => (),
@@ -276,14 +277,15 @@ impl Thread {
         Ok(tables.iter().map(merge::table).collect())
     }
 
-    /// What was found before the store was closed may still be there. It counts as a check if it is.
+    /// What was found before the store was closed may still be there. It counts as a check if it is. Nobody else looks at the tables of a store
+    /// without value log, and some tell what is known without looking.
     fn look_at_all(&mut self, db: &DB) -> Result<()> {
         let tables = self.look(db)?;
         let Work::Extensions(extension) = &mut self.work else { return Ok(()) };
         let known = self.parts.known.now();
         let sketches: Vec<_> = tables.iter().map(|table| sketch(&known, table)).collect();
         let estimate = hidden_within(&sketches, known.duplicates().one_in());
-        if extension.found(&tables, &known, KeyRange::of(&tables), &estimate).is_ok() {
+        if extension.found(&Tree::new(&tables), &known, KeyRange::of(&tables), &estimate).is_ok() {
             self.shared.counts.checks.fetch_add(1, Relaxed);
             self.shared.counts.found();
         }
@@ -299,9 +301,10 @@ impl Thread {
         }
         match self.look(db) {
             Ok(tables) => {
-                finished.into_iter().for_each(|reached| self.check_below(&tables, &reached));
+                let tree = Tree::new(&tables);
+                finished.into_iter().for_each(|reached| self.check_below(&tables, &tree, &reached));
                 if let Work::Extensions(extension) = &mut self.work {
-                    extension.forget_gone(&tables);
+                    extension.forget_gone(&tree);
                 }
             }
             Err(error) => {
@@ -313,7 +316,7 @@ impl Thread {
     }
 
     /// Looks for the keys of new tables below them.
-    fn check_below(&mut self, tables: &[Table], reached: &[u64]) {
+    fn check_below(&mut self, tables: &[Table], tree: &Tree<'_>, reached: &[u64]) {
         let lower = below(tables, reached);
         if lower.is_empty() {
             return;
@@ -344,7 +347,7 @@ impl Thread {
             false => Sampled { one_in }.count(&upper, &lower),
         };
         let Work::Extensions(extension) = &mut self.work else { return };
-        let outcome = extension.found(tables, &known, range, &estimate);
+        let outcome = extension.found(tree, &known, range, &estimate);
         drop(known);
         tracing::debug!(?reached, ?estimate, ?outcome, "looked for duplicates");
         match outcome {
@@ -396,19 +399,20 @@ impl Thread {
         let known = self.parts.known.now();
         let choice = match &mut self.work {
             Work::None => Choice::Nothing,
-            Work::Extensions(extension) => extension.next(&tables, &known, allowance).map(Planned::from),
+            Work::Extensions(extension) => extension.next(&Tree::new(&tables), &known, allowance).map(Planned::from),
             Work::Levels(levels) => levels.next(&tables, parameters.max_merge_bytes, allowance).map(|merge| {
                 let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
                 let inputs: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
                 let expected = hidden_within(&inputs, known.duplicates().one_in());
-                Planned { merge, expected, range: None }
+                Planned { merge, expected, span: None }
             }),
         };
         drop(known);
         match choice {
             // The next round finds out that nothing waits, or how long.
             Choice::Nothing => Ok(Next::Wait(Some(Duration::ZERO))),
-            Choice::Busy | Choice::NoRoom => Ok(Next::Wait(Some(LOOK_AGAIN))),
+            Choice::Busy => Ok(Next::Wait(Some(self.until_retry()))),
+            Choice::NoRoom => Ok(Next::Wait(Some(LOOK_AGAIN))),
             Choice::NoTime => Ok(self.forbidden(Forbidden::WouldStall)),
             Choice::Merge(planned) => {
                 if let Err(why) = may_run(&pressure, input, self.merge_time.predict(planned.merge.bytes), &parameters) {
@@ -418,6 +422,12 @@ impl Thread {
                 Ok(Next::Merge(planned))
             }
         }
+    }
+
+    /// How long until merges whose tables are all being compacted are tried again.
+    fn until_retry(&self) -> Duration {
+        let Work::Levels(levels) = &self.work else { return LOOK_AGAIN };
+        levels.soonest().map_or(LOOK_AGAIN, |soonest| soonest.saturating_duration_since(Instant::now()).min(LOOK_AGAIN))
     }
 
     fn forbidden(&mut self, why: Forbidden) -> Next {
@@ -476,11 +486,11 @@ impl Thread {
         }
     }
 
-    /// What a merge belongs to is not gone on with.
+    /// What this merge was to merge is left as it is.
     fn give_up(&mut self, planned: &Planned) {
         self.conflicts = 0;
-        match (&mut self.work, &planned.range) {
-            (Work::Extensions(extension), Some(range)) => extension.give_up(range),
+        match (&mut self.work, &planned.span) {
+            (Work::Extensions(extension), Some(span)) => extension.give_up(span),
             (Work::Levels(levels), _) => levels.give_up(&planned.merge.inputs),
             _ => (),
         }

@@ -30,11 +30,13 @@ pub enum Why {
     Uncertain,
     /// More entries would be rewritten for each one freed than the threshold allows.
     TooDear,
+    /// Every merge would take more than `max_merge_bytes`.
+    TooLarge,
 }
 
 impl Why {
     /// All reasons.
-    pub const ALL: [Self; 4] = [Self::NoDuplicates, Self::Unknown, Self::Uncertain, Self::TooDear];
+    pub const ALL: [Self; 5] = [Self::NoDuplicates, Self::Unknown, Self::Uncertain, Self::TooDear, Self::TooLarge];
 
     /// As it is told.
     pub const fn name(self) -> &'static str {
@@ -43,6 +45,7 @@ impl Why {
             Self::Unknown => "unknown-keys",
             Self::Uncertain => "uncertain",
             Self::TooDear => "too-dear",
+            Self::TooLarge => "too-large",
         }
     }
 }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::estimate::TableSketch;
+use super::slab::KeyRange;
 use crate::duplicates::KeySample;
 use crate::units::Bytes;
 
@@ -195,6 +196,11 @@ impl<'a> Tree<'a> {
         Self { levels, places }
     }
 
+    /// The table of this number.
+    pub fn table(&self, number: u64) -> Option<&'a Table> {
+        self.places.get(&number).map(|place| self.at(*place))
+    }
+
     fn at(&self, (level, at): (usize, usize)) -> &'a Table {
         self.levels[level][at]
     }
@@ -275,11 +281,11 @@ impl<'a> Tree<'a> {
     }
 
     /// The tables below L0 that hold some of a range and have nothing of their own range below them, with their levels.
-    pub(super) fn lowest(&self, first: &[u8], last: &[u8]) -> Vec<(&'a Table, u32)> {
+    pub(super) fn lowest(&self, range: &KeyRange) -> Vec<(&'a Table, u32)> {
         let mut lowest = Vec::new();
         for (level, tables) in self.levels.iter().enumerate().skip(1) {
-            let from = tables.partition_point(|table| table.last.as_slice() < first);
-            for table in tables[from..].iter().take_while(|table| table.first.as_slice() <= last) {
+            let from = tables.partition_point(|table| table.last < range.first);
+            for table in tables[from..].iter().take_while(|table| table.first < range.end) {
                 let is_lowest = (level + 1..self.levels.len()).all(|below| self.span(below, table).is_empty());
                 if is_lowest {
                     lowest.push((*table, level as u32));

@@ -10,7 +10,7 @@
 //!
 //! Bounds: [`MOST_RANGES`]; as many prices as the tables that there are make slabs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::DedupThreshold;
 use super::decide::{Verdict, Why, pays};
@@ -21,13 +21,13 @@ use crate::units::Bytes;
 /// Ranges that wait. Beyond it they become one, which costs time to price and loses nothing.
 const MOST_RANGES: usize = 64;
 
-/// Keys from the first to the last, both in it.
+/// Keys from the first on, up to the end, which is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
     /// The first.
     pub first: Vec<u8>,
-    /// The last.
-    pub last: Vec<u8>,
+    /// The end.
+    pub end: Vec<u8>,
 }
 
 impl KeyRange {
@@ -38,47 +38,74 @@ impl KeyRange {
             let (first, last) = range.unwrap_or((&table.first, &table.last));
             range = Some((first.min(&table.first), last.max(&table.last)));
         }
-        let (first, last) = range.unwrap_or_default();
-        Self { first: first.to_vec(), last: last.to_vec() }
+        match range {
+            // The least key after the last.
+            Some((first, last)) => Self { first: first.to_vec(), end: [last, &[0]].concat() },
+            None => Self { first: Vec::new(), end: Vec::new() },
+        }
     }
 }
 
 /// Ranges in which slabs may be worth a merge.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    /// The last key by the first.
+    /// The end by the first key.
     ranges: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Ranges {
-    /// One more, or more of those that it overlaps.
+    /// One more, or more of those that it overlaps or touches.
     pub fn add(&mut self, range: KeyRange) {
-        let KeyRange { mut first, mut last } = range;
-        while let Some((overlapped, its_last)) = self.ranges.range(..=last.clone()).next_back()
-            && *its_last >= first
-        {
-            let overlapped = overlapped.clone();
-            if let Some(its_last) = self.ranges.remove(&overlapped) {
-                last = last.max(its_last);
-            }
-            first = first.min(overlapped);
+        let KeyRange { mut first, mut end } = range;
+        if first >= end {
+            return;
         }
-        self.ranges.insert(first, last);
-        if self.ranges.len() > MOST_RANGES {
-            let last = self.ranges.values().max().cloned();
-            let first = self.ranges.keys().next().cloned();
-            self.ranges = first.zip(last).into_iter().collect();
+        while let Some((met, its_end)) = self.ranges.range(..=end.clone()).next_back()
+            && *its_end >= first
+        {
+            let met = met.clone();
+            if let Some(its_end) = self.ranges.remove(&met) {
+                end = end.max(its_end);
+            }
+            first = first.min(met);
+        }
+        self.insert(first, end);
+        self.keep_to_bound();
+    }
+
+    /// These keys wait no more; what waits beside them does.
+    pub fn remove(&mut self, range: &KeyRange) {
+        let KeyRange { first, end } = range;
+        if first >= end {
+            return;
+        }
+        let met = self.ranges.range(..end.clone()).filter(|(_, its_end)| *its_end > first);
+        let met: Vec<_> = met.map(|(its_first, its_end)| (its_first.clone(), its_end.clone())).collect();
+        for (its_first, its_end) in met {
+            self.ranges.remove(&its_first);
+            self.insert(its_first, its_end.clone().min(first.clone()));
+            self.insert(end.clone(), its_end);
+        }
+        self.keep_to_bound();
+    }
+
+    fn insert(&mut self, first: Vec<u8>, end: Vec<u8>) {
+        if first < end {
+            self.ranges.insert(first, end);
         }
     }
 
-    /// Those that overlap it wait no more.
-    pub fn remove(&mut self, range: &KeyRange) {
-        self.ranges.retain(|first, last| *first > range.last || *last < range.first);
+    fn keep_to_bound(&mut self) {
+        if self.ranges.len() > MOST_RANGES {
+            let end = self.ranges.values().max().cloned();
+            let first = self.ranges.keys().next().cloned();
+            self.ranges = first.zip(end).into_iter().collect();
+        }
     }
 
     /// All of them, in the order of keys.
     pub fn iter(&self) -> impl Iterator<Item = KeyRange> {
-        self.ranges.iter().map(|(first, last)| KeyRange { first: first.clone(), last: last.clone() })
+        self.ranges.iter().map(|(first, end)| KeyRange { first: first.clone(), end: end.clone() })
     }
 
     /// Whether nothing waits.
@@ -92,31 +119,42 @@ impl Ranges {
 pub struct Slab {
     /// How it is merged.
     pub merge: Merge,
-    /// The keys of the table that it is the slab of, or of the first of several.
-    pub base: KeyRange,
+    /// From the first key to the last of the tables that it is the slab of.
+    pub span: KeyRange,
     /// Whether a compaction reads some of it now.
     pub is_busy: bool,
 }
 
 /// All slabs of a range that take at most so many bytes: of each table below which nothing lies with what is above it, from each level down to it.
 /// Each is named once, also where several tables have the same.
-pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Vec<Slab> {
+///
+/// # Errors
+///
+/// Why there is none: nothing lies above anything, or all take too much.
+pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Result<Vec<Slab>, Why> {
     let mut known = BTreeSet::new();
     let mut slabs = Vec::new();
-    for (base, level) in tree.lowest(&range.first, &range.last) {
+    let mut why = Why::NoDuplicates;
+    // Neighbours are mostly below the same tables of a level far above them, and what these take is foretold once.
+    let mut last_seeds: HashMap<(u32, u32), Vec<u64>> = HashMap::new();
+    for (base, level) in tree.lowest(range) {
         for from in 1..level {
             let seeds = tree.overlapping(from, base);
-            if seeds.is_empty() {
+            if seeds.is_empty() || last_seeds.get(&(from, level)) == Some(&seeds) {
                 continue;
             }
             let Ok((merge, is_busy)) = tree.foretell(&seeds, level) else { continue };
-            if merge.bytes <= limits.max_bytes && known.insert(merge.inputs.clone()) {
-                let base = KeyRange::of([base]);
-                slabs.push(Slab { merge, base, is_busy });
+            last_seeds.insert((from, level), seeds);
+            if merge.bytes > limits.max_bytes {
+                why = Why::TooLarge;
+            } else if known.insert(merge.inputs.clone()) {
+                let inputs = merge.inputs.iter().filter_map(|table| tree.table(*table));
+                let span = KeyRange::of(inputs.filter(|table| table.level == level));
+                slabs.push(Slab { merge, span, is_busy });
             }
         }
     }
-    slabs
+    if slabs.is_empty() { Err(why) } else { Ok(slabs) }
 }
 
 /// What slabs are expected to free, remembered for as long as they consist of the same tables.
@@ -141,6 +179,16 @@ impl Prices {
                 estimate
             }
         }
+    }
+
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
     }
 
     /// Forgets the slabs of tables that are gone: a check may ask, and nobody after it.
