@@ -40,8 +40,6 @@ pub enum Step {
     },
     /// Somebody else has a latch. Nothing was done: commit what is held, and try again.
     Latched,
-    /// It needs the latches of its keys though it only reads. Nothing was done.
-    MustLatch,
     /// It takes more than a look into memory. Nothing was done: try again where waiting is allowed.
     MustWait,
 }
@@ -51,15 +49,15 @@ pub enum Step {
 pub struct Given<'s> {
     /// Whether its thread may wait.
     pub waiting: Waiting,
-    /// Whether it may take latches that it turns out to need though it only reads; else it is a [`Step::MustLatch`].
-    pub may_latch: bool,
+    /// Whether its thread may wait for latches as well; else it takes those that are free.
+    pub waits_for_latches: bool,
     /// What is known of the key that it reads first.
     pub known: Option<Known<'s>>,
 }
 
 impl From<Waiting> for Given<'_> {
     fn from(waiting: Waiting) -> Self {
-        Self { waiting, may_latch: true, known: None }
+        Self { waiting, waits_for_latches: true, known: None }
     }
 }
 
@@ -250,7 +248,7 @@ pub fn execute_command<'s>(
     reply: &mut Reply,
     given: impl Into<Given<'s>>,
 ) -> Step {
-    let Given { waiting, may_latch, mut known } = given.into();
+    let Given { waiting, waits_for_latches, mut known } = given.into();
     let takes_long = command.has(flag::WAITS) && waiting != Waiting::Allowed;
     if takes_long || arguments.len() > MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Step::MustWait;
@@ -259,8 +257,9 @@ pub fn execute_command<'s>(
         return Step::Latched;
     }
     let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
+    let for_latches = if waits_for_latches { waiting } else { Waiting::Never };
     loop {
-        if has_latches && !group.hold(&slots(command, arguments), waiting) {
+        if has_latches && !group.hold(&slots(command, arguments), for_latches) {
             return Step::Latched;
         }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
@@ -270,12 +269,11 @@ pub fn execute_command<'s>(
                 ran.count(service, client, arguments);
                 Step::Done { depends: ran.depends }
             }
-            Err(SentBack::MustLatch) if !has_latches && may_latch => {
+            Err(SentBack::MustLatch) if !has_latches => {
                 has_latches = true;
                 continue;
             }
-            Err(SentBack::MustLatch) => Step::MustLatch,
-            Err(SentBack::MustWait) => Step::MustWait,
+            Err(SentBack::MustLatch | SentBack::MustWait) => Step::MustWait,
         };
         group.keep();
         return step;
@@ -295,7 +293,7 @@ pub(crate) struct Turn<'s> {
 /// Why a command was not carried out, and nothing of it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SentBack {
-    /// As [`Step::MustLatch`].
+    /// It needs the latches of its keys though it only reads.
     MustLatch,
     /// As [`Step::MustWait`].
     MustWait,

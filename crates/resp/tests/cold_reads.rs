@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use common::served::{Served, any_port};
+use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use common::{Fixture, noise, words};
 use ecotone_engine::{AwaitedReads, Durability, StoreOptions};
+use ecotone_resp::keyspace::{Group, Slot, Waiting};
 use ecotone_resp::serve::Listen;
 use ecotone_resp::service::Limits;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -37,6 +38,9 @@ fn filled() -> tempfile::TempDir {
         client.ask(&format!("HSET hash:{number} n {number} filler {noise}"));
         client.ask(&format!("SET text:{number} {noise}"));
     }
+    // Large, so that it is held still to be read.
+    let members: Vec<_> = (0..300).map(|number| format!("{number} m{number}")).collect();
+    client.ask(&format!("ZADD set {}", members.join(" ")));
     fixture.service.keyspace.store().flush(true).unwrap();
     let Fixture { service, directory, .. } = fixture;
     drop(service);
@@ -215,6 +219,26 @@ fn without_the_kernels_help_threads_wait() {
     let (awaited, handed_on) = waited(&served);
     assert_eq!(awaited, 0);
     assert!(handed_on > 20 || !kernel_forgets, "{handed_on} waited for a thread");
+    served.server.stop();
+}
+
+#[test]
+fn who_reads_takes_a_latch_that_is_free_whoever_waits_for_others() {
+    let listen = Listen { addresses: any_port(), uses_io_uring: false, waiting_threads: 4, ..Listen::default() };
+    let served = Served::at_listening(filled(), Limits::default(), options(), &listen);
+    let mut holder = Group::new(served.service.keyspace.clone());
+    assert!(holder.hold(&[Slot::of(b"latched")], Waiting::Never));
+    let mut writers: Vec<_> = (0..8).map(|_| Wire::to(served.address())).collect();
+    writers.iter_mut().for_each(|writer| writer.send(&request(&[b"INCR", b"latched"])));
+    until("all of them wait", || served.service.statistics.waiting.load(Ordering::Relaxed) == 8);
+    forget(served.directory.path());
+    let kernel_forgets = kernel_reads(served.directory.path());
+    let before = waited(&served).1;
+    assert_eq!(Wire::to(served.address()).ask("ZRANGE set 1 2"), "*2\r\n$2\r\nm1\r\n$2\r\nm2\r\n");
+    assert!(waited(&served).1 > before || !kernel_forgets, "no thread was needed");
+    drop(holder);
+    writers.iter_mut().for_each(|writer| assert!(writer.reply().starts_with(b":")));
+    until("nobody waits", || served.service.statistics.waiting.load(Ordering::Relaxed) == 0);
     served.server.stop();
 }
 

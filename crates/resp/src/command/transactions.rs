@@ -151,7 +151,7 @@ pub(crate) fn exec(
     let step = exec_queued(service, client, group, &transaction, reply, waiting);
     match step {
         Ok(Step::Done { .. }) | Err(_) => end(client, service),
-        Ok(Step::Latched | Step::MustLatch | Step::MustWait) => {
+        Ok(Step::Latched | Step::MustWait) => {
             reply.truncate(replied);
             client.transaction = Some(transaction);
         }

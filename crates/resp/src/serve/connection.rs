@@ -158,7 +158,8 @@ impl Connection {
         self.charge.set(service, self.memory_bytes());
     }
 
-    /// Carries out the next request and those behind it, where they take no latch; [`Ended::Latched`] where the next one does. May wait.
+    /// Carries out the next request and those behind it, where they only read; [`Ended::Latched`] where the next one needs a latch that is taken.
+    /// May wait for the device.
     pub(super) fn reading_round(&mut self, service: &Service, group: &mut Group) -> Ended {
         self.only_reads = true;
         let ended = self.round(service, group, Waiting::Allowed);
@@ -239,7 +240,7 @@ impl Connection {
                     known = service.keyspace.look_up(keys.into_iter(), waiting);
                 }
             }
-            let given = Given { waiting, may_latch: !self.only_reads, known: known.pop_front() };
+            let given = Given { waiting, waits_for_latches: !self.only_reads, known: known.pop_front() };
             group.take_has_read();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;
@@ -263,8 +264,9 @@ impl Connection {
                         self.note_dependent(began);
                     }
                 }
-                Step::Latched | Step::MustLatch if only_reads_here => return Ended::Full,
-                Step::Latched | Step::MustLatch => return Ended::Latched,
+                // The next round sees what it needs.
+                Step::Latched | Step::MustWait if only_reads_here => return Ended::Full,
+                Step::Latched => return Ended::Latched,
                 Step::MustWait if briefly => return Ended::Latched,
                 Step::MustWait if only_reads => return Ended::MustRead,
                 Step::MustWait => return Ended::MustWait,

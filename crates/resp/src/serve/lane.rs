@@ -93,6 +93,22 @@ impl Ticket {
     }
 }
 
+/// While it is there, one connection more is counted as waiting.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Lane {
     pub(super) fn new(
         service: Arc<Service>,
@@ -149,7 +165,7 @@ impl Lane {
                     if ended != Ended::Latched {
                         return (back, ended);
                     }
-                    // It turned out to need a latch.
+                    // It turned out to need a latch, which somebody has.
                     return self.round_that_waits(back).await;
                 }
                 (Ended::Latched | Ended::MustWait, _) => {
@@ -162,12 +178,9 @@ impl Lane {
     }
 
     async fn until_read(&self, reading: Reading) -> Vec<Arrived> {
-        let statistics = &self.service.statistics;
-        statistics.reads_awaited.fetch_add(1, Ordering::Relaxed);
-        statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        let arrived = reading.over().await;
-        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
-        arrived
+        self.service.statistics.reads_awaited.fetch_add(1, Ordering::Relaxed);
+        let _waits = self.waits();
+        reading.over().await
     }
 
     /// One try, with what has `arrived` for it, and the commit of what it wrote. What it did not find in memory is being read then, if it `may_read`.
@@ -253,38 +266,34 @@ impl Lane {
         }
     }
 
-    /// On a thread that may wait, as long as no latch is needed.
+    /// On a thread that may wait, but for no latch.
     async fn round_that_reads(&self, connection: Box<Connection>) -> (Box<Connection>, Ended) {
-        let statistics = &self.service.statistics;
-        statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        let done = self.on_thread(connection, Connection::reading_round).await;
-        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
-        done
+        let _waits = self.waits();
+        self.on_thread(connection, Connection::reading_round).await
     }
 
     /// On one of the threads that may wait for a latch.
     async fn round_that_waits(&self, connection: Box<Connection>) -> (Box<Connection>, Ended) {
-        let statistics = &self.service.statistics;
         // The thread that waits may need a latch that this lane has, also that of the command itself.
         self.release().await;
-        statistics.waiting.fetch_add(1, Ordering::Relaxed);
-        let done = {
-            // It is never closed.
-            let _one_of_them = self.latch_waits.acquire().await;
-            let round = |connection: &mut Connection, service: &Service, group: &mut Group| {
-                let mut ended = connection.round(service, group, Waiting::Allowed);
-                while ended == Ended::Latched {
-                    // With no latch held it waits for the one it needs.
-                    let outcome = group.commit(Waiting::Allowed).map(drop);
-                    connection.committed(service, &outcome);
-                    ended = connection.round(service, group, Waiting::Allowed);
-                }
-                ended
-            };
-            self.on_thread(connection, round).await
+        let _waits = self.waits();
+        // It is never closed.
+        let _one_of_them = self.latch_waits.acquire().await;
+        let round = |connection: &mut Connection, service: &Service, group: &mut Group| {
+            let mut ended = connection.round(service, group, Waiting::Allowed);
+            while ended == Ended::Latched {
+                // With no latch held it waits for the one it needs.
+                let outcome = group.commit(Waiting::Allowed).map(drop);
+                connection.committed(service, &outcome);
+                ended = connection.round(service, group, Waiting::Allowed);
+            }
+            ended
         };
-        statistics.waiting.fetch_sub(1, Ordering::Relaxed);
-        done
+        self.on_thread(connection, round).await
+    }
+
+    fn waits(&self) -> Waits<'_> {
+        Waits::of(&self.service.statistics.waiting)
     }
 
     async fn on_thread(
