@@ -16,7 +16,8 @@ const FEW_ARENAS: i32 = 2;
 /// Makes the allocator suit `profile`, and a process that `has_own_memory`, unless its user has said how many arenas it makes. Before threads
 /// are started: those that are there keep their arenas. With another C library than glibc it does nothing.
 pub(crate) fn suit(profile: Profile, has_own_memory: bool) {
-    let is_told = ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"].iter().any(|name| std::env::var_os(name).is_some());
+    let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
+    let is_told = std::env::var_os("MALLOC_ARENA_MAX").is_some() || tunables.contains("glibc.malloc.arena_max");
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if let Some(most) = arenas(profile, has_own_memory, cores).filter(|_| !is_told) {
         limit_arenas(most);

@@ -218,7 +218,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "dedup_threshold",
-        about: "A compaction is extended to the last level where at least one entry in so many would be freed: the larger, the less space and the more \
+        about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the less space and the more \
                 writing. `off`: none is extended. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
                 values stand with their keys, entries are dear; 5 to 10 there.",
         unit: "entries",
