@@ -28,10 +28,9 @@ fn collected(directory: &Path) -> Vec<Vec<String>> {
     let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let tables = paths.filter(|path| path.extension().is_some_and(|end| end == "sst"));
     let names = |path: PathBuf| {
-        let mut names = SalvagedTable::open(&path).unwrap().description().collected.clone();
-        names.retain(|name| name.starts_with("ecotone."));
-        names.sort();
-        names
+        let table = SalvagedTable::open(&path).unwrap();
+        let names = table.description().collected.keys().filter(|name| name.starts_with("ecotone."));
+        names.cloned().collect()
     };
     tables.map(names).collect()
 }

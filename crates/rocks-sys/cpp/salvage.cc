@@ -56,9 +56,9 @@ class SalvagedTable {
         first_is_known = true;
       }
     }
-    Record names;
+    Record collected;
     for (const auto& [name, value] : properties.user_collected_properties) {
-      names.Bytes(name);
+      collected.Bytes(name).Bytes(value);
     }
     Record record;
     record.Number(file_.file_bytes())
@@ -71,7 +71,7 @@ class SalvagedTable {
         .Bytes(first)
         .Bytes(last)
         .Number(properties.user_collected_properties.size())
-        .Append(names);
+        .Append(collected);
     AppendRangeDeletions(&record);
     return record;
   }

@@ -10,6 +10,7 @@
 //!
 //! Threads: a table is used by one at a time. Memory: the table's index, its range deletions, and what one call returns.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::Result;
@@ -86,8 +87,8 @@ pub struct TableDescription {
     pub first_key: Option<Vec<u8>>,
     /// A key that none is behind. None where there are range deletions only.
     pub last_key: Option<Vec<u8>>,
-    /// Names of what collectors left in it, and of what RocksDB keeps beside that.
-    pub collected: Vec<String>,
+    /// What collectors left in it by its name, and what RocksDB keeps beside that.
+    pub collected: BTreeMap<String, Vec<u8>>,
     /// Range deletions that can be read, in pieces.
     pub deleted_ranges: Vec<RangeDeletion>,
     /// How many range deletions these pieces are of: fewer than `range_deletions` where their block is damaged.
@@ -233,7 +234,7 @@ mod read {
             column_family,
             first_key: first_is_known.then_some(first),
             last_key: any.then_some(last),
-            collected: fields.list(Fields::text)?,
+            collected: fields.list(|fields| Ok((fields.text()?, fields.bytes()?.to_vec())))?.into_iter().collect(),
             range_deletions_read: fields.number()?,
             deleted_ranges: fields.list(|fields| {
                 let (from, to) = (fields.bytes()?.to_vec(), fields.bytes()?.to_vec());

@@ -24,6 +24,7 @@ pub(crate) mod segment;
 pub(crate) mod stream;
 pub(crate) mod sweep;
 pub(crate) mod tail;
+mod undecided;
 pub(crate) mod upkeep;
 pub(crate) mod wake;
 pub(crate) mod watermark;

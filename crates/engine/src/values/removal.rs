@@ -11,7 +11,8 @@
 //! Compactions that run, here or on a worker, read tables that stay live until their outputs are, and the outputs name nothing that the
 //! inputs do not, but for what was relocated: no table names that before the compaction is installed. So a segment of relocated
 //! values is judged only once none of the tables is being compacted any more that were when its last filter was done: the inputs of
-//! that compaction are among them, and stay so until it is installed or has failed.
+//! that compaction are among them, and stay so until it is installed or has failed. Where it is open whether it has failed ([`super::undecided`])
+//! the segment stays.
 //!
 //! A segment of relocated values is appended to until it is full, which may be never. So it is sealed once much of it is garbage and nothing
 //! was appended since the last round; the next rounds remove it, or its values are relocated again.
@@ -38,6 +39,7 @@ use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::readers::Readers;
 use super::references::{Naming, References};
 use super::segment::{SEGMENT_HEADER_BYTES, Segment};
+use super::undecided::Undecided;
 use crate::dedup::known::KnownSamples;
 use crate::family::DataFamily;
 use crate::identity::Identity;
@@ -99,6 +101,7 @@ struct State {
     /// The length that segments of relocated values had in the last round, of those that are appended to.
     appended: SegmentMap<u64>,
     references: References,
+    undecided: Undecided,
     removed_segments: u64,
     removed_bytes: u64,
     warned: bool,
@@ -216,6 +219,7 @@ impl Removal {
             round.hidden = hidden.map(|(segment, hidden)| (SegmentNumber(segment), hidden)).collect();
         }
         let mut began: Option<Instant> = None;
+        let mut has_looked = false;
         for segment in sealed {
             let number = segment.number();
             if not_installed.contains(&number) {
@@ -248,6 +252,15 @@ impl Removal {
             if began.get_or_insert_with(Instant::now).elapsed() >= MOST_REMOVAL_TIME {
                 round.is_unfinished = true;
                 continue;
+            }
+            if segment.is_relocated() {
+                if !std::mem::replace(&mut has_looked, true) {
+                    state.undecided.look(db, &self.directory, self.identity)?;
+                }
+                if state.undecided.may_name(number) {
+                    round.waits = true;
+                    continue;
+                }
             }
             state.last_wal.remove(&number);
             state.appended_by.remove(&number);

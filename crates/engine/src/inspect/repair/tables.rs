@@ -93,7 +93,7 @@ impl Tables {
             return;
         }
         self.is_ours |= description.column_family == DATA_FAMILY;
-        self.counts_references |= description.collected.iter().any(|name| name == references::PROPERTY);
+        self.counts_references |= description.collected.contains_key(references::PROPERTY);
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.unlisted_tables += u64::from(listed.is_none());

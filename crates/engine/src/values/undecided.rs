@@ -1,0 +1,75 @@
+//! Tables that lie in the store's folder, are not live, and may be after the next start.
+//!
+//! Where RocksDB fails to write down that a compaction is over, whether it is remains open: the record may have reached the MANIFEST. It goes on with
+//! the tables that the compaction has read, and keeps those that it has written until a later record decides. After a crash or an orderly end before
+//! that they may be what is live. So the relocated values that they name must stay, although no live table names them.
+//!
+//! Invariant: a table that is not told of here is live, or was never whole, or is gone.
+//!
+//! Bounds: as many tables as lie there, each with its segments. Usually there are few: outputs of compactions that run, and inputs that somebody still reads.
+//!
+//! Threads: of whoever makes a round of [`super::removal`]. Failure: where the folder cannot be listed nobody knows, and the round ends.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+
+use ecotone_rocks_sys::salvage::SalvagedTable;
+use ecotone_rocks_sys::tables::live_tables;
+use rust_rocksdb::DB;
+
+use super::pointer::{SegmentNumber, SegmentSet};
+use super::references::{PROPERTY, decode};
+use crate::identity::Identity;
+use crate::{Error, Result};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Undecided {
+    /// What each of these tables names, by its number. `None`: it does not tell.
+    tables: BTreeMap<u64, Option<SegmentSet>>,
+}
+
+impl Undecided {
+    /// Looks at what lies in `directory` now.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed, or RocksDB does not tell which tables are live.
+    pub(super) fn look(&mut self, db: &DB, directory: &Path, identity: Identity) -> Result<()> {
+        // Listed before: what becomes live meanwhile is live in the second look.
+        let mut lying = numbers_in(directory)?;
+        let live = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let live: HashSet<_> = live.into_iter().map(|table| table.file_number).collect();
+        lying.retain(|number| !live.contains(number));
+        self.tables.retain(|number, _| lying.contains(number));
+        for number in lying {
+            if number < identity.plain_tables_below || self.tables.contains_key(&number) {
+                continue;
+            }
+            // One that is being written cannot be read yet, and is looked at again the next time.
+            if let Ok(table) = SalvagedTable::open(&directory.join(format!("{number:06}.sst"))) {
+                let property = table.description().collected.get(PROPERTY);
+                let named = property.and_then(|property| decode(property));
+                self.tables.insert(number, named.map(|items| items.into_iter().map(|(segment, _)| segment).collect()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one of them names `segment`, or may.
+    pub(super) fn may_name(&self, segment: SegmentNumber) -> bool {
+        self.tables.values().any(|named| named.as_ref().is_none_or(|named| named.contains(&segment)))
+    }
+}
+
+/// The numbers of the tables that lie in a folder.
+fn numbers_in(directory: &Path) -> Result<BTreeSet<u64>> {
+    let failed = |error: std::io::Error| Error::io("list", directory, &error);
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let stem = name.to_str().and_then(|name| name.strip_suffix(".sst"));
+        numbers.extend(stem.and_then(|stem| stem.parse::<u64>().ok()));
+    }
+    Ok(numbers)
+}
