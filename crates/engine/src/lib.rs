@@ -39,6 +39,7 @@ mod events;
 mod expired;
 #[allow(unsafe_code)] // keeps a raw handle beside the database that owns it
 mod family;
+mod flipped_bit;
 mod group_sync;
 mod identity;
 mod inspect;

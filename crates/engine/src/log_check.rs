@@ -20,6 +20,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use crate::flipped_bit::is_one_bit;
 use crate::{Error, Result};
 
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
@@ -185,19 +186,6 @@ impl Header {
             is_one_bit(difference, record.len() - 6).then_some(self.end())
         })
     }
-}
-
-/// Whether one flipped bit in so many bytes makes this difference of their checksums: a checksum is linear, so the difference
-/// depends on the bit alone, and each further bit behind it takes it one step of the shift register on.
-fn is_one_bit(difference: u32, bytes: usize) -> bool {
-    // CRC-32C, reflected.
-    const POLYNOMIAL: u32 = 0x82F6_3B78;
-    let mut of_last = POLYNOMIAL;
-    (0..bytes * 8).any(|_| {
-        let found = of_last == difference;
-        of_last = of_last >> 1 ^ if of_last & 1 == 1 { POLYNOMIAL } else { 0 };
-        found
-    })
 }
 
 /// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with checksums in them is as good.

@@ -449,6 +449,22 @@ impl ValueLog {
         record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
     }
 
+    /// Whether a record that cannot be read is damaged, and not one that was being written when the machine stopped: all of it is there but for one bit, and a whole
+    /// one stands behind it.
+    pub fn is_damaged(&self, key: &[u8], pointer: Pointer) -> bool {
+        let Some(segment) = self.segment(pointer.segment) else { return false };
+        let read = |begin: u64, bytes: usize| {
+            let mut found = vec![0; bytes];
+            (begin + bytes as u64 <= segment.bytes() && segment.read(begin, &mut found).is_ok()).then_some(found)
+        };
+        let Some(bytes) = read(pointer.offset.into(), pointer.record_bytes(key.len())) else { return false };
+        let behind = pointer.end(key.len());
+        record::is_whole_but_for_a_bit(&bytes, key)
+            && read(behind, RECORD_HEADER_BYTES)
+                .and_then(|header| read(behind, record::announced_bytes(&header).ok()?))
+                .is_some_and(|next| record::check(&next).is_ok())
+    }
+
     /// The segment of this number, where there is one.
     pub fn segment(&self, number: SegmentNumber) -> Option<Arc<Segment>> {
         self.segments.read().get(&number).cloned()

@@ -14,6 +14,7 @@
 
 use std::ops::Range;
 
+use crate::flipped_bit::is_one_bit;
 use crate::options::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// What stands before the key.
@@ -124,6 +125,21 @@ pub fn check_for(bytes: &[u8], key: &[u8]) -> Result<Range<usize>, RecordError> 
     Ok(layout.value)
 }
 
+/// Whether `bytes` would be a whole record of `key` if one of their bits were another.
+pub fn is_whole_but_for_a_bit(bytes: &[u8], key: &[u8]) -> bool {
+    let value_begins = RECORD_HEADER_BYTES + key.len();
+    let Some((stored, value)) = bytes.first_chunk::<4>().zip(bytes.get(value_begins..)) else { return false };
+    let lengths = [(key.len() as u32).to_le_bytes(), (value.len() as u32).to_le_bytes()].concat();
+    let known = [&lengths[..], key].concat();
+    let flipped: u32 = known.iter().zip(&bytes[4..]).map(|(known, found)| (known ^ found).count_ones()).sum();
+    let computed = crc32c::crc32c_append(crc32c::crc32c(&known), value);
+    let difference = u32::from_le_bytes(*stored) ^ computed;
+    match flipped {
+        0 => difference.is_power_of_two() || is_one_bit(difference, value.len()),
+        flipped => flipped == 1 && difference == 0,
+    }
+}
+
 fn number(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
@@ -161,6 +177,29 @@ mod tests {
             let in_segment = [&record[..], &behind].concat();
             let layout = check(&in_segment).unwrap();
             prop_assert_eq!((&in_segment[layout.key], &in_segment[layout.value]), (&key[..], &value[..]));
+        }
+
+        #[test]
+        fn one_flipped_bit_is_told_from_other_damage(
+            key in proptest::collection::vec(any::<u8>(), 0..40),
+            value in proptest::collection::vec(any::<u8>(), 1..200),
+            bits: [proptest::sample::Index; 2],
+            lost: proptest::sample::Index,
+        ) {
+            let record = encode(&key, &value);
+            prop_assert!(!is_whole_but_for_a_bit(&record, &key), "nothing is wrong with it");
+            let [one, other] = bits.map(|bit| bit.index(record.len() * 8));
+            let flip = |bit: usize, record: &mut Vec<u8>| record[bit / 8] ^= 1 << (bit % 8);
+            let mut flipped = record.clone();
+            flip(one, &mut flipped);
+            prop_assert!(is_whole_but_for_a_bit(&flipped, &key));
+            flip(other, &mut flipped);
+            prop_assert!(!is_whole_but_for_a_bit(&flipped, &key), "two, or none");
+            // As from a sector that was not written.
+            let mut cut = record.clone();
+            cut[lost.index(record.len())..].fill(0);
+            let bits: u32 = record.iter().zip(&cut).map(|(one, other)| (one ^ other).count_ones()).sum();
+            prop_assert_eq!(is_whole_but_for_a_bit(&cut, &key), bits == 1);
         }
 
         #[test]

@@ -8,6 +8,9 @@
 //! record on is dropped, so that what remains is what the store was at one moment. A kill of the process alone never
 //! leads here: values are given to the kernel before the WAL names them.
 //!
+//! A record in which one bit is wrong was not cut by a loss of power: opening is refused there, as it is where a log is damaged so
+//! ([`crate::log_check`]).
+//!
 //! Pointers before the watermark are not looked at: their values were synced. Where the segment of one of them is missing
 //! altogether, files were lost, and opening is refused instead of dropping what was acknowledged.
 //!
@@ -103,6 +106,9 @@ impl Replay {
                 return self.refuse(format!("the value of key {} cannot be read: {error}", Printable(key)));
             }
             if let Err(error) = read {
+                if log.is_damaged(key, pointer) {
+                    return self.refuse(format!("{error}, and it was not the last one; ecotone repair saves the rest"));
+                }
                 return self.stop(&format!("the value of key {} is not there: {error}", Printable(key)));
             }
         }
