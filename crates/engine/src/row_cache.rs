@@ -136,12 +136,12 @@ pub(crate) struct Row {
 impl Row {
     /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key. An empty `value` is none.
     fn of(key: &[u8], stored: &[u8], value: &[u8]) -> Self {
-        let bytes = [key, stored, value].concat().into();
+        let bytes = joined(&[key, stored, value]);
         Self { bytes, key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
     }
 
     fn with(&self, value: &[u8]) -> Self {
-        Self { bytes: [&self.bytes[..self.value_begins()], value].concat().into(), ..*self }
+        Self { bytes: joined(&[&self.bytes[..self.value_begins()], value]), ..*self }
     }
 
     fn value_begins(&self) -> usize {
@@ -163,6 +163,19 @@ impl Row {
     pub(crate) fn value(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.value_begins()..]).filter(|value| !value.is_empty())
     }
+}
+
+/// All parts, one behind the other, where they stay.
+fn joined(parts: &[&[u8]]) -> Arc<[u8]> {
+    let mut all: Arc<[u8]> = std::iter::repeat_n(0, parts.iter().map(|part| part.len()).sum()).collect();
+    if let Some(mut rest) = Arc::get_mut(&mut all) {
+        for part in parts {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
+        }
+    }
+    all
 }
 
 /// A key of which no row was told.

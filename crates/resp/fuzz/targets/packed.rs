@@ -1,6 +1,6 @@
 //! Stored collections with any bytes in them.
 
-use ecotone_resp::collections::packed::{items, pack_small, push};
+use ecotone_resp::collections::packed::{Small, items};
 use ecotone_resp::collections::{Large, MOST_SMALL_BYTES};
 use ecotone_resp::keyspace::{Slot, Tag, Type, Waiting};
 
@@ -112,13 +112,10 @@ fn decode(bytes: &[u8]) {
             Err(_) => return large(bytes),
         }
     }
-    let mut again = Vec::new();
-    found.iter().for_each(|item| push(&mut again, item));
-    assert_eq!(again, bytes, "what decodes has one encoding");
-    match pack_small(found.iter().copied()) {
-        Some(packed) => assert_eq!(packed, bytes),
-        None => assert!(bytes.len() >= MOST_SMALL_BYTES),
-    }
+    let all = Small::all(found.iter().copied());
+    assert_eq!(all.bytes(), bytes.len());
+    assert_eq!(all.pack()[..], *bytes, "what decodes has one encoding");
+    assert_eq!(Small::of(found.iter().copied()).is_some(), bytes.len() <= MOST_SMALL_BYTES);
     large(bytes);
 }
 

@@ -17,7 +17,7 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::{Direction, Error as StoreError};
 
-use super::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS, corrupt, packed};
+use super::{Large, MOST_SMALL_ELEMENTS, corrupt, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{CollectionId, Entry, Keys, Tag, Type};
 use crate::memory::Collected;
@@ -467,28 +467,14 @@ fn put<'e>(keys: &mut Keys<'_>, id: CollectionId, first: u64, elements: impl Ite
 
 /// Puts a list that is not large yet under `key`; it becomes so where it must.
 fn store_small(keys: &mut Keys<'_>, key: &[u8], expires_at_ms: Option<u64>, all: &[&[u8]]) -> Outcome {
-    if let Some(packed) = pack(all) {
-        return keys.set(key, Tag::small(Type::List), expires_at_ms, &packed);
+    if all.len() <= MOST_SMALL_ELEMENTS
+        && let Some(small) = packed::Small::of(all.iter().copied())
+    {
+        return keys.set_to(key, Tag::small(Type::List), expires_at_ms, small.bytes(), || small.pack());
     }
     let mut lay = Lay { id: keys.new_collection(key)?, first: MIDDLE, end: MIDDLE };
     for element in all {
         lay.push(keys, End::Right, element)?;
     }
     lay.store(keys, key, expires_at_ms)
-}
-
-/// The value of a small list; `None` if that would be too large.
-fn pack(all: &[&[u8]]) -> Option<Vec<u8>> {
-    if all.len() > MOST_SMALL_ELEMENTS {
-        return None;
-    }
-    let mut packed = Vec::new();
-    for element in all {
-        // Before it is copied: it can be long.
-        if packed.len() + element.len() >= MOST_SMALL_BYTES {
-            return None;
-        }
-        packed::push(&mut packed, element);
-    }
-    (packed.len() <= MOST_SMALL_BYTES).then_some(packed)
 }

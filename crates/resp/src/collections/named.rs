@@ -306,7 +306,7 @@ impl<'c, K: Kind> Named<'c, K> {
         new: impl IntoIterator<Item = Pair<'n>>,
     ) -> Outcome<u64> {
         let mut rest = new.into_iter();
-        let mut pairs = pairs::<K>(stored).collect::<Result<Vec<_>, _>>()?;
+        let mut pairs = collected::<K>(stored)?;
         let before = pairs.len();
         // From here on the names are too many to look through for each one that is put.
         while pairs.len() <= MOST_SMALL_ELEMENTS
@@ -322,9 +322,9 @@ impl<'c, K: Kind> Named<'c, K> {
             return Ok(0);
         }
         if pairs.len() <= MOST_SMALL_ELEMENTS
-            && let Some(packed) = packed::pack_small(items::<K>(&pairs))
+            && let Some(small) = packed::Small::of(items::<K>(&pairs))
         {
-            keys.set(key, Tag::small(K::TYPE), expires_at_ms, &packed)?;
+            keys.set_to(key, Tag::small(K::TYPE), expires_at_ms, small.bytes(), || small.pack())?;
             return Ok(created);
         }
         let large = Large { id: keys.new_collection(key)?, elements: pairs.len() as u64 };
@@ -344,15 +344,14 @@ impl<'c, K: Kind> Named<'c, K> {
     pub fn remove(&self, keys: &mut Keys<'c>, key: &[u8], names: &[&[u8]]) -> Outcome<u64> {
         let expires_at_ms = self.entry.expires_at_ms;
         let Some(large) = self.large else {
-            let mut left = pairs::<K>(&self.entry).collect::<Result<Vec<_>, _>>()?;
+            let mut left = collected::<K>(&self.entry)?;
             let before = left.len();
             left.retain(|[name, _]| !names.contains(name));
             if left.is_empty() {
                 keys.remove(key)?;
             } else if left.len() < before {
-                let mut packed = Vec::with_capacity(self.entry.len());
-                items::<K>(&left).for_each(|item| packed::push(&mut packed, item));
-                keys.set(key, Tag::small(K::TYPE), expires_at_ms, &packed)?;
+                let small = packed::Small::all(items::<K>(&left));
+                keys.set_to(key, Tag::small(K::TYPE), expires_at_ms, small.bytes(), || small.pack())?;
             }
             return Ok((before - left.len()) as u64);
         };
@@ -429,8 +428,17 @@ fn pairs<K: Kind>(packed: &[u8]) -> impl Iterator<Item = Result<Pair<'_>, StoreE
     })
 }
 
+/// All of them, with a place for one more.
+fn collected<K: Kind>(packed: &[u8]) -> Result<Vec<Pair<'_>>, StoreError> {
+    let mut all = Vec::with_capacity(pairs::<K>(packed).count() + 1);
+    for pair in pairs::<K>(packed) {
+        all.push(pair?);
+    }
+    Ok(all)
+}
+
 /// What a small collection of `pairs` is packed from.
-fn items<'p, K: Kind>(pairs: &'p [Pair<'p>]) -> impl Iterator<Item = &'p [u8]> {
+fn items<'p, K: Kind>(pairs: &'p [Pair<'p>]) -> impl Iterator<Item = &'p [u8]> + Clone {
     let each = if K::HAS_VALUES { 2 } else { 1 };
     pairs.iter().flat_map(move |pair| &pair[..each]).copied()
 }

@@ -9,32 +9,66 @@
 //! A length is a varint: seven bits a byte, the lowest first, the high bit set in all bytes but the last; never longer than it needs
 //! to be.
 
+use std::sync::Arc;
+
 use ecotone_engine::Error as StoreError;
 
 use super::{MOST_SMALL_BYTES, corrupt};
 
-/// Appends `item`.
-pub fn push(to: &mut Vec<u8>, item: &[u8]) {
-    let mut length = item.len();
-    while length >= 0x80 {
-        to.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    to.push(length as u8);
-    to.extend_from_slice(item);
+/// Items that make the value of a small collection.
+#[derive(Debug)]
+pub struct Small<I> {
+    items: I,
+    bytes: usize,
 }
 
-/// The value of a small collection of `items`; `None` if it would have more than [`MOST_SMALL_BYTES`].
-pub fn pack_small<'i>(items: impl Iterator<Item = &'i [u8]>) -> Option<Vec<u8>> {
-    let mut packed = Vec::new();
-    for item in items {
-        // Before it is copied: it can be long.
-        if packed.len() + item.len() >= MOST_SMALL_BYTES {
-            return None;
-        }
-        push(&mut packed, item);
+impl<'i, I: Iterator<Item = &'i [u8]> + Clone> Small<I> {
+    /// `None` if the value would have more than [`MOST_SMALL_BYTES`].
+    pub fn of(items: I) -> Option<Self> {
+        Some(Self::all(items)).filter(|small| small.bytes <= MOST_SMALL_BYTES)
     }
-    (packed.len() <= MOST_SMALL_BYTES).then_some(packed)
+
+    /// However many they are: they were a small collection before some went.
+    pub fn all(items: I) -> Self {
+        let bytes = items.clone().map(|item| length_bytes(item.len()) + item.len()).sum();
+        Self { items, bytes }
+    }
+
+    /// Length of the value.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The value, packed where it stays.
+    pub fn pack(self) -> Arc<[u8]> {
+        let mut packed: Arc<[u8]> = std::iter::repeat_n(0, self.bytes).collect();
+        if let Some(mut rest) = Arc::get_mut(&mut packed) {
+            for item in self.items {
+                rest = put(rest, item);
+            }
+        }
+        packed
+    }
+}
+
+/// Bytes of the varint of `length`.
+fn length_bytes(length: usize) -> usize {
+    let bits = (usize::BITS - length.leading_zeros()).max(1);
+    bits.div_ceil(7) as usize
+}
+
+/// Writes `item` to the begin of `to`, which has room for it. Returns what is behind.
+fn put<'t>(to: &'t mut [u8], item: &[u8]) -> &'t mut [u8] {
+    let (length, to) = to.split_at_mut(length_bytes(item.len()));
+    for (place, byte) in length.iter_mut().enumerate() {
+        *byte = (item.len() >> (7 * place)) as u8 | 0x80;
+    }
+    if let Some(last) = length.last_mut() {
+        *last &= 0x7F;
+    }
+    let (bytes, rest) = to.split_at_mut(item.len());
+    bytes.copy_from_slice(item);
+    rest
 }
 
 /// The items of `packed`. Ends after the first error.
@@ -97,9 +131,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_packed_is_found_again(many: Vec<Vec<u8>>, long in 0..20_000_usize) {
-            let mut packed = Vec::new();
             let many = [many, vec![vec![7; long]]].concat();
-            many.iter().for_each(|item| push(&mut packed, item));
+            let small = Small::all(many.iter().map(Vec::as_slice));
+            let bytes = small.bytes();
+            let packed = small.pack();
+            prop_assert_eq!(packed.len(), bytes);
             let found: Result<Vec<_>, _> = items(&packed).collect();
             prop_assert_eq!(found.unwrap(), many);
         }
@@ -108,9 +144,7 @@ mod tests {
         fn any_bytes_are_items_that_pack_to_the_same_bytes_or_an_error(bytes: Vec<u8>) {
             let found: Result<Vec<_>, _> = items(&bytes).collect();
             if let Ok(found) = found {
-                let mut packed = Vec::new();
-                found.iter().for_each(|item| push(&mut packed, item));
-                prop_assert_eq!(packed, bytes);
+                prop_assert_eq!(&Small::all(found.iter().copied()).pack()[..], &bytes[..]);
             }
         }
     }

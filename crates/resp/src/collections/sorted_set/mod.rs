@@ -231,7 +231,11 @@ impl<'k> SortedSet<'k> {
             self.exclude_beyond(keys, &left)?;
         }
         match &self.form {
-            Form::Small(small) => keys.set(self.key, Tag::small(Type::SortedSet), self.expires_at_ms, &small.encode()),
+            Form::Small(small) => {
+                let packing = small.packing();
+                let tag = Tag::small(Type::SortedSet);
+                keys.set_to(self.key, tag, self.expires_at_ms, packing.bytes(), || packing.pack())
+            }
             Form::Large(large, ends) => {
                 let mut payload = Vec::new();
                 large.encode(&mut payload);

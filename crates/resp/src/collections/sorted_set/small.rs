@@ -27,10 +27,9 @@ impl Small {
         Ok(small)
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut payload = Vec::with_capacity(self.bytes.len() + 2 * self.places.len());
-        self.places().for_each(|place| packed::push(&mut payload, place));
-        payload
+    /// What its value is packed from.
+    pub(super) fn packing(&self) -> packed::Small<impl Iterator<Item = &[u8]> + Clone> {
+        packed::Small::all(self.places())
     }
 
     fn append(&mut self, place: &[u8]) -> Range<usize> {
@@ -43,7 +42,7 @@ impl Small {
         self.places.len()
     }
 
-    pub(super) fn places(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+    pub(super) fn places(&self) -> impl DoubleEndedIterator<Item = &[u8]> + Clone {
         self.places.iter().map(|range| &self.bytes[range.clone()])
     }
 
