@@ -16,15 +16,18 @@ const RELAXED: f64 = 0.5;
 /// So many windows in a row must be relaxed.
 const RELAXED_WINDOWS: u32 = 4;
 
-/// Less of a core than this for each lane more is not worth a trial: [`GAIN`] times the requests, each at 1.2 to 1.4 times the processor
-/// time, take a third to half of a core more, and their clients a tenth.
+/// Less of a core than this for each lane more is not worth a trial: [`GAIN`] times the requests, each at 1.1 to 1.4 times the processor
+/// time, take a fifth to half of a core more, and their clients a tenth.
+const TRIED_CORES: f64 = 0.35;
+
+/// Lanes that leave as much of a core as this stay more where they carry no less.
 const FREE_CORES: f64 = 0.5;
 
 /// Lanes have room where as much of a core is left.
 const ROOM_CORES: f64 = 0.2;
 
 /// Lanes that have no rest, or leave less than [`FREE_CORES`], stay more only if they carry so many times the requests.
-const GAIN: f64 = 1.1;
+const GAIN: f64 = 1.06;
 
 /// As many requests, within what two neighbouring windows differ by.
 const SAME: f64 = 0.95;
@@ -149,7 +152,7 @@ impl Width {
         }
         let most = self.most.min(before.clients);
         let wider = (2 * self.lanes).min(most);
-        let has_cores = before.has_cores(FREE_CORES * wider.saturating_sub(self.lanes) as f64);
+        let has_cores = before.has_cores(TRIED_CORES * wider.saturating_sub(self.lanes) as f64);
         let could_use_more = self.lanes < most && self.has_saturated_lanes(&before) && has_cores;
         let wider = could_use_more.then_some(wider);
         // Lanes with room are not made fewer than can carry the load: their clients would wait. Requests cost fewer lanes less, as they did then.
@@ -311,7 +314,7 @@ mod tests {
         let lanes = NEAR.lanes(&mut Width::new(2), 4000);
         assert_eq!(share(&lanes, 1), 1.0, "nothing is free, so nothing is tried");
         // Something is free, and yet it does not pay.
-        let lanes = Load { cores: 2.55, ..NEAR }.lanes(&mut Width::new(2), 4000);
+        let lanes = Load { cores: 2.5, ..NEAR }.lanes(&mut Width::new(2), 4000);
         let tried = share(&lanes, 2);
         assert!(tried > 0.0 && tried < 0.03, "{tried}");
         assert_eq!(lanes[..12].iter().max(), Some(&2));
