@@ -4,6 +4,7 @@
 mod allocator;
 mod bench;
 mod lab;
+mod log;
 mod progress;
 mod repair;
 mod serve;
@@ -16,10 +17,9 @@ mod supervisor;
 mod top;
 mod verify;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 #[derive(Parser)]
 #[command(
@@ -58,15 +58,17 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     let mut logs_json = false;
+    // Until all is said.
+    let mut log = None;
     if !matches!(arguments.command, Command::Serve(_)) {
-        log("warn", "text");
+        log::directly("warn");
     }
     let outcome = match arguments.command {
         Command::Serve(arguments) if arguments.print_config => serve::print_config(),
         Command::Serve(arguments) => arguments.config().and_then(|config| {
             logs_json = config.text("server.log_format") == "json";
-            log(config.text("server.log_level"), config.text("server.log_format"));
-            serve::run(&arguments, config)
+            let log = log.insert(log::background(config.text("server.log_level"), config.text("server.log_format")));
+            serve::run(&arguments, config, log)
         }),
         Command::Bench(arguments) => bench::run(*arguments),
         Command::Lab(arguments) => lab::run(*arguments),
@@ -82,8 +84,12 @@ fn main() -> std::process::ExitCode {
             std::process::ExitCode::FAILURE
         }
         Err(error) => {
-            // The exit status says so, too, where nobody can be told.
-            let _ = writeln!(std::io::stderr(), "ecotone: {}", with_causes(&error));
+            let told = format!("ecotone: {}", with_causes(&error));
+            match &mut log {
+                Some(log) => log.say(&told),
+                // The exit status says so, too, where nobody can be told.
+                None => drop(writeln!(std::io::stderr(), "{told}")),
+            }
             std::process::ExitCode::FAILURE
         }
     }
@@ -95,26 +101,4 @@ fn with_causes(error: &anyhow::Error) -> String {
         let cause = cause.to_string();
         if told.ends_with(&cause) { told } else { format!("{told}: {cause}") }
     })
-}
-
-/// Logs on standard error from now on, what RUST_LOG says or else `level`; as `text` or `json`. A line that cannot be written is lost: the
-/// device may be full, or who read it gone, and whoever logs goes on all the same.
-fn log(level: &str, format: &str) {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level)))
-        .with_ansi(std::io::stderr().is_terminal())
-        // It would be told of on standard error by what panics where that cannot be written.
-        .log_internal_errors(false)
-        .with_writer(std::io::stderr);
-    match format {
-        "json" => {
-            log.json().flatten_event(true).init();
-            // Every line is an object, also that of a panic.
-            std::panic::set_hook(Box::new(|panic| {
-                let backtrace = std::backtrace::Backtrace::capture();
-                tracing::error!(%panic, %backtrace, "a thread panicked");
-            }));
-        }
-        _ => log.init(),
-    }
 }

@@ -156,6 +156,22 @@ fn a_log_that_cannot_be_written_is_lost_and_nothing_else() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_holds_up_nobody() {
+    for format in ["json", "text"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let log = writer.try_clone().unwrap();
+        let mut filler = writer;
+        // From the moment on in which it serves: of 64 KiB the last four are filled as soon as there is room.
+        let fill = || {
+            filler.write_all(&[b'.'; 56 * 1024]).unwrap();
+            std::thread::spawn(move || while filler.write_all(&[b'.'; 16]).is_ok() {});
+        };
+        serves_without_a_log(format, log.into(), fill);
+        drop(reader);
+    }
+}
+
+#[test]
 fn a_refusal_that_nobody_reads_is_in_the_exit_status() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let status = serve(&["--config", "/there/is/none"]).stderr(full).status().unwrap();

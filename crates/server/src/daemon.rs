@@ -225,6 +225,7 @@ impl Daemon {
             policy: options.policy.name(),
             worker_slots,
             stall_threshold_tables: options.store.l0_slowdown_trigger,
+            lost_log_lines: options.lost_log_lines,
         });
         Ok(Daemon {
             served,

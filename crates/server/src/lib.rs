@@ -33,6 +33,6 @@ pub use http::health::{Health, SILENT_LIMIT};
 pub use http::reference as metrics_reference;
 pub use monitor::{Progress, RecordSink};
 pub use open_files::raise_descriptor_limit;
-pub use options::{ClientOptions, EmulatedCores, HttpOptions, ServeOptions};
+pub use options::{ClientOptions, EmulatedCores, HttpOptions, LostLines, ServeOptions};
 pub use requests::Requests;
 pub use store_options::{STORE_OPTIONS, StoreOption, set_store_option, store_options};

@@ -81,7 +81,12 @@ pub struct ServeOptions {
     pub http: Option<HttpOptions>,
     /// Called once the store is open, before any client is: who ends the process from then on closes it first.
     pub opened: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// How many lines of the log nobody could take; `None`: none is ever lost.
+    pub lost_log_lines: Option<LostLines>,
 }
+
+/// Counts lines.
+pub type LostLines = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl ServeOptions {
     /// Jobs of others that this server takes at a time.

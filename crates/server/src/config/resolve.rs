@@ -70,6 +70,7 @@ impl Config {
             clients: None,
             http: self.http()?,
             opened: None,
+            lost_log_lines: None,
         };
         Ok((options, profile))
     }

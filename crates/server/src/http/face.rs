@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 
 use super::{health, metrics};
 use crate::monitor::Watch;
+use crate::options::LostLines;
 
 /// The server, for who watches it.
 #[derive(Default)]
@@ -39,6 +40,7 @@ pub(crate) struct Parts {
     pub(crate) policy: &'static str,
     pub(crate) worker_slots: u32,
     pub(crate) stall_threshold_tables: u32,
+    pub(crate) lost_log_lines: Option<LostLines>,
 }
 
 /// Clients that are served.

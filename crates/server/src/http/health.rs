@@ -104,6 +104,7 @@ mod tests {
             policy: "eco",
             worker_slots: 1,
             stall_threshold_tables: 20,
+            lost_log_lines: None,
         };
         (State::Serving(parts), watch)
     }

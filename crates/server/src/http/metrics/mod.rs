@@ -57,6 +57,12 @@ fn server(page: &mut Page, source: &Source<'_>) {
     page.gauges("ecotone_build_info", "The program; always 1.", ["version"], [([env!("CARGO_PKG_VERSION")], 1u64)]);
     page.gauge("ecotone_healthy", "Whether /healthz answers 200: no thread that serves hangs.", source.is_healthy);
     page.gauge("ecotone_ready", "Whether /readyz answers 200: clients are served and may write.", source.is_ready);
+    let lost = source.parts.map(|parts| parts.lost_log_lines.as_ref().map_or(0, |lost| lost()));
+    page.counter(
+        "ecotone_log_lines_lost_total",
+        "Lines of the log that were lost, since nobody read it fast enough.",
+        lost,
+    );
     let age_s = source.seen.map(|seen| Instant::now().saturating_duration_since(seen.at).as_secs_f64());
     page.gauge(
         "ecotone_sample_age_seconds",
