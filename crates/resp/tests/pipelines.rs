@@ -225,6 +225,13 @@ fn what_is_read_before_it_is_synced_is_not_told() {
         assert_eq!(wire.ask(request), reply);
         assert_eq!(syncs(), before + 1, "{request} has waited for a sync");
     }
+    // Who reads nothing has nothing to wait for.
+    let before = syncs();
+    for request in ["PING", "ECHO k", "TIME", "CLIENT ID", "MULTI", "SETNX k other", "GET"] {
+        wire.ask(request);
+    }
+    assert_eq!(syncs(), before);
+    wire.ask("DISCARD");
     wire.ask("MULTI");
     wire.ask("SETNX k other");
     let before = syncs();

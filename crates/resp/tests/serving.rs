@@ -116,6 +116,18 @@ fn what_is_beyond_a_limit_is_refused_with_a_reason() {
     many.send(&whole[..whole.len() - 1]);
     let refused = String::from_utf8(many.reply()).unwrap();
     assert!(refused.contains("longer than 5000 bytes"), "{refused}");
+    // Whole as well, and behind one that was carried out.
+    for before in ["", "*1\r\n$4\r\nPING\r\n", "*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$2\r\n50\r\n"] {
+        let mut many = Wire::to(served.address());
+        many.send(&[before.as_bytes(), &whole].concat());
+        if !before.is_empty() {
+            let reply = many.reply();
+            assert!(reply.starts_with(b"+PONG") || reply.starts_with(b":0"), "{reply:?}");
+        }
+        let refused = String::from_utf8(many.reply()).unwrap();
+        assert!(refused.contains("longer than 5000 bytes"), "{refused}");
+        assert_eq!(many.reply(), b"");
+    }
     let mut queued = Wire::to(served.address());
     queued.ask("MULTI");
     assert_eq!(queued.ask(&format!("SET k {}", "v".repeat(90))), "+QUEUED\r\n");

@@ -64,6 +64,8 @@ pub(super) struct Connection {
     limits: Arc<Limits>,
     /// Whether a round ends before what takes a latch.
     only_reads: bool,
+    /// Whether something that the store holds was read in the last round.
+    has_read: bool,
 }
 
 /// Why a round has ended.
@@ -99,6 +101,7 @@ impl Connection {
             sending_bytes: 0,
             limits,
             only_reads: false,
+            has_read: false,
         }
     }
 
@@ -138,6 +141,11 @@ impl Connection {
             self.buffer.reserve_exact(needs.max(bytes.len()).max(self.buffer.len() / GROWTH));
         }
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether the replies of the last round may tell what others have written and not synced yet.
+    pub(super) fn may_tell_unsynced(&self, service: &Service) -> bool {
+        self.has_read && !self.reply.is_empty() && service.keyspace.has_unsynced()
     }
 
     /// Bytes that wait to be carried out.
@@ -203,6 +211,7 @@ impl Connection {
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         // None in advance once that was of no use: each row is looked up once.
         let (mut known, mut looks_ahead) = (VecDeque::new(), true);
+        self.has_read = false;
         let began = Instant::now();
         for number in 0..self.limits.pipeline_requests {
             if self.done == self.buffer.len() {
@@ -215,14 +224,15 @@ impl Connection {
             let limits = self.request_limits();
             let bytes = &self.buffer[self.done..];
             let consumed = match self.parser.parse(bytes, &limits, &mut self.ranges) {
-                Ok(Some(consumed)) => consumed,
-                Ok(None) if bytes.len() > self.limits.request_bytes => {
+                // What has come while something else was sent may be a whole one.
+                Ok(parsed) if parsed.unwrap_or(bytes.len()) > self.limits.request_bytes => {
                     let most = self.limits.request_bytes;
                     let why = format!(
                         "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
                     );
                     return self.refuse(service, why.as_bytes());
                 }
+                Ok(Some(consumed)) => consumed,
                 Ok(None) if self.is_refused_memory(service, bytes.len()) => {
                     return self.refuse(service, &texts::SHORT_OF_MEMORY.reply());
                 }
@@ -241,6 +251,7 @@ impl Connection {
                 }
             }
             let given = Given { waiting, waits_for_latches: !self.only_reads, known: known.pop_front() };
+            self.has_read |= given.known.is_some();
             group.take_has_read();
             let mut only_reads = false;
             let only_reads_here = self.only_reads && number > 0;
@@ -252,7 +263,9 @@ impl Connection {
                 only_reads = step == Step::MustWait && self.client.transaction.is_none() && takes_no_latch(arguments);
                 step
             });
-            if group.take_has_read() && !known.is_empty() {
+            let has_read = group.take_has_read();
+            self.has_read |= has_read;
+            if has_read && !known.is_empty() {
                 // Its client has seen a later state than what is known.
                 known.clear();
                 looks_ahead = false;

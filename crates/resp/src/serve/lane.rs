@@ -223,7 +223,7 @@ impl Lane {
                 // Latches of commands that only read, or wrote nothing.
                 self.wants_commit.notify_one();
             }
-            if !connection.reply.is_empty() && self.service.keyspace.has_unsynced() {
+            if connection.may_tell_unsynced(&self.service) {
                 let read = if holds_any { ticket } else { self.read_unsynced() };
                 // Where it fails, writers are told, and nothing more is written.
                 let _ = read.outcome().await;
@@ -308,7 +308,7 @@ impl Lane {
             let ended = round(&mut connection, &service, &mut group);
             let outcome = group.commit(Waiting::Allowed).map(drop);
             connection.committed(&service, &outcome);
-            if service.keyspace.has_unsynced() {
+            if connection.may_tell_unsynced(&service) {
                 // As in a lane.
                 let _ = service.keyspace.store().sync();
             }
