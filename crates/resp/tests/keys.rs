@@ -560,3 +560,25 @@ fn a_key_that_is_too_long_is_not_there_and_cannot_be_written() {
     assert_eq!(client.ask("EXISTS short set other"), ":2\r\n");
     assert_eq!(client.ask("SCARD set"), ":1\r\n");
 }
+
+#[test]
+fn a_million_elements_are_deleted_and_reclaimed_by_as_few_writes_as_a_thousand() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let written = || fixture.service.keyspace.store().properties().unwrap().last_sequence;
+    let mut writes_of = |elements: usize| {
+        for first in (0..elements).step_by(10_000) {
+            let last = elements.min(first + 10_000);
+            let members: Vec<_> = (first..last).map(|member| member.to_string()).collect();
+            assert_eq!(client.ask(&format!("SADD k {}", members.join(" "))), format!(":{}\r\n", last - first));
+        }
+        let before = written();
+        assert_eq!(client.ask("DEL k"), ":1\r\n");
+        let deleted = written();
+        assert_eq!(fixture.reclaimed(), 1);
+        [deleted - before, written() - deleted]
+    };
+    let of_thousand = writes_of(1000);
+    assert!(of_thousand.iter().all(|writes| (1..5).contains(writes)), "{of_thousand:?}");
+    assert_eq!(writes_of(1_000_000), of_thousand);
+}

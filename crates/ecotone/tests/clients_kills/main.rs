@@ -9,6 +9,7 @@ mod copies;
 mod families;
 mod flush;
 mod passing;
+mod vast;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +32,7 @@ const WRITERS: u64 = 2;
 
 /// All families.
 fn families() -> impl Iterator<Item = &'static Family> {
-    families::FAMILIES.iter().chain(&passing::FAMILIES).chain(&copies::FAMILIES)
+    families::FAMILIES.iter().chain(&passing::FAMILIES).chain(&copies::FAMILIES).chain(&vast::FAMILIES)
 }
 
 /// What there is by every count of keys.
@@ -82,9 +83,8 @@ fn write(server: &Server, family: &Family, who: &str, from: u64, written: &Atomi
 /// The last write of each writer of each family.
 type Writes = BTreeMap<(usize, u64), u64>;
 
-/// Lets all families write, sends the server a signal after so many writes, and returns what each writer was told when all connections have
-/// ended.
-fn signal_under_load(server: &Server, signal: &str, from: &Writes, after: u64) -> Writes {
+/// Lets all families write, ends the server by `end` after so many writes, and returns what each writer was told when all connections have ended.
+fn end_under_load(server: &Server, end: impl FnOnce(&Server), from: &Writes, after: u64) -> Writes {
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let written = &written;
@@ -99,7 +99,7 @@ fn signal_under_load(server: &Server, signal: &str, from: &Writes, after: u64) -
         while written.load(Ordering::Relaxed) < after {
             std::thread::yield_now();
         }
-        server.signal(signal);
+        end(server);
         writers.into_iter().map(|(of, handle)| (of, handle.join().unwrap())).collect()
     })
 }
@@ -136,7 +136,7 @@ fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
         let file = configuration(folder.path(), &more);
         let mut known = Writes::new();
         for kill in 0..KILLS / 3 {
-            let told = signal_under_load(&Server::with(&file), "-KILL", &known, 500 + 700 * kill);
+            let told = end_under_load(&Server::with(&file), |server| server.signal("-KILL"), &known, 500 + 700 * kill);
             let server = Server::with(&file);
             known = check(&mut Client::of(&server), &told, &format!("{durability}, kill {kill}"));
             server.terminate();
@@ -156,14 +156,19 @@ fn a_server_that_is_told_to_end_while_its_store_holds_writers_up_does_so_and_los
     let store = "durability = \"always\"\nmemtable_bytes = 65536\nl0_compaction_trigger = 2\nl0_slowdown_trigger = 2\nl0_stop_trigger = 3\n";
     let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n[store]\n{store}"));
     let mut known = Writes::new();
-    for end in 0..4 {
+    for (end, how) in ["-TERM", "SHUTDOWN", "-INT", "SHUTDOWN NOSAVE", "SHUTDOWN NOW FORCE"].into_iter().enumerate() {
         let server = Server::with(&file);
-        let told = signal_under_load(&server, "-TERM", &known, 1000 + 100 * end);
+        let ended = |server: &Server| match how.strip_prefix('-') {
+            Some(_) => server.signal(how),
+            // The connection ends, and that is all the reply there is.
+            None => assert_eq!(Client::of(server).ask(how), None),
+        };
+        let told = end_under_load(&server, ended, &known, 1000 + 100 * end as u64);
         let began = Instant::now();
         server.ends_well();
         assert!(began.elapsed() < ENDS_WITHIN, "{:?}", began.elapsed());
         let server = Server::with(&file);
-        known = check(&mut Client::of(&server), &told, &format!("end {end}"));
+        known = check(&mut Client::of(&server), &told, &format!("ended by {how}"));
         server.terminate();
     }
     is_sound(folder.path());
