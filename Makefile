@@ -43,10 +43,11 @@ test: setup ## Run all tests
 	timeout $$(test -t 0 && echo --foreground) --kill-after=30s $(TEST_MINUTES)m cargo test --release --workspace --no-fail-fast
 
 .PHONY: check
-check: tools ## Formatting, licences, dependency arrows, lints; writes nothing into the checkout
+check: tools ## Formatting, licences, dependency arrows, lints, fuzz targets; writes nothing into the checkout
 	cargo fmt --all --check
 	scripts/deny.sh
 	$(CARGO) clippy --release --workspace --all-targets --locked -- -D warnings
+	$(CARGO) check --release --locked --manifest-path crates/resp/fuzz/Cargo.toml
 	$(CARGO) test --release --workspace --locked --test architecture
 
 .PHONY: fix
