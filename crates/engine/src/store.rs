@@ -382,7 +382,8 @@ impl Store {
         Some(dedup::with_levels(self.dedup_done(known), &tables, &sketches))
     }
 
-    /// The same without reading anything, and what there is as it was within the last ten seconds; `None` also while somebody else looks. Of
+    /// The same without reading anything, and what there is as it was within the last ten seconds, or before where somebody else looks; `None` also
+    /// where nobody has counted yet, or just does. Of
     /// tables that came before the store was opened it tells once somebody has looked at them, which the store does by itself soon after.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;

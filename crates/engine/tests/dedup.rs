@@ -242,7 +242,7 @@ fn without_a_threshold_it_only_counts_and_off_it_does_nothing() {
     // Entries of one key beyond the first are those that hide.
     let (entries_per_key, _) = amplification(&store, &model);
     let hidden = (entries_per_key - 1.0) * model.len() as f64;
-    let error = 4.0 * counted.relative_error.unwrap();
+    let error = (4.0 * counted.relative_error.unwrap()).min(0.15);
     assert!((counted.duplicate_keys as f64 / hidden - 1.0).abs() < error, "{hidden} of {counted:?}");
     assert!(counted.checks > 0 && counted.check_cpu_us > 0, "{counted:?}");
     assert_eq!((counted.extensions, counted.merges), (0, 0));

@@ -5,7 +5,8 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`MOST_SAMPLES`] of all tables together, [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
+//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known (the first look holds what all of them tell, some 24 bytes for each
+//! 64 entries), [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
 //! [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
 //! Threads: any. Who hears never waits for who looks: there is a lock for each.

@@ -59,18 +59,15 @@ pub(crate) struct Shared {
 const COUNTED_EVERY: Duration = Duration::from_secs(10);
 
 impl Shared {
-    /// What there was within the last [`COUNTED_EVERY`], or is by `count`.
+    /// What there was within the last [`COUNTED_EVERY`], or is by `count`; where that has nothing, as it was counted last.
     pub(crate) fn lately(&self, count: impl FnOnce() -> Option<DedupProperties>) -> Option<DedupProperties> {
         // Who counts is somebody else who looks.
         let mut lately = self.lately.try_lock()?;
-        if let Some((at, counted)) = &*lately
-            && at.elapsed() < COUNTED_EVERY
-        {
-            return Some(counted.clone());
+        let is_due = lately.as_ref().is_none_or(|(at, _)| at.elapsed() >= COUNTED_EVERY);
+        if is_due && let Some(counted) = count() {
+            *lately = Some((Instant::now(), counted));
         }
-        let counted = count()?;
-        *lately = Some((Instant::now(), counted.clone()));
-        Some(counted)
+        lately.as_ref().map(|(_, counted)| counted.clone())
     }
 
     /// What was done about duplicates, nothing of what there is.

@@ -27,6 +27,7 @@ use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duty::Duty;
 use ecotone_policy::units::{Bytes, Seconds, Time};
+use parking_lot::MutexGuard;
 use rust_rocksdb::event_listener::CompactionJobInfo;
 use rust_rocksdb::{DB, properties};
 
@@ -272,17 +273,11 @@ impl Thread {
         Some(soonest.max(self.rests_until).saturating_duration_since(now).max(pause))
     }
 
-    fn look(&self, db: &DB) -> Result<Vec<Table>> {
-        let (tables, _sketches) = self.parts.known.look(db, &self.family)?;
-        Ok(tables.iter().map(merge::table).collect())
-    }
-
     /// What was found before the store was closed may still be there. It counts as a check if it is. Nobody else looks at the tables of a store
     /// without value log, and some tell what is known without looking.
     fn look_at_all(&mut self, db: &DB) -> Result<()> {
-        let tables = self.look(db)?;
+        let (tables, known) = look(&self.parts.known, db, &self.family)?;
         let Work::Extensions(extension) = &mut self.work else { return Ok(()) };
-        let known = self.parts.known.now();
         let sketches: Vec<_> = tables.iter().map(|table| sketch(&known, table)).collect();
         let estimate = hidden_within(&sketches, known.duplicates().one_in());
         if extension.found(&Tree::new(&tables), &known, KeyRange::of(&tables), &estimate).is_ok() {
@@ -299,10 +294,11 @@ impl Thread {
         if finished.is_empty() {
             return Ok(());
         }
-        match self.look(db) {
-            Ok(tables) => {
+        let samples = self.parts.known.clone();
+        match look(&samples, db, &self.family) {
+            Ok((tables, known)) => {
                 let tree = Tree::new(&tables);
-                finished.into_iter().for_each(|reached| self.check_below(&tables, &tree, &reached));
+                finished.into_iter().for_each(|reached| self.check_below(&tables, &tree, &known, &reached));
                 if let Work::Extensions(extension) = &mut self.work {
                     extension.forget_gone(&tree);
                 }
@@ -316,7 +312,7 @@ impl Thread {
     }
 
     /// Looks for the keys of new tables below them.
-    fn check_below(&mut self, tables: &[Table], tree: &Tree<'_>, reached: &[u64]) {
+    fn check_below(&mut self, tables: &[Table], tree: &Tree<'_>, known: &Sketches, reached: &[u64]) {
         let lower = below(tables, reached);
         if lower.is_empty() {
             return;
@@ -329,26 +325,24 @@ impl Thread {
         let counts = &self.shared.counts;
         counts.checks.fetch_add(1, Relaxed);
         let range = KeyRange::of(upper.iter().copied());
-        let known = self.parts.known.now();
         let one_in = known.duplicates().one_in();
         let asks_filters = self.settings.mode == DedupMode::Filter;
         let hashes: Vec<_> = upper.iter().map(|table| known.key_hashes(table.number)).collect();
         let upper: Vec<_> = upper
             .iter()
             .zip(&hashes)
-            .map(|(table, hashes)| TableSketch { hashes: hashes.as_deref(), ..sketch(&known, table) })
+            .map(|(table, hashes)| TableSketch { hashes: hashes.as_deref(), ..sketch(known, table) })
             .collect();
         let lower: Vec<_> = lower
             .iter()
-            .map(|table| TableSketch { filter: known.filter(table.number), ..sketch(&known, table) })
+            .map(|table| TableSketch { filter: known.filter(table.number), ..sketch(known, table) })
             .collect();
         let estimate = match asks_filters {
             true => Filtered { one_in }.count(&upper, &lower),
             false => Sampled { one_in }.count(&upper, &lower),
         };
         let Work::Extensions(extension) = &mut self.work else { return };
-        let outcome = extension.found(tree, &known, range, &estimate);
-        drop(known);
+        let outcome = extension.found(tree, known, range, &estimate);
         tracing::debug!(?reached, ?estimate, ?outcome, "looked for duplicates");
         match outcome {
             Ok(()) => counts.found(),
@@ -358,7 +352,7 @@ impl Thread {
 
     /// Compares each level with the next.
     fn check_levels(&mut self, db: &DB) -> Result<()> {
-        let tables = self.look(db)?;
+        let (tables, known) = look(&self.parts.known, db, &self.family)?;
         self.shared.counts.checks.fetch_add(1, Relaxed);
         let Some(threshold) = self.settings.threshold else {
             // It only counts, until the next time.
@@ -367,7 +361,6 @@ impl Thread {
             }
             return Ok(());
         };
-        let known = self.parts.known.now();
         let samples = |table| known.duplicates().samples(table).unwrap_or_default();
         let one_in = known.duplicates().one_in();
         let decided = decide_triggered(&tables, samples, one_in, threshold, &self.settings.parameters);
@@ -392,11 +385,12 @@ impl Thread {
         if let Err(why) = may_run(&pressure, input, Seconds::ZERO, &parameters) {
             return Ok(self.forbidden(why));
         }
-        let tables = self.look(db)?;
+        let samples = self.parts.known.clone();
         let time = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
         // Where room is short, what fits is merged: it frees some.
         let allowance = Allowance { room: self.room(), time: time.unwrap_or(Bytes(u64::MAX)) };
-        let known = self.parts.known.now();
+        // Of one moment: a table of which nothing is known any more would make its range look worthless.
+        let (tables, known) = look(&samples, db, &self.family)?;
         let choice = match &mut self.work {
             Work::None => Choice::Nothing,
             Work::Extensions(extension) => extension.next(&Tree::new(&tables), &known, allowance).map(Planned::from),
@@ -520,6 +514,12 @@ impl Thread {
             }
         }
     }
+}
+
+/// The tables that there are, and what is known of them.
+fn look<'k>(known: &'k KnownSamples, db: &DB, family: &DataFamily) -> Result<(Vec<Table>, MutexGuard<'k, Sketches>)> {
+    let (tables, known) = known.look(db, family)?;
+    Ok((tables.iter().map(merge::table).collect(), known))
 }
 
 /// What a table tells of its keys.

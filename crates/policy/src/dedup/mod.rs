@@ -2,11 +2,12 @@
 //!
 //! A compaction stops at the level it writes to; older versions of its keys live on below it, and their values with them, until something
 //! compacts those levels. After every compaction the keys that it wrote are therefore looked for in the levels that it did not reach
-//! (`DedupCheckout` of "Deduplication Adapted CaseDB for Edge Computing", section 3), and where enough of them are there the compaction is
-//! extended to the last level. All of that is decided here, from what tables tell of their keys, without reading data.
+//! (`DedupCheckout` of "Deduplication Adapted CaseDB for Edge Computing", section 3), and where enough of them are there to be sure of it, tables of
+//! their range are merged down to the last level: those that free the most for what that costs ([`slab`]). All of that is decided here, from what
+//! tables tell of their keys, without reading data.
 //!
 //! **DUP_RATIO** = TOTAL_KEYS / DUP_KEYS (paper, section 3, Equation 1): the entries that a merge would rewrite for each stale version that it
-//! frees. It is never below 1, and the lower, the cheaper is what a merge frees. At or below [`DedupThreshold`] the compaction is extended.
+//! frees. It is never below 1, and the lower, the cheaper is what a merge frees. At or below [`DedupThreshold`] one is made.
 
 pub mod back_off;
 pub mod decide;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::units::{Bytes, Seconds};
 
-/// The DUP_RATIO up to which a compaction is extended: 2 to 100 entries rewritten for each stale version freed. The paper explores 10 to 100,
+/// The DUP_RATIO up to which tables are merged: 2 to 100 entries rewritten for each stale version freed. The paper explores 10 to 100,
 /// with keys apart from values; where values stand with their keys, entries are large, and lower ones are of use.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
@@ -87,7 +88,7 @@ pub struct DedupParameters {
     pub longest_pause: Seconds,
     /// A merge may take longer than predicted: by this factor before writers would stall. Default 1.5, at least 1.
     pub stall_margin: f64,
-    /// The rest after a merge by the time that it took. Default 1: at most half a core. 0 or more.
+    /// The rest after a merge by the time that it took. Default 1: at most half a core. 0 to 1000.
     pub rest_share: f64,
 }
 
@@ -139,8 +140,8 @@ impl DedupParameters {
         if !(self.stall_margin >= 1.0 && self.stall_margin.is_finite()) {
             return refuse("dedup.stall_margin", self.stall_margin.to_string(), "at least 1 and finite");
         }
-        if !(self.rest_share >= 0.0 && self.rest_share.is_finite()) {
-            return refuse("dedup.rest_share", self.rest_share.to_string(), "at least 0 and finite");
+        if !(0.0..=1000.0).contains(&self.rest_share) {
+            return refuse("dedup.rest_share", self.rest_share.to_string(), "from 0 to 1000");
         }
         Ok(())
     }
@@ -172,7 +173,7 @@ mod tests {
             ("dedup.first_pause", |p| p.first_pause = Seconds::ZERO),
             ("dedup.longest_pause", |p| p.longest_pause = Seconds(0.5)),
             ("dedup.stall_margin", |p| p.stall_margin = 0.9),
-            ("dedup.rest_share", |p| p.rest_share = f64::INFINITY),
+            ("dedup.rest_share", |p| p.rest_share = 1001.0),
         ];
         for (name, spoil) in spoiled {
             let mut parameters = DedupParameters::default();

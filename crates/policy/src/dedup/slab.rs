@@ -18,7 +18,7 @@ use super::estimate::{Estimate, TableSketch, hidden_within};
 use super::plan::{Merge, MergeLimits, Table, Tree};
 use crate::units::Bytes;
 
-/// Ranges that wait. Beyond it they become one, which costs time to price and loses nothing.
+/// Ranges that wait. Beyond it two neighbours become one, with what was given up between them.
 const MOST_RANGES: usize = 64;
 
 /// Keys from the first on, up to the end, which is not in it.
@@ -70,7 +70,7 @@ impl Ranges {
             first = first.min(met);
         }
         self.insert(first, end);
-        self.keep_to_bound();
+        self.keep_to_bound(None);
     }
 
     /// These keys wait no more; what waits beside them does.
@@ -86,20 +86,12 @@ impl Ranges {
             self.insert(its_first, its_end.clone().min(first.clone()));
             self.insert(end.clone(), its_end);
         }
-        self.keep_to_bound();
+        self.keep_to_bound(Some(first));
     }
 
     fn insert(&mut self, first: Vec<u8>, end: Vec<u8>) {
         if first < end {
             self.ranges.insert(first, end);
-        }
-    }
-
-    fn keep_to_bound(&mut self) {
-        if self.ranges.len() > MOST_RANGES {
-            let end = self.ranges.values().max().cloned();
-            let first = self.ranges.keys().next().cloned();
-            self.ranges = first.zip(end).into_iter().collect();
         }
     }
 
@@ -111,6 +103,20 @@ impl Ranges {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// What begins at `removed` has just been, and stays so.
+    fn keep_to_bound(&mut self, removed: Option<&Vec<u8>>) {
+        if self.ranges.len() <= MOST_RANGES {
+            return;
+        }
+        let follows_removed = self.ranges.values().next() == removed;
+        let joined = if follows_removed { self.ranges.keys().next_back() } else { self.ranges.keys().nth(1) }.cloned();
+        if let Some((first, end)) = joined.and_then(|first| self.ranges.remove_entry(&first))
+            && let Some((_, its_end)) = self.ranges.range_mut(..first).next_back()
+        {
+            *its_end = end;
+        }
     }
 }
 

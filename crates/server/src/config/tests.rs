@@ -71,6 +71,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.separation_min_bytes", "0"),
     ("store.dedup", "\"triggered\""),
     ("store.dedup_threshold", "1"),
+    ("store.relocation_min_garbage_share", "0.6"),
     ("store.dedup_max_merge_bytes", "1"),
     ("store.dedup_max_filter_bytes", "1"),
     ("store.max_open_files", "15"),
