@@ -156,7 +156,8 @@ impl ValueLog {
         })
     }
 
-    /// The same, with at most `most_open` descriptors of segments, those that are appended to among them, where that is fewer.
+    /// The same, with at most `most_open` descriptors of segments, those that are appended to among them, where that is fewer. What is not synced
+    /// yet stays open beyond that.
     pub fn with_most_open(self, most_open: usize) -> Self {
         Self { most_open: most_open.min(MOST_OPEN), ..self }
     }
@@ -252,9 +253,10 @@ impl ValueLog {
         };
         let limit = self.most_segment_bytes();
         let syncs_often = self.syncs_each_write && resting_level.is_none();
+        // Also where it cannot be made: what is left of it may be in the way of the next one of this number.
+        *next = after;
         let segment =
             Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.descriptors, &self.tap)?;
-        *next = after;
         let all = self.weigh();
         self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
         self.new_names.store(true, Ordering::Release);
@@ -296,6 +298,10 @@ impl ValueLog {
             && self.is_open.load(Ordering::Acquire)
         {
             self.keep(watermark);
+        }
+        // Those that stayed open until now.
+        if self.descriptors.open() > self.most_open + 1 {
+            self.close_some();
         }
         Ok(())
     }
@@ -631,6 +637,10 @@ mod tests {
                 .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
                 .collect();
             log.seal_active();
+            // Until it is synced a segment stays open: where the kernel fails to write it, who has it open is told.
+            log.close_some();
+            assert_eq!(log.descriptors.open(), pointers.len());
+            log.sync().unwrap();
             let open = |log: &ValueLog| {
                 let open = log.descriptors.open();
                 assert!(open <= most + 1, "{open} of {most}");
@@ -658,6 +668,7 @@ mod tests {
                 let by_call = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
                 log.read_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
                 begin(number as u32);
+                log.sync().unwrap();
                 open(&log);
             }
             // Half of them by the kernel's cache, then all of them past it.

@@ -70,6 +70,8 @@ pub struct Segment {
     written: AtomicU64,
     /// Bytes that are on the device.
     durable: AtomicU64,
+    /// Whether it was there already: what another process has left to the kernel is no error that a descriptor of this one would tell of.
+    was_found: bool,
     /// Writes whose value is here and whose key is not in RocksDB yet.
     writers: AtomicU32,
     sealed: AtomicBool,
@@ -138,14 +140,15 @@ impl Segment {
             .tell(TapEvent::Created { path: &path })
             .and_then(|()| file.write_all_at(&header, 0))
             .and_then(|()| tap.tell(TapEvent::Appended { path: &path, offset: 0, bytes: &header }));
+        // It would be refused as damaged at the next open; nothing refers to it.
+        let remove = || std::fs::remove_file(&path).and_then(|()| tap.tell(TapEvent::Deleted { path: &path }));
         if let Err(error) = begun {
-            // It would be refused as damaged at the next open; nothing refers to it.
-            let _ = std::fs::remove_file(&path).and_then(|()| tap.tell(TapEvent::Deleted { path: &path }));
+            let _ = remove();
             return Err(Error::io("write", &path, &error));
         }
         let file = Arc::new(file);
         let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit, !syncs_often)
-            .inspect_err(|_| _ = std::fs::remove_file(&path))
+            .inspect_err(|_| _ = remove())
             .map_err(|error| Error::io("append to", &path, &error))?;
         Ok(Arc::new(Self {
             number,
@@ -160,6 +163,7 @@ impl Segment {
             file_number: FileNumber::next(),
             written: AtomicU64::new(SEGMENT_HEADER_BYTES as u64),
             durable: AtomicU64::new(0),
+            was_found: false,
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(false),
             removed: AtomicBool::new(false),
@@ -188,6 +192,7 @@ impl Segment {
             file_number: FileNumber::next(),
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(0),
+            was_found: true,
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(true),
             removed: AtomicBool::new(false),
@@ -438,7 +443,9 @@ impl Segment {
 
     /// Closes the file, where it is open and sealed; a read opens it again. Reads under way end in peace.
     pub fn close(&self) {
-        if self.is_sealed() {
+        // Where the kernel fails to write what it was given, and nobody has the file open, nobody may ever be told.
+        let is_settled = self.was_found || self.durable.load(Ordering::Acquire) >= self.bytes();
+        if self.is_sealed() && is_settled {
             *self.file.lock() = None;
             let mut direct = self.direct.lock();
             if let Direct::Open(_) = *direct {
