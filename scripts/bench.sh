@@ -153,7 +153,7 @@ for layout in plain separate; do
     measure_duplicates "share-$share" "$layout" --seconds 30 --rate 30000 --update-share $share --dedup sample
   done
   for round in 1 2 3; do
-    for threshold in off 10 30; do
+    for threshold in off 10 30 100; do
       way=(--dedup off)
       [ $threshold = off ] || way=(--dedup sample --threshold $threshold)
       measure_duplicates "flat-out-$threshold-$round" "$layout" --seconds 45 --cores 0.6 "${way[@]}"

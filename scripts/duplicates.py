@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""duplicates.py RESULTS PLOTS: what `make bench ONLY='duplicates-*'` has measured, as tables, and as plots of space by writes.
+"""duplicates.py RESULTS PLOTS: what `make bench ONLY='duplicates-*'` has measured, as tables, and as plots of space by writes and by threshold.
 
-RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-separate.svg.
-Prints tables in Markdown. What was not measured is left out.
+RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-separate.svg, and
+the same with -thresholds. Prints tables in Markdown. What was not measured is left out.
 """
 
 import json
@@ -37,12 +37,12 @@ def ticks(least, most):
     return [round(number * step, 2) for number in range(first, round(most / step) + 1)]
 
 
-def plot(title, series, single):
-    """SVG of `series` (name, colour, [(label, (x, y))]) as lines, and of `single` points (name, (x, y))."""
+def plot(title, series, single, axes=("WAR", "SAR"), marks=None):
+    """SVG of `series` (name, colour, [(label, (x, y))]) as lines, and of `single` points (name, (x, y)). `marks`: what stands at each whole x."""
     points = [at for _, _, line in series for _, at in line] + [at for _, at in single]
     (x_least, x_most), (y_least, y_most) = (
         (min(at[axis] for at in points), max(at[axis] for at in points)) for axis in (0, 1))
-    x_ticks = ticks(x_least * 0.95, x_most * 1.05)
+    x_ticks = list(range(len(marks))) if marks else ticks(x_least * 0.95, x_most * 1.05)
     y_ticks = ticks(min(1.0, y_least), y_most * 1.02)
     x_least, x_most = min(x_ticks[0], x_least), max(x_ticks[-1], x_most)
     y_least, y_most = min(y_ticks[0], y_least), max(y_ticks[-1], y_most)
@@ -59,10 +59,10 @@ def plot(title, series, single):
                    f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
         out.append(f'<path d="M{x(tick):.1f} {floor}v4" stroke="#888"/>'
-                   f'<text x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{tick:g}</text>')
-    out.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">WAR</text>'
+                   f'<text x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{marks[tick] if marks else f"{tick:g}"}</text>')
+    out.append(f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{axes[0]}</text>'
                f'<text x="14" y="{(TOP + floor) / 2}" transform="rotate(-90 14 {(TOP + floor) / 2})" '
-               'text-anchor="middle">SAR</text>')
+               f'text-anchor="middle">{axes[1]}</text>')
     legend = TOP + 10
     for name, colour, line in series:
         path = " ".join(f"{x(at[0]):.1f},{y(at[1]):.1f}" for _, at in line)
@@ -111,6 +111,28 @@ def steady(results, plots, layout, words):
            "p99 of a put, ms"), rows)
 
 
+def by_threshold(results, plots, layout, words):
+    """What a threshold changes, by what there is without one: as the paper's Figs. 7 and 8."""
+    off, flat = read(results, f"{layout}-off"), flat_out_runs(results, layout)
+    if off is None or None in point(off):
+        return
+    runs = {threshold: read(results, f"{layout}-sample-{threshold}") for threshold in THRESHOLDS}
+    runs = {threshold: run for threshold, run in runs.items() if run is not None and None not in point(run)}
+    if not runs:
+        return
+    at = {threshold: place for place, threshold in enumerate(runs)}
+    (war, sar) = point(off)
+    line = lambda value: [("", (at[threshold], value(run))) for threshold, run in runs.items()]
+    series = [("SAR, times less", "#2166ac", line(lambda run: sar / point(run)[1])),
+              ("WAR, times more", "#b2182b", line(lambda run: point(run)[0] / war))]
+    slower = [("", (at[threshold], flat["off"][0] / ops)) for threshold, (ops, _) in flat.items() if threshold in at]
+    if slower:
+        series.append(("op/s, times fewer", "#4d9221", slower))
+    plots.mkdir(parents=True, exist_ok=True)
+    drawn = plot(f"What a threshold changes, {words}", series, [], ("threshold", "by off"), list(at))
+    (plots / f"duplicates-{layout}-thresholds.svg").write_text(drawn)
+
+
 def cells(run):
     def cell(key, digits, factor=1.0, unit=""):
         return "–" if run.get(key) is None else f"{run[key] * factor:.{digits}f}{unit}"
@@ -143,20 +165,23 @@ def shares(results, layout, words):
         table(("updates, %", "hidden, estimated, MB", "counted", "ratio", "DUP_RATIO, estimated", "counted"), rows)
 
 
-def flat_out(results, layout, words):
-    rows, base = [], None
-    for threshold in ("off", 10, 30):
+def flat_out_runs(results, layout):
+    """Medians of operations per second and SAR, by threshold; nothing without those of `off`."""
+    medians = {}
+    for threshold in ("off", *THRESHOLDS):
         runs = [run for number in (1, 2, 3) if (run := read(results, f"{layout}-flat-out-{threshold}-{number}"))]
-        if not runs or (base is None and threshold != "off"):
-            continue
-        median = lambda key: statistics.median(run[key] for run in runs)
-        ops, sar = median("ops_per_s"), median("sar_mean_steady")
-        base = base or (ops, sar)
-        rows.append((threshold, len(runs), f"{ops:,.0f}", f"{ops / base[0]:.2f}", f"{sar:.2f}", f"{base[1] / sar:.2f}",
-                     f"{base[0] / ops:.2f}"))
+        if runs:
+            medians[threshold] = tuple(statistics.median(run[key] for run in runs) for key in ("ops_per_s", "sar_mean_steady"))
+    return medians if "off" in medians else {}
+
+
+def flat_out(results, layout, words):
+    medians = flat_out_runs(results, layout)
+    rows = [(threshold, f"{ops:,.0f}", f"{ops / medians['off'][0]:.2f}", f"{sar:.2f}", f"{medians['off'][1] / sar:.2f}",
+             f"{medians['off'][0] / ops:.2f}") for threshold, (ops, sar) in medians.items()]
     if rows:
         print(f"{words}, flat out:\n")
-        table(("threshold", "runs", "op/s", "by off", "SAR", "reduce factor of SAR", "of throughput"), rows)
+        table(("threshold", "op/s", "by off", "SAR", "reduce factor of SAR", "of throughput"), rows)
 
 
 def main():
@@ -165,6 +190,7 @@ def main():
     results, plots = Path(sys.argv[1]), Path(sys.argv[2])
     for layout, words in LAYOUTS.items():
         steady(results, plots, layout, words)
+        by_threshold(results, plots, layout, words)
         counting(results, layout, words)
         shares(results, layout, words)
         flat_out(results, layout, words)
