@@ -3,37 +3,70 @@
 //! Who reads it may be slow, or have stopped reading: then a write waits, and so would every thread of a server that logs something. So a server
 //! [hands its lines](background) to a thread that writes them. Commands that are over soon write them themselves.
 //!
-//! Bounds: [`MOST_LINES`] wait; what is logged beyond them is lost and counted (`ecotone_log_lines_lost_total`).
+//! Bounds: [`MOST_LINES`] wait; what is logged beyond them is lost and counted (`ecotone_log_lines_lost_total`). At its end the process waits for the
+//! lines that are left, for [`MOST_WAIT`].
 //!
-//! Failure: a line that cannot be written is lost. The device may be full, or who read it gone, and whoever logs goes on all the same.
+//! Failure: a line that cannot be written is lost. The device may be full, or who read it gone, and whoever logs goes on all the same. So are the
+//! last lines of a process that is killed.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
 
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait to be written: those of a busy minute.
 const MOST_LINES: usize = 4096;
 
-/// What a server logs. When it is dropped the lines that wait are written, if that takes no longer than a second.
-pub(crate) struct Log {
-    lines: NonBlocking,
-    _writes: WorkerGuard,
+/// How long a process that ends waits for who reads them.
+const MOST_WAIT: Duration = Duration::from_secs(1);
+
+/// How often it looks whether there is room to ask for that.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Lines to be written by a thread, where there is one.
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+enum Told {
+    Line(Vec<u8>),
+    /// Answers once all lines before it are written.
+    WhenWritten(Sender<()>),
 }
 
-impl Log {
-    /// Says something that is not logged.
-    pub(crate) fn say(&mut self, line: &str) {
-        // Who is told nothing sees the exit status.
-        let _ = self.lines.write_all(format!("{line}\n").as_bytes());
+/// Takes lines for the thread. Never waits.
+#[derive(Clone)]
+struct Lines(SyncSender<Told>);
+
+impl Write for Lines {
+    /// A line, or several, whole.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        if self.0.try_send(Told::Line(line.to_vec())).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
     }
 
-    /// Counts the lines that were lost.
-    pub(crate) fn lost_lines(&self) -> impl Fn() -> u64 + Send + Sync + use<> {
-        let lost = self.lines.error_counter();
-        move || lost.dropped_lines() as u64
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// Lines that were lost.
+pub(crate) fn lost_lines() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// Logs what RUST_LOG says or else `level` from now on, as text.
@@ -41,15 +74,51 @@ pub(crate) fn directly(level: &str) {
     begin(level, "text", std::io::stderr);
 }
 
-/// The same as `text` or `json`, by a thread. Nobody waits for it.
-pub(crate) fn background(level: &str, format: &str) -> Log {
-    let (lines, writes) = NonBlockingBuilder::default()
-        .buffered_lines_limit(MOST_LINES)
-        .lossy(true)
-        .thread_name("ecotone-log")
-        .finish(std::io::stderr());
-    begin(level, format, lines.clone());
-    Log { lines, _writes: writes }
+/// The same as `text` or `json`, by a thread where one is to be had. Call [`flush`] at the end.
+pub(crate) fn background(level: &str, format: &str) {
+    let (sender, told) = sync_channel(MOST_LINES);
+    match std::thread::Builder::new().name("ecotone-log".into()).spawn(move || write(&told)) {
+        Ok(_) => {
+            let lines = LINES.get_or_init(|| Lines(sender)).clone();
+            begin(level, format, lines);
+        }
+        Err(_) => begin(level, format, std::io::stderr),
+    }
+}
+
+/// Says something that is not logged, behind what was.
+pub(crate) fn say(line: &str) {
+    let line = format!("{line}\n");
+    // The exit status says so, too, where nobody can be told.
+    let _ = match LINES.get() {
+        Some(lines) => lines.clone().write_all(line.as_bytes()),
+        None => std::io::stderr().write_all(line.as_bytes()),
+    };
+}
+
+/// Waits until what was logged is written, for [`MOST_WAIT`] at most.
+pub(crate) fn flush() {
+    let Some(Lines(lines)) = LINES.get() else { return };
+    let until = Instant::now() + MOST_WAIT;
+    let (written, answer) = channel();
+    let mut question = Told::WhenWritten(written);
+    while let Err(TrySendError::Full(refused)) = lines.try_send(question) {
+        if Instant::now() >= until {
+            return;
+        }
+        question = refused;
+        std::thread::sleep(LOOK);
+    }
+    let _ = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+}
+
+fn write(told: &Receiver<Told>) {
+    for told in told {
+        match told {
+            Told::Line(line) => drop(std::io::stderr().write_all(&line)),
+            Told::WhenWritten(written) => drop(written.send(())),
+        }
+    }
 }
 
 fn begin(level: &str, format: &str, writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static) {
@@ -60,14 +129,14 @@ fn begin(level: &str, format: &str, writer: impl for<'w> MakeWriter<'w> + Send +
         .log_internal_errors(false)
         .with_writer(writer);
     match format {
-        "json" => {
-            log.json().flatten_event(true).init();
-            // Every line is an object, also that of a panic.
-            std::panic::set_hook(Box::new(|panic| {
-                let backtrace = std::backtrace::Backtrace::capture();
-                tracing::error!(%panic, %backtrace, "a thread panicked");
-            }));
-        }
+        "json" => log.json().flatten_event(true).init(),
         _ => log.init(),
+    }
+    if LINES.get().is_some() || format == "json" {
+        // By the same way as all lines, and an object where they are.
+        std::panic::set_hook(Box::new(|panic| {
+            let backtrace = std::backtrace::Backtrace::capture();
+            tracing::error!(%panic, %backtrace, "a thread panicked");
+        }));
     }
 }

@@ -17,8 +17,6 @@ mod supervisor;
 mod top;
 mod verify;
 
-use std::io::Write;
-
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -58,8 +56,6 @@ enum Command {
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     let mut logs_json = false;
-    // Until all is said.
-    let mut log = None;
     if !matches!(arguments.command, Command::Serve(_)) {
         log::directly("warn");
     }
@@ -67,8 +63,8 @@ fn main() -> std::process::ExitCode {
         Command::Serve(arguments) if arguments.print_config => serve::print_config(),
         Command::Serve(arguments) => arguments.config().and_then(|config| {
             logs_json = config.text("server.log_format") == "json";
-            let log = log.insert(log::background(config.text("server.log_level"), config.text("server.log_format")));
-            serve::run(&arguments, config, log)
+            log::background(config.text("server.log_level"), config.text("server.log_format"));
+            serve::run(&arguments, config)
         }),
         Command::Bench(arguments) => bench::run(*arguments),
         Command::Lab(arguments) => lab::run(*arguments),
@@ -77,22 +73,19 @@ fn main() -> std::process::ExitCode {
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Space(arguments) => space::run(&arguments),
     };
-    match outcome {
+    let status = match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) if logs_json => {
             tracing::error!(error = with_causes(&error), "ecotone ends");
             std::process::ExitCode::FAILURE
         }
         Err(error) => {
-            let told = format!("ecotone: {}", with_causes(&error));
-            match &mut log {
-                Some(log) => log.say(&told),
-                // The exit status says so, too, where nobody can be told.
-                None => drop(writeln!(std::io::stderr(), "{told}")),
-            }
+            log::say(&format!("ecotone: {}", with_causes(&error)));
             std::process::ExitCode::FAILURE
         }
-    }
+    };
+    log::flush();
+    status
 }
 
 /// The error and what it came of, in a line. Some errors tell their cause already.

@@ -25,7 +25,7 @@ use ecotone_server::{
 };
 
 use crate::allocator;
-use crate::log::Log;
+use crate::log;
 use crate::signals::Signals;
 use crate::supervisor::{Look, Supervisor};
 
@@ -112,7 +112,7 @@ pub(crate) struct Arguments {
     wait_for_start: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments, config: Config, log: &Log) -> Result<()> {
+pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
     let workload = arguments.workload()?;
     let sink = arguments.record_sink()?;
     let tell = |record: Record| {
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config, log: &Log) -> Result<()
     let supervisor = Supervisor::from_environment();
     supervisor.tell("STATUS=opening the store");
     options.opened = Some(signals.opened());
-    options.lost_log_lines = Some(Arc::new(log.lost_lines()));
+    options.lost_log_lines = Some(Arc::new(log::lost_lines));
     let daemon = start(options, &config, sink.clone())?;
     let name = daemon.name().to_owned();
     let was_empty = daemon.store().properties()?.last_sequence == 0;

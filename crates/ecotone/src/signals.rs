@@ -35,6 +35,7 @@ impl Signals {
                     }
                     if !is_open.load(Ordering::Acquire) {
                         tracing::info!("the server ends before its store was open");
+                        crate::log::flush();
                         end_at_once();
                     }
                     wanted.store(true, Ordering::Release);

@@ -110,14 +110,21 @@ fn a_process_that_is_not_the_supervised_one_gives_no_signs_of_life() {
 }
 
 /// A server whose log goes to `log` and cannot be written once it serves, which is when `ready` is called.
+/// More than wait to be written.
+const MORE_LINES: usize = 5000;
+
 fn serves_without_a_log(format: &str, log: Stdio, ready: impl FnOnce()) {
+    serves_with_output(format, log, Stdio::null(), 4, ready);
+}
+
+fn serves_with_output(format: &str, log: Stdio, output: Stdio, lines: usize, ready: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut command = serve(&["--config", file.to_str().unwrap()]);
-    command.env("NOTIFY_SOCKET", &path).env("ECOTONE_SERVER_LOG_FORMAT", format).stderr(log);
+    command.env("NOTIFY_SOCKET", &path).env("ECOTONE_SERVER_LOG_FORMAT", format).stderr(log).stdout(output);
     let mut running = Running(command.spawn().unwrap());
     // The pipe of the log is open for as long as this is.
     drop(command);
@@ -132,14 +139,16 @@ fn serves_without_a_log(format: &str, log: Stdio, ready: impl FnOnce()) {
     };
     let mut stays = connect();
     stays.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
-    for _ in 0..4 {
+    for line in 0..lines {
         // Of each there is a line in the log.
         let mut takes_it_for_tls = connect().0;
         takes_it_for_tls.write_all(b"\x16\x03\x01\x00\x05hello\r\n").unwrap();
         // What it is told, and that it is reset, is nothing to look at here.
         let _ = takes_it_for_tls.read_to_end(&mut Vec::new());
         stays.says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
-        connect().says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+        if line % 1000 < 4 {
+            connect().says("*1\r\n$4\r\nPING\r\n", "+PONG\r\n");
+        }
     }
     running.signal("-TERM");
     assert!(running.ends_soon().success(), "{format}");
@@ -166,7 +175,9 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
             filler.write_all(&[b'.'; 56 * 1024]).unwrap();
             std::thread::spawn(move || while filler.write_all(&[b'.'; 16]).is_ok() {});
         };
-        serves_without_a_log(format, log.into(), fill);
+        // Standard output goes the same way where both are one pipe.
+        let output = log.try_clone().unwrap();
+        serves_with_output(format, log.into(), output.into(), MORE_LINES, fill);
         drop(reader);
     }
 }
