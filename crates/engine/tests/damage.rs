@@ -10,6 +10,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::disk::contents_below;
 use common::random::{Random, with_seeds};
@@ -72,7 +73,8 @@ impl Sound {
         (100..120).for_each(|number| put(&store, &mut model, number, 10));
         store.flush(true).unwrap();
         let mut states = Vec::new();
-        for number in 200..215 {
+        // Over more than one segment.
+        for number in 200..300 {
             states.push(model.clone());
             put(&store, &mut model, number, if number.is_multiple_of(2) { 90 } else { 20 });
         }
@@ -84,9 +86,9 @@ impl Sound {
         model.remove(&b"key0000"[..]);
         model.insert(b"key0001".to_vec(), vec![1; 100]);
         states.push(model);
-        let killed = contents_below(&path);
+        let killed = is_killed.then(|| contents_at_rest(&path));
         store.close().unwrap();
-        Self { files: if is_killed { killed } else { contents_below(&path) }, states }
+        Self { files: killed.unwrap_or_else(|| contents_below(&path)), states }
     }
 
     fn last(&self) -> &Model {
@@ -136,6 +138,19 @@ fn says(said: &str, file: &str) -> bool {
         _ => false,
     };
     said.contains(file) || consequence
+}
+
+/// Of a store that is open: what is there twice in a row, while obsolete files may go.
+fn contents_at_rest(path: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let look = || std::panic::catch_unwind(|| contents_below(path)).ok();
+    let mut before = look();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        match look() {
+            Some(now) if before.as_ref() == Some(&now) => return now,
+            now => before = now,
+        }
+    }
 }
 
 /// What is to be found in a damaged store.

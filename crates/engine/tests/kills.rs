@@ -266,10 +266,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
     }
     assert!(recounted_tables as u64 > ROUNDS, "{recounted_tables} tables only");
     let met = format!("{relocating_lives} lives relocated, {removing_lives} removed segments");
-    assert!(
-        relocating_lives >= ROUNDS * 7 / 10 && removing_lives >= ROUNDS / 4,
-        "the kills were to meet relocation: {met}"
-    );
+    assert!(relocating_lives >= ROUNDS / 2 && removing_lives >= ROUNDS / 4, "the kills were to meet relocation: {met}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Compactions that are extended: ranges that wait, and the merge of them all that frees the most for what it costs.
 //!
 //! Invariant: a range waits for as long as a slab of it is worth a merge. Of a merge that frees too little or fails the keys are given up, until a
-//! compaction or a start finds something there again; those beside them wait on.
+//! compaction or a start finds something there again, or so many ranges wait that two become one; those beside them wait on.
 //!
 //! Failure modes: which ranges wait is lost when the store is closed, so all of it is looked at once it is open again.
 

@@ -4,7 +4,7 @@
 //! the tables that the compaction has read, and keeps those that it has written until a later record decides. After a crash or an orderly end before
 //! that they may be what is live. So the relocated values that they name must stay, although no live table names them.
 //!
-//! Invariant: a table that is not told of here is live, or was never whole, or is gone.
+//! Invariant: a table that is not told of here is live, or was never whole, or is gone. One that cannot be read now may name anything.
 //!
 //! Bounds: as many tables as lie there, each with its segments. Usually there are few: outputs of compactions that run, and inputs that somebody still reads.
 //!
@@ -27,6 +27,8 @@ use crate::{Error, Result};
 pub(super) struct Undecided {
     /// What each of these tables names, by its number. `None`: it does not tell.
     tables: BTreeMap<u64, Option<SegmentSet>>,
+    /// Whether there was one in the last look that could not be read.
+    is_in_doubt: bool,
 }
 
 impl Undecided {
@@ -42,15 +44,26 @@ impl Undecided {
         let live: HashSet<_> = live.into_iter().map(|table| table.file_number).collect();
         lying.retain(|number| !live.contains(number));
         self.tables.retain(|number, _| lying.contains(number));
+        self.is_in_doubt = false;
         for number in lying {
             if number < identity.plain_tables_below || self.tables.contains_key(&number) {
                 continue;
             }
-            // One that is being written cannot be read yet, and is looked at again the next time.
-            if let Ok(table) = SalvagedTable::open(&directory.join(format!("{number:06}.sst"))) {
-                let property = table.description().collected.get(PROPERTY);
-                let named = property.and_then(|property| decode(property));
-                self.tables.insert(number, named.map(|items| items.into_iter().map(|(segment, _)| segment).collect()));
+            let path = directory.join(format!("{number:06}.sst"));
+            match SalvagedTable::open(&path) {
+                Ok(table) => {
+                    let property = table.description().collected.get(PROPERTY);
+                    let named = property.and_then(|property| decode(property));
+                    let named = named.map(|items| items.into_iter().map(|(segment, _)| segment).collect());
+                    self.tables.insert(number, named);
+                }
+                // It is being written, and is looked at again the next time.
+                Err(error) if is_no_table(&error) => (),
+                Err(_) if !path.exists() => (),
+                Err(error) => {
+                    tracing::debug!(?path, %error, "a table cannot be read now: no relocated value is let go");
+                    self.is_in_doubt = true;
+                }
             }
         }
         Ok(())
@@ -58,8 +71,14 @@ impl Undecided {
 
     /// Whether one of them names `segment`, or may.
     pub(super) fn may_name(&self, segment: SegmentNumber) -> bool {
-        self.tables.values().any(|named| named.as_ref().is_none_or(|named| named.contains(&segment)))
+        self.is_in_doubt
+            || self.tables.values().any(|named| named.as_ref().is_none_or(|named| named.contains(&segment)))
     }
+}
+
+/// Whether the file has been read, and is no whole table.
+fn is_no_table(error: &ecotone_rocks_sys::Error) -> bool {
+    matches!(error, ecotone_rocks_sys::Error::RocksDb { message, .. } if message.starts_with("Corruption"))
 }
 
 /// The numbers of the tables that lie in a folder.

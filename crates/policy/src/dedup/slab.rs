@@ -10,7 +10,7 @@
 //!
 //! Bounds: [`MOST_RANGES`]; as many prices as the tables that there are make slabs.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::DedupThreshold;
 use super::decide::{Verdict, Why, pays};
@@ -142,7 +142,7 @@ pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Result<
     let mut slabs = Vec::new();
     let mut why = Why::NoDuplicates;
     // Neighbours are mostly below the same tables of a level far above them, and what these take is foretold once.
-    let mut last_seeds: HashMap<(u32, u32), Vec<u64>> = HashMap::new();
+    let mut last_seeds: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
     for (base, level) in tree.lowest(range) {
         for from in 1..level {
             let seeds = tree.overlapping(from, base);

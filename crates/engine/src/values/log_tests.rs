@@ -1,0 +1,168 @@
+//! [`ValueLog`]: what is appended is read, whatever is open and wherever it is read from.
+
+use ecotone_rocks_sys::local_file::noting_missed;
+
+use super::*;
+
+fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
+    let directory = tempfile::tempdir().unwrap();
+    let log = ValueLog::open(directory.path(), segment_bytes, Tap::SILENT).unwrap();
+    log.opened();
+    (directory, log)
+}
+
+fn value(number: usize) -> Vec<u8> {
+    vec![number as u8; number]
+}
+
+fn read(log: &ValueLog, key: &[u8], pointer: Pointer) -> Result<Vec<u8>> {
+    let mut record = Vec::new();
+    let value = log.read(key, pointer, &mut record)?;
+    Ok(record[value].to_vec())
+}
+
+#[test]
+fn values_of_all_sizes_are_found_again_over_many_segments_and_after_reopening() {
+    let (directory, log) = log(4096);
+    let sizes = [0, 1, 100, 4000, 4096, 5000, 3, COPIED_BYTES, COPIED_BYTES + 1, 200_000, 17];
+    let pointers: Vec<_> =
+        sizes.map(|size| log.append(Place::Written, &size.to_le_bytes(), &value(size)).unwrap().0).into();
+    let all = |log: &ValueLog| {
+        for (size, pointer) in sizes.iter().zip(&pointers) {
+            assert_eq!(read(log, &size.to_le_bytes(), *pointer).unwrap(), value(*size));
+        }
+    };
+    all(&log);
+    assert!(log.segments().len() > 4);
+    let within = log.segments().iter().all(|segment| segment.bytes() <= 4096 || segment.is_sealed());
+    assert!(within, "only a record that is longer than a segment makes one longer");
+    drop(log);
+    let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
+    all(&log);
+    let (next, _) = log.append(Place::Written, b"k", b"v").unwrap();
+    assert!(pointers.iter().all(|pointer| pointer.segment < next.segment), "a found segment is never appended to");
+}
+
+#[test]
+fn a_sync_moves_the_watermark_over_what_was_appended_before_it() {
+    let (directory, log) = log(4096);
+    assert!(!log.is_dirty());
+    let pointers: Vec<_> = (0..20).map(|_| log.append(Place::Written, b"key", &value(1000)).unwrap().0).collect();
+    assert!(log.is_dirty());
+    log.sync().unwrap();
+    assert!(!log.is_dirty());
+    let (later, _) = log.append(Place::Written, b"key", &value(1000)).unwrap();
+    drop(log);
+    let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
+    assert!(pointers.iter().all(|pointer| log.was_durable(b"key", *pointer)));
+    assert!(!log.was_durable(b"key", later));
+}
+
+#[test]
+fn numbers_are_not_used_again_after_their_segment_is_gone() {
+    let (directory, log) = log(4096);
+    let (pointer, _) = log.append(Place::Written, b"key", &value(1000)).unwrap();
+    log.sync().unwrap();
+    log.seal_active();
+    log.remove(&log.segment(pointer.segment).unwrap()).unwrap();
+    assert!(read(&log, b"key", pointer).unwrap_err().to_string().contains("missing"));
+    drop(log);
+    let log = ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap();
+    assert!(log.append(Place::Written, b"key", b"").unwrap().0.segment > pointer.segment);
+}
+
+#[test]
+fn a_pointer_that_leads_elsewhere_is_an_error_that_names_the_file() {
+    let (_directory, log) = log(1 << 20);
+    let (pointer, _) = log.append(Place::Written, b"key", &value(100)).unwrap();
+    log.append(Place::Written, b"other", &value(100)).unwrap();
+    for wrong in [
+        Pointer { offset: 0, ..pointer },
+        Pointer { offset: pointer.offset + 1, ..pointer },
+        Pointer { value_bytes: 99, ..pointer },
+        Pointer { value_bytes: 101, ..pointer },
+        Pointer { value_bytes: u32::MAX / 8, ..pointer },
+        Pointer { offset: u32::MAX, ..pointer },
+    ] {
+        let error = read(&log, b"key", wrong).unwrap_err().to_string();
+        assert!(error.contains("000001.segment at offset"), "{error}");
+    }
+    assert!(read(&log, b"kez", pointer).is_err());
+}
+
+#[test]
+fn more_segments_than_may_be_open_can_be_read() {
+    for (asked, most) in [(16, 16), (usize::MAX, MOST_OPEN)] {
+        let (directory, log) = log(64);
+        let log = log.with_most_open(asked);
+        let pointers: Vec<_> = (0..2 * MOST_OPEN as u32)
+            .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
+            .collect();
+        log.seal_active();
+        // Until it is synced a segment stays open: where the kernel fails to write it, who has it open is told.
+        log.close_some();
+        assert_eq!(log.descriptors.open(), pointers.len());
+        log.sync().unwrap();
+        let open = |log: &ValueLog| {
+            let open = log.descriptors.open();
+            assert!(open <= most + 1, "{open} of {most}");
+            open
+        };
+        let read_all = |log: &ValueLog| {
+            for (number, pointer) in pointers.iter().enumerate() {
+                assert_eq!(read(log, &(number as u32).to_le_bytes(), *pointer).unwrap(), value(40));
+                open(log);
+            }
+        };
+        read_all(&log);
+        // Those of a process before, which nobody has opened yet.
+        drop(log);
+        let log = ValueLog::open(directory.path(), 64, Tap::SILENT).unwrap().with_most_open(asked);
+        assert_eq!(open(&log), 0, "opening a store reads no header");
+        assert!(log.segments().iter().all(|segment| !segment.is_relocated()));
+        assert!(log.segments().iter().all(|segment| segment.mapped().is_some()));
+        assert_eq!(open(&log), 0);
+        read_all(&log);
+        // By whoever relocates.
+        let begin = |number: u32| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap();
+        for (number, pointer) in pointers.iter().enumerate() {
+            let key = (number as u32).to_le_bytes();
+            let by_call = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
+            log.read_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
+            begin(number as u32);
+            log.sync().unwrap();
+            open(&log);
+        }
+        // Half of them by the kernel's cache, then all of them past it.
+        let log = log.with_page_cache(Some(0));
+        for (number, pointer) in pointers.iter().enumerate().take(most / 2) {
+            read(&log, &(number as u32).to_le_bytes(), *pointer).unwrap();
+        }
+        for (number, pointer) in pointers.iter().enumerate() {
+            let key = (number as u32).to_le_bytes();
+            // What comes of it depends on the file system.
+            let _ = noting_missed(|| log.read_at_once(&key, *pointer, &mut Vec::new()));
+            open(&log);
+        }
+        assert!(open(&log) > 0);
+    }
+}
+
+#[test]
+fn values_are_read_past_the_kernels_cache_where_it_is_far_too_small_for_them() {
+    let (directory, log) = log(4096);
+    let log = log.with_page_cache(Some(10_000));
+    let reads_directly = |log: &ValueLog| log.reads_directly.load(Ordering::Relaxed);
+    let append = |log: &ValueLog| log.append(Place::Written, b"key", &value(1000)).unwrap().0;
+    (0..30).for_each(|_| _ = append(&log));
+    assert!(!reads_directly(&log));
+    (0..20).for_each(|_| _ = append(&log));
+    assert!(reads_directly(&log));
+    log.seal_active();
+    drop(log);
+    let open = |bytes| ValueLog::open(directory.path(), 4096, Tap::SILENT).unwrap().with_page_cache(bytes);
+    assert_eq!([Some(10_000), Some(20_000), None].map(|bytes| reads_directly(&open(bytes))), [true, false, false]);
+    let log = open(Some(10_000));
+    log.segments().iter().take(6).for_each(|segment| log.remove(segment).unwrap());
+    assert!(!reads_directly(&log));
+}
