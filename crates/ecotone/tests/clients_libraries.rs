@@ -1,4 +1,4 @@
-//! Unmodified clients: three libraries of three languages and `redis-benchmark`, each against the real Redis server first. What is wrong with a script
+//! Unmodified clients: three libraries of three languages, `redis-cli` and `redis-benchmark`, each against the real Redis server first. What is wrong with a script
 //! fails there, so what fails here afterwards is wrong with ours.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
@@ -7,8 +7,9 @@ mod common;
 #[path = "../../resp/tests/common/redis.rs"]
 mod redis;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Server, configuration};
 use redis::RealRedis;
@@ -122,5 +123,89 @@ fn all_that_redis_benchmark_measures_by_default_is_served() {
         assert!(of_redis.len() > 15 && of_redis.iter().any(|name| name.contains("LRANGE_600")), "{of_redis:?}");
         assert_eq!(benchmark(&socket, more), of_redis, "{more:?}");
     }
+    server.terminate();
+}
+
+/// What `redis-cli` says that is given `input`: its lines, sorted, since a scan has no order.
+fn cli(socket: &Path, arguments: &[&str], input: &[u8]) -> Vec<String> {
+    let mut command = Command::new("timeout");
+    command.args([SECONDS, "redis-cli", "--no-auth-warning", "-a", PASSWORD, "-s"]).arg(socket).args(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}: {said}", output.status);
+    let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Requests in the form of the protocol, for `redis-cli --pipe`.
+fn piped() -> Vec<u8> {
+    let mut requests: Vec<String> = (0..300).map(|number| format!("SET key:{number} {number}")).collect();
+    requests.push(format!("SET longest {}", "x".repeat(5000)));
+    for (kind, command) in [("hash", "HSET"), ("set", "SADD"), ("list", "RPUSH"), ("zset", "ZADD")] {
+        // Two of each kind, of which one is the larger, packed and not.
+        for elements in [3, 400] {
+            let each = |element: i32| match kind {
+                "hash" => format!("f{element} {element}"),
+                "zset" => format!("{element} m{element}"),
+                _ => format!("m{element}"),
+            };
+            let elements: Vec<_> = (0..elements).map(each).collect();
+            requests.push(format!("{command} {kind}:{} {}", elements.len(), elements.join(" ")));
+        }
+    }
+    let encode = |request: &String| {
+        let words: Vec<_> = request.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{}", words.len(), words.concat())
+    };
+    requests.iter().map(encode).collect::<String>().into_bytes()
+}
+
+#[test]
+fn redis_cli_is_served_as_by_redis() {
+    let real = real();
+    let folder = tempfile::tempdir().unwrap();
+    let (server, socket) = own(folder.path());
+    let both = |arguments: &[&str], input: &[u8]| {
+        let of_redis = cli(&real.socket(), arguments, input);
+        assert!(!of_redis.is_empty(), "{arguments:?}");
+        let ours = cli(&socket, arguments, input);
+        (of_redis, ours)
+    };
+    let alike = |arguments: &[&str], input: &[u8]| {
+        let (of_redis, ours) = both(arguments, input);
+        assert_eq!(ours, of_redis, "{arguments:?}");
+    };
+    let (of_redis, ours) = both(&["--pipe"], &piped());
+    assert!(ours.contains(&"errors: 0, replies: 309".to_owned()), "{ours:?}");
+    assert_eq!(ours, of_redis);
+    alike(&["--scan"], b"");
+    alike(&["--scan", "--pattern", "key:1*"], b"");
+    // What it says of its progress depends on the order of the scan.
+    let summary = |lines: Vec<String>| {
+        let found = lines.into_iter().filter(|line| !line.starts_with('[')).collect::<Vec<_>>();
+        assert!(found.iter().any(|line| line.starts_with("Biggest") && line.contains("zset:400")), "{found:?}");
+        found
+    };
+    let (of_redis, ours) = both(&["--bigkeys"], b"");
+    assert_eq!(summary(ours), summary(of_redis));
+    let (_, ours) = both(&["--memkeys"], b"");
+    assert!(ours.iter().any(|line| line.starts_with("Biggest")), "{ours:?}");
+    for arguments in [
+        &["-3", "hgetall", "hash:3"][..],
+        &["-3", "zrange", "zset:3", "0", "-1", "withscores"],
+        &["--json", "hgetall", "hash:3"],
+        &["--json", "zrange", "zset:3", "0", "-1", "withscores"],
+        &["--csv", "lrange", "list:3", "0", "-1"],
+        &["-r", "5", "incr", "counter"],
+        &["-x", "set", "from-input"],
+        &["get", "from-input"],
+    ] {
+        alike(arguments, b"what comes on standard input");
+    }
+    // A session, line by line.
+    alike(&[], b"MULTI\nINCR counter\nGET counter\nEXEC\nGET\nnonsense\nPING\n");
     server.terminate();
 }
