@@ -199,6 +199,20 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         get: |options| options.separation.map_or_else(|| "off".into(), |separation| separation.min_bytes.to_string()),
     },
     StoreOption {
+        name: "relocation_ratio",
+        about: "Bytes of all segments by those that may live, from which on tables are compacted to free values that nothing names any more. The other \
+                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on. The larger, the more space, and \
+                the fewer copies and waits.",
+        unit: "",
+        kind: || Kind::Real { least: 1.1, most: 10.0 },
+        set: |options, value| {
+            let ratio = value.parse().map_err(|_| "must be a number".to_owned())?;
+            options.relocation = options.relocation.with_ratio(ratio);
+            Ok(())
+        },
+        get: |options| options.relocation.on_purpose_ratio.to_string(),
+    },
+    StoreOption {
         name: "relocation_min_garbage_share",
         about: "A segment of values of which less is garbage is never moved. A store of many levels with a threshold of duplicates writes less with \
                 0.35 to 0.4, for little more space.",
@@ -231,7 +245,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup_threshold",
         about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the less space and the more \
-                writing. `off`: none is extended. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
+                writing. `off`: none is. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
                 values stand with their keys, entries are dear; 5 to 10 there.",
         unit: "entries",
         kind: || Kind::Whole { least: 2, most: 100, words: &["auto", "off"] },
@@ -296,7 +310,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "max_open_files",
-        about: "Tables held open, and as many segments at most; `off`: all tables, and 256 segments.",
+        about: "Tables held open, and as many segments at most, beside those that are not synced yet; `off`: all tables, and 256 segments.",
         unit: "files",
         kind: || Kind::Whole { least: 16, most: 1 << 24, words: &["off"] },
         set: |options, value| {
@@ -464,6 +478,7 @@ mod tests {
             "dedup_max_merge_bytes=2097152",
             "dedup_max_filter_bytes=2097152",
             "relocation_min_garbage_share=0.35",
+            "relocation_ratio=2.5",
         ];
         for assignment in assignments {
             set_store_option(&mut options, assignment).unwrap();
@@ -487,6 +502,7 @@ mod tests {
             ("dedup_max_merge_bytes=1", "from 1048576"),
             ("relocation_min_garbage_share=0.6", "from 0.01 to 0.5"),
             ("relocation_min_garbage_share=NaN", "from 0.01 to 0.5"),
+            ("relocation_ratio=1", "from 1.1 to 10"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

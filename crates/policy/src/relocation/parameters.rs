@@ -119,6 +119,24 @@ impl RelocationParameters {
         Ok(())
     }
 
+    /// The same for a store that may take `on_purpose_ratio` times what lives before tables are compacted for it: the distance of each
+    /// ratio from 1 grows or shrinks in proportion, and what is copied in passing is never less garbage than such a store has on average.
+    #[must_use]
+    pub fn with_ratio(&self, on_purpose_ratio: f64) -> Self {
+        let part = (on_purpose_ratio - 1.0) / (self.on_purpose_ratio - 1.0);
+        let scaled = |ratio: f64| 1.0 + (ratio - 1.0) * part;
+        Self {
+            begin_ratio: scaled(self.begin_ratio),
+            end_ratio: scaled(self.end_ratio),
+            on_purpose_ratio,
+            urgent_ratio: scaled(self.urgent_ratio),
+            pace_ratio: scaled(self.pace_ratio),
+            slowest_ratio: scaled(self.slowest_ratio),
+            in_passing_share: self.in_passing_share.max(1.0 - 1.0 / on_purpose_ratio),
+            ..self.clone()
+        }
+    }
+
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
     /// in proportion to it, down to a tenth, and the garbage that is left alone down to nothing: a small store must not stay full
     /// of it; and so does the weight of age, since what frees most for a copy is then better than what lasts longest.
@@ -163,6 +181,23 @@ pub(super) fn spelled_out() -> RelocationParameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_ratio_moves_all_of_them() {
+        let default = RelocationParameters::default();
+        assert_eq!(default.with_ratio(1.35), default);
+        for ratio in [1.01, 1.1, 2.0, 10.0] {
+            let parameters = default.with_ratio(ratio);
+            parameters.validate().unwrap();
+            assert_eq!(parameters.on_purpose_ratio, ratio);
+        }
+        // Ten times as far from 1.
+        let ample = default.with_ratio(4.5);
+        let near = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
+        near(ample.begin_ratio, 2.0);
+        near(ample.slowest_ratio, 5.0);
+        near(ample.in_passing_share, 7.0 / 9.0);
+    }
 
     #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
