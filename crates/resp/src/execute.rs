@@ -258,6 +258,7 @@ pub fn execute_command<'s>(
     }
     let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
     let for_latches = if waits_for_latches { waiting } else { Waiting::Never };
+    let held = group.latches_held();
     loop {
         if has_latches && !group.hold(&slots(command, arguments), for_latches) {
             return Step::Latched;
@@ -273,7 +274,13 @@ pub fn execute_command<'s>(
                 has_latches = true;
                 continue;
             }
-            Err(SentBack::MustLatch | SentBack::MustWait) => Step::MustWait,
+            Err(SentBack::MustLatch | SentBack::MustWait) => {
+                if !command.has(flag::WRITE) {
+                    // It reads on elsewhere, or later, and takes them again.
+                    group.release_beyond(held);
+                }
+                Step::MustWait
+            }
         };
         group.keep();
         return step;

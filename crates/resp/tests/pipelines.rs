@@ -225,6 +225,16 @@ fn what_is_read_before_it_is_synced_is_not_told() {
         assert_eq!(wire.ask(request), reply);
         assert_eq!(syncs(), before + 1, "{request} has waited for a sync");
     }
+    // Also where it is read in one round, and what comes behind it in another, on a thread that has waited for its latch.
+    let mut holder = Group::new(keyspace.clone());
+    assert!(holder.hold(&[Slot::of(b"k")], Waiting::Never));
+    let before = syncs();
+    wire.send(&[request(&[b"SETNX", b"k", b"other"]), request(&[b"INFO", b"server"])].concat());
+    until("it waits", || served.service.statistics.waiting.load(Ordering::Relaxed) == 1);
+    drop(holder);
+    assert_eq!(wire.reply(), b":0\r\n");
+    assert!(wire.reply().starts_with(b"$"));
+    assert!(syncs() > before, "it has waited for a sync");
     // Who reads nothing has nothing to wait for.
     let before = syncs();
     for request in ["PING", "ECHO k", "TIME", "CLIENT ID", "MULTI", "SETNX k other", "GET"] {

@@ -224,6 +224,16 @@ impl Group {
         !self.state.held.slots.is_empty()
     }
 
+    /// How many latches it has.
+    pub fn latches_held(&self) -> usize {
+        self.state.held.slots.len()
+    }
+
+    /// Gives back all latches but the first `held`, under which nothing was written.
+    pub fn release_beyond(&mut self, held: usize) {
+        self.release_from(held);
+    }
+
     fn release_from(&mut self, first: usize) {
         while self.state.held.slots.len() > first
             && let Some(slot) = self.state.held.pop()

@@ -15,7 +15,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 
-use ecotone_engine::{Direction, Error as StoreError, WriteOptions};
+use ecotone_engine::{Direction, Durability, Error as StoreError, WriteOptions};
 use parking_lot::Mutex;
 
 use super::Keyspace;
@@ -127,9 +127,9 @@ impl Keyspace {
                 let range = (Bound::Excluded(from.as_slice()), Bound::Excluded(end.as_slice()));
                 let mut ledger = self.store.scan(range, Direction::Forward, None)?;
                 while ids.len() < AT_ONCE
-                    && let Some(entry) = ledger.next_entry()?
+                    && let Some((key, _)) = ledger.next_key()?
                 {
-                    ids.extend(layout::ledger_id(entry.key));
+                    ids.extend(layout::ledger_id(key));
                 }
             }
             let Some(last) = ids.last() else { break };
@@ -174,7 +174,8 @@ impl Keyspace {
             batch.delete(&layout::key(slot, key))?;
         }
         batch.delete(&layout::ledger(id))?;
-        self.store.write(&batch, WriteOptions::default())?;
+        // Nobody is told, so nobody of this slot need wait for a sync: what a loss of power brings back is an orphan again.
+        self.store.write(&batch, WriteOptions::durable(Durability::None))?;
         Ok(true)
     }
 
@@ -197,12 +198,12 @@ impl Keyspace {
         let elements = layout::elements(id);
         let range = elements.start.as_slice()..elements.end.as_slice();
         let mut scan = self.store.scan(range.clone(), Direction::Forward, None)?;
-        while let Some(entry) = scan.next_entry()? {
+        while let Some((key, _)) = scan.next_key()? {
             if batch.len() == ONE_BY_ONE {
                 batch.clear();
                 return batch.delete_range(range);
             }
-            batch.delete(entry.key)?;
+            batch.delete(key)?;
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ pub(super) struct Connection {
     limits: Arc<Limits>,
     /// Whether a round ends before what takes a latch.
     only_reads: bool,
-    /// Whether something that the store holds was read in the last round.
+    /// Whether something that the store holds was read since it was last asked whether that is synced.
     has_read: bool,
 }
 
@@ -143,9 +143,9 @@ impl Connection {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether the replies of the last round may tell what others have written and not synced yet.
-    pub(super) fn may_tell_unsynced(&self, service: &Service) -> bool {
-        self.has_read && !self.reply.is_empty() && service.keyspace.has_unsynced()
+    /// Whether the replies since the last call may tell what others have written and not synced yet. Who calls sees to that.
+    pub(super) fn may_tell_unsynced(&mut self, service: &Service) -> bool {
+        std::mem::take(&mut self.has_read) && !self.reply.is_empty() && service.keyspace.has_unsynced()
     }
 
     /// Bytes that wait to be carried out.
@@ -211,7 +211,6 @@ impl Connection {
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
         // None in advance once that was of no use: each row is looked up once.
         let (mut known, mut looks_ahead) = (VecDeque::new(), true);
-        self.has_read = false;
         let began = Instant::now();
         for number in 0..self.limits.pipeline_requests {
             if self.done == self.buffer.len() {

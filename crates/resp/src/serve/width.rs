@@ -17,7 +17,7 @@ const RELAXED: f64 = 0.5;
 const RELAXED_WINDOWS: u32 = 4;
 
 /// Less of a core than this for each lane more is not worth a trial: [`GAIN`] times the requests, each at 1.1 to 1.4 times the processor
-/// time, take a fifth to half of a core more, and their clients a tenth.
+/// time, take a sixth to half of a core more, and their clients a sixteenth.
 const TRIED_CORES: f64 = 0.35;
 
 /// Lanes that leave as much of a core as this stay more where they carry no less.
