@@ -219,7 +219,10 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
 /// Nothing is written, so no compaction gives occasion to look.
 #[test]
 fn what_hid_when_a_store_was_closed_is_merged_away_once_it_is_open() {
-    let (_directory, store, model) = loaded(options(false, eager(DedupMode::Sample)));
+    let mut dedup = eager(DedupMode::Sample);
+    // As above.
+    dedup.parameters.least_found_share = 0.01;
+    let (_directory, store, model) = loaded(options(false, dedup));
     let begin = Instant::now();
     let done = loop {
         let done = store.dedup().unwrap();
