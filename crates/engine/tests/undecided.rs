@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Model, assert_equals, value_of};
-use ecotone_engine::{OpenMode, Separation, Store, StoreOptions};
-use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_engine::{OpenMode, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 /// Several rounds of upkeep, each of which removes what nobody names.
@@ -52,16 +50,7 @@ impl WriteTap for Disk {
 }
 
 fn relocating() -> StoreOptions {
-    StoreOptions {
-        separation: Some(Separation { min_bytes: 50, segment_bytes: 64 * 1024 }),
-        relocation: RelocationParameters {
-            begin_ratio: 1.2,
-            end_ratio: 1.1,
-            min_garbage_bytes: Bytes(64 * 1024),
-            ..RelocationParameters::default()
-        },
-        ..common::small()
-    }
+    common::relocating_early(64 * 1024)
 }
 
 #[test]
