@@ -8,8 +8,8 @@
 //! record on is dropped, so that what remains is what the store was at one moment. A kill of the process alone never
 //! leads here: values are given to the kernel before the WAL names them.
 //!
-//! A record in which one bit is wrong was not cut by a loss of power: opening is refused there, as it is where a log is damaged so
-//! ([`crate::log_check`]).
+//! A record in which one bit is wrong, and behind which whole ones stand, was not cut by a loss of power: opening is refused there, as it is where a log is
+//! damaged so ([`crate::log_check`]). Of records longer than 16 MiB that is not asked.
 //!
 //! Pointers before the watermark are not looked at: their values were synced. Where the segment of one of them is missing
 //! altogether, files were lost, and opening is refused instead of dropping what was acknowledged.
