@@ -108,6 +108,13 @@ for keys in uniform zipf; do
   done
   wait
 done
+# At as much space as BlobDB takes, one after the other.
+for keys in uniform:3 zipf:2; do
+  drawn=()
+  [ ${keys%:*} = uniform ] || drawn=(--zipf 0.99)
+  measure_updates "${keys%:*}-ample" "${drawn[@]}" --seconds 60 --cores 0.4 --store-option "relocation_ratio=${keys#*:}"
+  measure_updates "${keys%:*}-ample-blob" "${drawn[@]}" --seconds 60 --cores 0.4 --target rocksdb-blob --durability none
+done
 measure_updates uniform-rate --seconds 400 --rate 10000 &
 measure_updates zipf-rate --zipf 0.99 --seconds 400 --rate 10000 &
 wait

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::offloads::InProcess;
-use common::{Model, assert_equals, fill, until, value_of};
+use common::{Model, assert_equals, fill, halve, numbered, until, value_of};
 use ecotone_engine::{
     Direction, Duty, DutyObserver, OpenMode, RemoteJob, Separation, Store, StoreOptions, WriteOptions,
 };
@@ -32,19 +32,6 @@ fn relocating() -> StoreOptions {
 
 fn record_bytes((key, value): (&Vec<u8>, &Vec<u8>)) -> u64 {
     12 + key.len() as u64 + value.len() as u64
-}
-
-/// Writes so many keys in their order, each with a value of 100 bytes, and flushes them.
-fn numbered(store: &Store, keys: u64) -> Model {
-    let mut model = Model::new();
-    for number in 0..keys {
-        let key = format!("key{number:06}").into_bytes();
-        let value = value_of(&key, 0, 100);
-        store.put(&key, &value).unwrap();
-        model.insert(key, value);
-    }
-    store.flush(true).unwrap();
-    model
 }
 
 #[test]
@@ -92,12 +79,7 @@ fn cold_tables_are_compacted_on_purpose() {
     let mut model = numbered(&store, 4_000);
     store.compact(..).unwrap();
     // Every second one is deleted; the rest lies in tables that nothing else would touch again.
-    for number in (0..4_000_u64).step_by(2) {
-        let key = format!("key{number:06}").into_bytes();
-        store.delete(&key).unwrap();
-        model.remove(&key);
-    }
-    store.flush(true).unwrap();
+    halve(&store, &mut model);
     store.compact(..).unwrap();
     let live: u64 = model.iter().map(record_bytes).sum();
     // Half of it is garbage. On purpose until `on_purpose_ratio` at the least; the segment that is written comes in addition.
@@ -111,12 +93,7 @@ fn cold_tables_are_compacted_on_purpose() {
 fn a_store_whose_keys_are_all_gone_keeps_no_segment_but_that_which_is_written() {
     let (_directory, store) = common::store(relocating());
     let mut model = numbered(&store, 4_000);
-    for number in (0..4_000_u64).step_by(2) {
-        let key = format!("key{number:06}").into_bytes();
-        store.delete(&key).unwrap();
-        model.remove(&key);
-    }
-    store.flush(true).unwrap();
+    halve(&store, &mut model);
     store.compact(..).unwrap();
     let live: u64 = model.iter().map(record_bytes).sum();
     until(&store, |log| log.relocated_bytes > live / 2 && log.relocating_segments == 0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Model, assert_equals, value_of};
+use common::{assert_equals, halve, numbered};
 use ecotone_engine::{OpenMode, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
@@ -58,21 +58,9 @@ fn what_may_have_been_relocated_stays_until_that_is_decided() {
     let disk = Arc::<Disk>::default();
     let hooks = FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() };
     let (directory, store) = common::store(StoreOptions { hooks: Some(hooks), ..relocating() });
-    let mut model = Model::new();
-    for number in 0..4_000 {
-        let key = format!("key{number:06}").into_bytes();
-        let value = value_of(&key, 0, 100);
-        store.put(&key, &value).unwrap();
-        model.insert(key, value);
-    }
-    store.flush(true).unwrap();
+    let mut model = numbered(&store, 4_000);
     store.compact(..).unwrap();
-    for number in (0..4_000_u64).step_by(2) {
-        let key = format!("key{number:06}").into_bytes();
-        store.delete(&key).unwrap();
-        model.remove(&key);
-    }
-    store.flush(true).unwrap();
+    halve(&store, &mut model);
     disk.is_armed.store(true, Ordering::SeqCst);
     // This relocates, or what follows it does.
     let _ = store.compact(..);

@@ -93,3 +93,26 @@ pub fn hide_panics(end: &'static str) {
         }
     }));
 }
+
+/// Writes so many keys in their order, each with a value of 100 bytes, and flushes them.
+pub fn numbered(store: &Store, keys: u64) -> Model {
+    let mut model = Model::new();
+    for number in 0..keys {
+        let key = format!("key{number:06}").into_bytes();
+        let value = value_of(&key, 0, 100);
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    store.flush(true).unwrap();
+    model
+}
+
+/// Deletes every second of them, and flushes that.
+pub fn halve(store: &Store, model: &mut Model) {
+    let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
+    for key in gone {
+        store.delete(&key).unwrap();
+        model.remove(&key);
+    }
+    store.flush(true).unwrap();
+}
