@@ -244,4 +244,6 @@ int32_t ecotone_mapped_file_trim(ecotone_mapped_file* file) {
 
 void ecotone_mapped_file_free(ecotone_mapped_file* file) { delete reinterpret_cast<ecotone::MappedFile*>(file); }
 
+bool ecotone_reserves_for_certain(int32_t fd) { return ecotone::ReservesForCertain(fd); }
+
 }  // extern "C"

@@ -138,6 +138,9 @@ int32_t ecotone_mapped_file_trim(ecotone_mapped_file* file);
 // Trims it.
 void ecotone_mapped_file_free(ecotone_mapped_file* file);
 
+// Whether it is known of the file's file system that what it has reserved can be written later.
+bool ecotone_reserves_for_certain(int32_t fd);
+
 // A file that is read through memory (mapped_reads.cc).
 typedef struct ecotone_mapped_reads ecotone_mapped_reads;
 // Of the first `len` bytes, which are there. Null where it cannot be mapped or guarded. `fd` may be closed then.

@@ -162,6 +162,7 @@ unsafe extern "C" {
     pub fn ecotone_mapped_file_take_back(file: *mut MappedFile, len: u64);
     pub fn ecotone_mapped_file_trim(file: *mut MappedFile) -> i32;
     pub fn ecotone_mapped_file_free(file: *mut MappedFile);
+    pub fn ecotone_reserves_for_certain(fd: i32) -> bool;
     pub fn ecotone_mapped_reads_new(fd: i32, len: u64) -> *mut MappedReads;
     pub fn ecotone_mapped_reads_copy(reads: *const MappedReads, offset: u64, into: *mut u8, len: usize) -> i32;
     pub fn ecotone_mapped_reads_free(reads: *mut MappedReads);

@@ -109,6 +109,13 @@ impl Drop for MappedFile {
     }
 }
 
+/// Whether it is known of the file's file system that what it has reserved can be written later.
+#[must_use]
+pub fn reserves_for_certain(file: &File) -> bool {
+    // SAFETY: the descriptor is open during the call.
+    unsafe { ffi::ecotone_reserves_for_certain(file.as_raw_fd()) }
+}
+
 fn done(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }

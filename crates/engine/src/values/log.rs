@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //!
-//! - A value is in the file, as far as this process can say so to the kernel, before its pointer is handed out: so no kill of
-//!   the process leaves a pointer that leads nowhere.
+//! - A user's value is in the file, as far as this process can say so to the kernel, before its pointer is handed out, and a relocated one before
+//!   a table that names it is said to be durable: so no kill of the process leaves a pointer that leads nowhere.
 //! - Segments are synced in the order of their numbers, and the watermark is moved after that.
 //! - After a sync that failed nothing is appended or synced any more: the kernel may have dropped what it could not write.
 //!
@@ -208,6 +208,16 @@ impl ValueLog {
         } else {
             self.append_parts(place, &[&header, key, value], value.len())
         }
+    }
+
+    /// The same of a whole record, which is what a value was read in.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn append_record(&self, place: Place, record: &[u8], value_bytes: usize) -> Result<(Pointer, InFlight)> {
+        self.check()?;
+        self.append_parts(place, &[record], value_bytes)
     }
 
     /// Whether a user's value can be appended without waiting for another one.

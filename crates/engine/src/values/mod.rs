@@ -1,13 +1,14 @@
 //! The data layer: values apart from their keys, each written once.
 //!
 //! - [`record`], [`pointer`], [`segment`]: the formats.
-//! - [`stream`], [`log`]: appends, reads and syncs. [`mappings`]: reads through memory. [`watermark`]: up to where it is durable.
+//! - [`stream`], [`log`]: appends, reads and syncs. [`collected`]: appends of what was relocated. [`mappings`]: reads through memory. [`watermark`]: up to where it is durable.
 //! - [`replay`], [`tail`]: what a crash left. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go.
 //! - [`relocation`], [`upkeep`], [`sweep`]: what makes segments go that are mostly garbage. [`removed_ranges`]: and those of collections that were
 //!   deleted. [`pacing`]: no more of it than can be relocated.
 
 pub(crate) mod barrier;
+mod collected;
 pub(crate) mod descriptors;
 pub(crate) mod log;
 pub(crate) mod mappings;

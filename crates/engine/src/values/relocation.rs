@@ -337,7 +337,7 @@ impl Relocator {
             })
             .and_then(|value| {
                 let place = Place::Relocated { level, again };
-                self.relocation.log.append(place, key, &self.record[value])
+                self.relocation.log.append_record(place, &self.record, value.len())
             });
         let (copy, in_flight) = match copied {
             Ok(copied) => copied,
@@ -421,6 +421,7 @@ mod tests {
                 assert_ne!(copy.segment, pointer.segment);
                 *pointer = copy;
             }
+            log.sync_relocated().unwrap();
         };
         // Every third value is old, and has neighbours that were written lately.
         let mut log = open();

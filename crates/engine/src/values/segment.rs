@@ -14,7 +14,9 @@
 //!
 //! A segment is appended to by one process until it is sealed, and never changed after. What a process that died was
 //! appending to is taken as sealed; behind its last whole record may be anything. Most often these are zeros: space that was
-//! reserved for further records (see [`MappedFile`] and [`super::tail`]).
+//! reserved for further records (see [`MappedFile`], [`super::collected`] and [`super::tail`]).
+//!
+//! What was relocated is in memory only until the segment is sealed or synced, and cannot be read before.
 //!
 //! Threads: reads come from any number of threads; [`Segment::append`] is called under the log's lock.
 
@@ -34,6 +36,7 @@ use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::collected::CollectedAppends;
 use super::descriptors::{Counted, Descriptors};
 use super::mappings::Mapped;
 use super::pointer::SegmentNumber;
@@ -64,9 +67,9 @@ pub struct Segment {
     direct: Mutex<Direct>,
     /// Of its bytes, once it is sealed.
     file_number: FileNumber,
-    /// Until it is sealed.
-    appends: Mutex<Option<MappedFile>>,
-    /// Bytes that are in the file; what lies behind them is not yet, or no longer, of any meaning.
+    /// Until it is sealed, and all of it is in the file.
+    appends: Mutex<Option<Appends>>,
+    /// Bytes that were appended; what lies behind them is not yet, or no longer, of any meaning.
     written: AtomicU64,
     /// Bytes that are on the device.
     durable: AtomicU64,
@@ -77,6 +80,31 @@ pub struct Segment {
     sealed: AtomicBool,
     removed: AtomicBool,
     tap: Tap,
+}
+
+/// How a segment is appended to.
+#[derive(Debug)]
+enum Appends {
+    /// By users' writes: what was appended survives a kill of the process.
+    Mapped(MappedFile),
+    /// By relocation: what was appended does once it is synced.
+    Collected(CollectedAppends),
+}
+
+impl Appends {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Mapped(file) => file.len(),
+            Self::Collected(appends) => appends.len(),
+        }
+    }
+
+    fn trim(&mut self) -> io::Result<()> {
+        match self {
+            Self::Mapped(file) => file.trim(),
+            Self::Collected(appends) => appends.trim(),
+        }
+    }
 }
 
 /// Whether a segment is in memory.
@@ -147,9 +175,14 @@ impl Segment {
             return Err(Error::io("write", &path, &error));
         }
         let file = Arc::new(file);
-        let appends = MappedFile::new(file.clone(), SEGMENT_HEADER_BYTES as u64, limit, !syncs_often)
-            .inspect_err(|_| _ = remove())
-            .map_err(|error| Error::io("append to", &path, &error))?;
+        let len = SEGMENT_HEADER_BYTES as u64;
+        let appends = match resting_level {
+            Some(_) => Appends::Collected(CollectedAppends::new(file.clone(), len, limit)),
+            None => MappedFile::new(file.clone(), len, limit, !syncs_often)
+                .map(Appends::Mapped)
+                .inspect_err(|_| _ = remove())
+                .map_err(|error| Error::io("append to", &path, &error))?,
+        };
         Ok(Arc::new(Self {
             number,
             path,
@@ -236,12 +269,42 @@ impl Segment {
 
     /// Ends appending.
     pub fn seal(&self) {
-        if let Some(mut appends) = self.appends.lock().take()
+        let mut appends = self.appends.lock();
+        match self.write_collected(&mut appends) {
+            Ok(()) => self.end_appends(&mut appends),
+            // It is offered again by the sync before which nobody names it.
+            Err(error) => tracing::warn!(path = ?self.path, %error, "relocated values could not be written yet"),
+        }
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    fn end_appends(&self, appends: &mut Option<Appends>) {
+        if let Some(mut appends) = appends.take()
             && let Err(error) = appends.trim()
         {
             tracing::warn!(path = ?self.path, %error, "what was reserved for a segment and not used could not be freed");
         }
-        self.sealed.store(true, Ordering::Release);
+    }
+
+    fn write_collected(&self, appends: &mut Option<Appends>) -> io::Result<()> {
+        match appends {
+            Some(Appends::Collected(appends)) => appends.write(|offset, bytes| self.tell_of(offset, &[bytes])),
+            Some(Appends::Mapped(_)) | None => Ok(()),
+        }
+    }
+
+    /// Gives the kernel all that was appended, and returns how much that is.
+    fn in_file(&self) -> io::Result<u64> {
+        // Users' appends are there, and a sync must not wait for one.
+        if self.may_be_in_wal {
+            return Ok(self.written.load(Ordering::Acquire));
+        }
+        let mut appends = self.appends.lock();
+        self.write_collected(&mut appends)?;
+        if self.is_sealed() {
+            self.end_appends(&mut appends);
+        }
+        Ok(self.written.load(Ordering::Acquire))
     }
 
     /// Whether a write has its value here and its key not in RocksDB yet.
@@ -256,9 +319,16 @@ impl Segment {
     /// On any error nothing was appended: the next call writes over what this one left.
     pub fn append(self: &Arc<Self>, parts: &[&[u8]]) -> Result<(u64, InFlight)> {
         let mut appends = self.appends.lock();
-        let appended = appends.as_mut().ok_or_else(|| io::Error::other("it is sealed")).and_then(|appends| {
-            let begin = appends.append(parts)?;
-            self.tell_of(begin, parts).inspect_err(|_| appends.take_back(begin))?;
+        let appends = appends.as_mut().filter(|_| !self.is_sealed());
+        let appended = appends.ok_or_else(|| io::Error::other("it is sealed")).and_then(|appends| {
+            let begin = match appends {
+                Appends::Mapped(file) => {
+                    let begin = file.append(parts)?;
+                    self.tell_of(begin, parts).inspect_err(|_| file.take_back(begin))?;
+                    begin
+                }
+                Appends::Collected(appends) => appends.append(parts, |offset, bytes| self.tell_of(offset, &[bytes]))?,
+            };
             Ok((begin, appends.len()))
         });
         let (begin, end) = appended.map_err(|error| Error::io("append to", &self.path, &error))?;
@@ -393,7 +463,7 @@ impl Segment {
     ///
     /// After an error nobody knows which bytes are durable: the store must take no more writes.
     pub fn sync(&self) -> Result<u64> {
-        let written = self.written.load(Ordering::Acquire);
+        let written = self.in_file().map_err(|error| Error::io("append to", &self.path, &error))?;
         if self.durable.load(Ordering::Acquire) < written && !self.removed.load(Ordering::Acquire) {
             // Found ones too, whose header a loss of power may have taken: that is for their readers to find.
             let open = self.file.lock().as_ref().map(Counted::get);
