@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::hooked_env;
-use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use ecotone_rocks_sys::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
@@ -376,7 +376,7 @@ impl Store {
         let known = self.known.as_ref()?;
         let found = known.look(&self.db, &self.family).or_else(|error| {
             tracing::debug!(%error, "a table cannot be asked for its keys; it counts as one without duplicates");
-            Ok::<_, Error>((self.live_tables()?, known.now()))
+            Ok::<_, Error>((self.family_tables()?, known.now()))
         });
         let (tables, sketches) = found.ok()?;
         Some(dedup::with_levels(self.dedup_done(known), &tables, &sketches))
@@ -389,7 +389,7 @@ impl Store {
         let known = self.known.as_ref()?;
         let count = || {
             let sketches = known.now_at_once()?;
-            Some(dedup::with_levels(DedupProperties::default(), &self.live_tables().ok()?, &sketches))
+            Some(dedup::with_levels(DedupProperties::default(), &self.family_tables().ok()?, &sketches))
         };
         self.dedup_shared.lately(count).map(|lately| DedupProperties {
             total_keys: lately.total_keys,
@@ -452,6 +452,10 @@ impl Store {
     /// All live tables.
     pub fn live_tables(&self) -> Result<Vec<TableMetadata>> {
         live_tables(&self.db).map_err(|error| Error::Rocks { detail: error.to_string() })
+    }
+
+    fn family_tables(&self) -> Result<Vec<FamilyTable>> {
+        family_tables(&self.db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })
     }
 
     /// The slots of compactions that came back from a failed offload, where the store offloads.

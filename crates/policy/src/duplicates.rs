@@ -10,11 +10,13 @@
 //! Failure modes: the count is an estimate; of n hidden values it is off by about the square root of n times
 //! [`SAMPLED_ONE_IN`]. Range deletions are not seen.
 
-use std::cmp::Reverse;
+mod versions;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::units::Bytes;
+use versions::{Value, Version, Versions};
 
 /// A key is sampled when its hash is a multiple of it.
 pub const SAMPLED_ONE_IN: u64 = 64;
@@ -67,26 +69,31 @@ pub struct HiddenBytes {
 pub struct Duplicates {
     /// Each sorted by hash.
     tables: BTreeMap<u64, Vec<KeySample>>,
-    /// All versions of a key side by side, the newest first; `None` for a deletion.
-    versions: BTreeMap<Version, Option<Value>>,
-    /// What something replaces.
-    hidden: u64,
-    /// Of that, what lies in each segment.
-    in_segments: BTreeMap<u32, InSegment>,
+    /// All versions of a key, by its hash.
+    versions: BTreeMap<u64, Versions>,
+    hidden: Hidden,
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
     one_in: u64,
     samples: usize,
     most_samples: usize,
 }
 
-/// A version of a key, by hash, sequence and table.
-type Version = (u64, Reverse<u64>, u64);
+/// A sample of a table that came, with its place among these, or is gone.
+struct Step {
+    came: Option<usize>,
+    table: u64,
+    sample: KeySample,
+}
 
-/// A value and where it lies.
-#[derive(Clone, Copy, Debug)]
-struct Value {
-    bytes: u32,
-    segment: Option<u32>,
+/// So many are put in the order of their keys at a time: more would take memory and save nothing.
+const MOST_STEPS: usize = 1 << 16;
+
+/// What something replaces.
+#[derive(Clone, Debug, Default)]
+struct Hidden {
+    bytes: u64,
+    /// Of that, what lies in each segment.
+    in_segments: BTreeMap<u32, InSegment>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,8 +112,9 @@ impl InSegment {
 }
 
 impl KeySample {
-    fn value(&self) -> Option<Value> {
-        self.bytes.map(|bytes| Value { bytes, segment: self.segment })
+    fn version(&self, table: u64) -> Version {
+        let value = self.bytes.map(|bytes| Value { bytes, segment: self.segment });
+        Version { sequence: self.sequence, table, value }
     }
 }
 
@@ -117,8 +125,7 @@ impl Duplicates {
         Self {
             tables: BTreeMap::new(),
             versions: BTreeMap::new(),
-            hidden: 0,
-            in_segments: BTreeMap::new(),
+            hidden: Hidden::default(),
             one_in: SAMPLED_ONE_IN,
             samples: 0,
             most_samples: most_samples.max(2),
@@ -127,47 +134,54 @@ impl Duplicates {
 
     /// A table came. Its samples are of different keys. A table that is known already is not counted twice.
     pub fn add(&mut self, table: u64, samples: Vec<KeySample>) -> Overlap {
-        let mut overlap = Overlap::default();
-        if self.tables.contains_key(&table) {
-            return overlap;
-        }
-        let mut samples = samples;
-        samples.retain(|sample| sample.hash.is_multiple_of(self.one_in));
-        samples.sort_unstable_by_key(|sample| sample.hash);
-        // Those of two keys with one hash; or of who wants to be counted often.
-        samples.dedup_by_key(|sample| sample.hash);
-        for sample in &samples {
-            overlap.sampled += 1;
-            overlap.replacing += u64::from(self.count(table, sample));
-        }
-        self.samples += samples.len();
-        self.tables.insert(table, samples);
-        while self.samples > self.most_samples && self.one_in < SPARSEST {
-            self.thin();
-        }
-        overlap
+        self.replace(|_| false, vec![(table, samples)]).pop().unwrap_or_default().1
     }
 
     /// Forgets the tables that are gone.
     pub fn retain(&mut self, is_live: impl Fn(u64) -> bool) {
-        let gone: Vec<_> = self.tables.keys().copied().filter(|table| !is_live(*table)).collect();
+        self.replace(|table| !is_live(table), Vec::new());
+    }
+
+    /// Tables are gone, and then others came, in this order: [`retain`](Self::retain) and [`add`](Self::add) at once, for less. Tables that a compaction
+    /// reads and those that it writes name the same keys.
+    pub fn replace(&mut self, is_gone: impl Fn(u64) -> bool, came: Vec<(u64, Vec<KeySample>)>) -> Vec<(u64, Overlap)> {
+        let mut steps = Vec::new();
+        let mut overlaps = Vec::with_capacity(came.len());
+        let gone: Vec<_> = self.tables.keys().copied().filter(|table| is_gone(*table)).collect();
         for table in gone {
             let samples = self.tables.remove(&table).unwrap_or_default();
             self.samples -= samples.len();
-            for sample in samples {
-                self.forget(table, &sample);
+            steps.extend(samples.iter().map(|sample| Step { came: None, table, sample: *sample }));
+        }
+        for (table, mut samples) in came {
+            let came = Some(overlaps.len());
+            overlaps.push((table, Overlap::default()));
+            if self.tables.contains_key(&table) {
+                continue;
+            }
+            samples.retain(|sample| sample.hash.is_multiple_of(self.one_in));
+            samples.sort_unstable_by_key(|sample| sample.hash);
+            // Those of two keys with one hash; or of who wants to be counted often.
+            samples.dedup_by_key(|sample| sample.hash);
+            steps.extend(samples.iter().map(|sample| Step { came, table, sample: *sample }));
+            self.samples += samples.len();
+            self.tables.insert(table, samples);
+            if steps.len() >= MOST_STEPS {
+                self.take(&mut steps, &mut overlaps);
             }
         }
+        self.take(&mut steps, &mut overlaps);
+        overlaps
     }
 
     /// Bytes that are replaced by something in another table.
     pub fn hidden_bytes(&self) -> Bytes {
-        Bytes(self.hidden.saturating_mul(self.one_in))
+        Bytes(self.hidden.bytes.saturating_mul(self.one_in))
     }
 
     /// Of those, what lies in each segment of the value log that holds any.
     pub fn hidden_in_segments(&self) -> impl Iterator<Item = (u32, HiddenBytes)> {
-        self.in_segments.iter().map(|(segment, hidden)| {
+        self.hidden.in_segments.iter().map(|(segment, hidden)| {
             let estimate = Bytes(hidden.bytes.saturating_mul(self.one_in));
             let at_least = Bytes((hidden.at_least() * self.one_in as f64) as u64);
             (*segment, HiddenBytes { estimate, at_least })
@@ -191,48 +205,60 @@ impl Duplicates {
 
     /// Whether more than one table holds a sampled key.
     pub(crate) fn is_repeated(&self, hash: u64) -> bool {
-        self.versions_of(hash).nth(1).is_some()
+        self.versions.get(&hash).is_some_and(|versions| versions.len() > 1)
     }
 
-    /// All versions of a key, the newest first.
-    fn versions_of(&self, hash: u64) -> impl Iterator<Item = &Option<Value>> {
-        self.versions.range((hash, Reverse(u64::MAX), 0)..=(hash, Reverse(0), u64::MAX)).map(|(_, value)| value)
-    }
-
-    /// Counts a version of a key. Returns whether another table holds one.
-    fn count(&mut self, table: u64, sample: &KeySample) -> bool {
-        let version = (sample.hash, Reverse(sample.sequence), table);
-        let newest = self.newest(sample.hash);
-        self.versions.insert(version, sample.value());
-        match newest {
-            None => {}
-            // The newest hides the one that was it.
-            Some((before, value)) if version < before => self.hide(value),
-            Some(_) => self.hide(sample.value()),
+    /// All that happens to one key at one go, and keys in their order.
+    fn take(&mut self, steps: &mut Vec<Step>, overlaps: &mut [(u64, Overlap)]) {
+        // What is gone comes first, as it did. Each table's samples are in this order already, which a stable sort makes use of.
+        steps.sort_by_key(|step| step.sample.hash);
+        for of_key in steps.chunk_by(|one, other| one.sample.hash == other.sample.hash) {
+            let mut key = match self.versions.entry(of_key[0].sample.hash) {
+                Entry::Occupied(key) => key,
+                Entry::Vacant(key) => key.insert_entry(Versions::default()),
+            };
+            let versions = key.get_mut();
+            for Step { came, table, sample } in of_key {
+                let Some(came) = came else {
+                    self.hidden.show(versions.remove(sample.sequence, *table));
+                    continue;
+                };
+                let (_, overlap) = &mut overlaps[*came];
+                overlap.sampled += 1;
+                overlap.replacing += u64::from(versions.len() > 0);
+                self.hidden.hide(versions.add(sample.version(*table)));
+            }
+            if versions.len() == 0 {
+                key.remove();
+            }
         }
-        newest.is_some()
-    }
-
-    /// A version is gone.
-    fn forget(&mut self, table: u64, sample: &KeySample) {
-        let version = (sample.hash, Reverse(sample.sequence), table);
-        let Some(value) = self.versions.remove(&version) else { return };
-        match self.newest(sample.hash) {
-            None => {}
-            // It was the newest, and the next one is that now.
-            Some((after, shown)) if version < after => self.show(shown),
-            Some(_) => self.show(value),
+        steps.clear();
+        while self.samples > self.most_samples && self.one_in < SPARSEST {
+            self.thin();
         }
     }
 
-    fn newest(&self, hash: u64) -> Option<(Version, Option<Value>)> {
-        let mut versions = self.versions.range((hash, Reverse(u64::MAX), 0)..=(hash, Reverse(0), u64::MAX));
-        versions.next().map(|(version, value)| (*version, *value))
+    fn thin(&mut self) {
+        self.one_in *= 2;
+        let one_in = self.one_in;
+        self.versions.clear();
+        self.hidden = Hidden::default();
+        for (table, samples) in &mut self.tables {
+            samples.retain(|sample| sample.hash.is_multiple_of(one_in));
+            samples.shrink_to_fit();
+            for sample in samples.iter() {
+                let versions = self.versions.entry(sample.hash).or_default();
+                self.hidden.hide(versions.add(sample.version(*table)));
+            }
+        }
+        self.samples = self.tables.values().map(Vec::len).sum();
     }
+}
 
+impl Hidden {
     fn hide(&mut self, value: Option<Value>) {
         let Some(value) = value else { return };
-        self.hidden += u64::from(value.bytes);
+        self.bytes += u64::from(value.bytes);
         if let Some(segment) = value.segment {
             let in_segment = self.in_segments.entry(segment).or_default();
             in_segment.samples += 1;
@@ -244,7 +270,7 @@ impl Duplicates {
     /// What was hidden is not any more.
     fn show(&mut self, value: Option<Value>) {
         let Some(value) = value else { return };
-        self.hidden -= u64::from(value.bytes);
+        self.bytes -= u64::from(value.bytes);
         let Some(segment) = value.segment else { return };
         if let Entry::Occupied(mut in_segment) = self.in_segments.entry(segment) {
             in_segment.get_mut().samples -= 1;
@@ -254,24 +280,6 @@ impl Duplicates {
                 in_segment.remove();
             }
         }
-    }
-
-    fn thin(&mut self) {
-        self.one_in *= 2;
-        let one_in = self.one_in;
-        let mut tables = std::mem::take(&mut self.tables);
-        self.versions.clear();
-        self.in_segments.clear();
-        self.hidden = 0;
-        for (table, samples) in &mut tables {
-            samples.retain(|sample| sample.hash.is_multiple_of(one_in));
-            samples.shrink_to_fit();
-            for sample in samples.iter() {
-                self.count(*table, sample);
-            }
-        }
-        self.samples = tables.values().map(Vec::len).sum();
-        self.tables = tables;
     }
 }
 
@@ -486,6 +494,41 @@ mod tests {
                 }
                 prop_assert_eq!(duplicates.hidden_bytes(), Bytes(expected * 10 * duplicates.one_in));
                 prop_assert_eq!(hidden_in(&duplicates), in_segments.into_iter().collect::<Vec<_>>());
+            }
+        }
+
+        #[test]
+        fn tables_that_go_and_come_at_once_count_as_one_after_the_other(
+            rounds in proptest::collection::vec(
+                (any::<u8>(), proptest::collection::vec(proptest::collection::btree_map(0_u64..30, (any::<bool>(), 0_u64..9), 0..20), 0..4)),
+                1..20,
+            ),
+            most in prop_oneof![Just(10_000_usize), 2..40_usize],
+        ) {
+            let (mut at_once, mut one_by_one) = (Duplicates::new(most), Duplicates::new(most));
+            for (round, (gone, came)) in rounds.into_iter().enumerate() {
+                let is_gone = |table: u64| gone & 1 << (table % 8) != 0;
+                let samples = |keys: &BTreeMap<u64, (bool, u64)>| -> Vec<_> {
+                    keys.iter().map(|(key, (is_value, sequence))| match is_value {
+                        true => put_in(*key, 10 + *key as u32, *sequence, Some(*sequence as u32 % 3)),
+                        false => delete(*key, *sequence),
+                    }).collect()
+                };
+                let numbered = (round as u64 * 4..).zip(&came).map(|(table, keys)| (table, samples(keys)));
+                let came: Vec<_> = numbered.collect();
+                one_by_one.retain(|table| !is_gone(table));
+                let expected: Vec<_> = came.iter().map(|(table, samples)| (*table, one_by_one.add(*table, samples.clone()))).collect();
+                let overlaps = at_once.replace(is_gone, came);
+                if at_once.one_in == SAMPLED_ONE_IN {
+                    prop_assert_eq!(overlaps, expected);
+                }
+                prop_assert_eq!(at_once.one_in, one_by_one.one_in);
+                prop_assert_eq!(at_once.hidden_bytes(), one_by_one.hidden_bytes());
+                prop_assert_eq!(hidden_in(&at_once), hidden_in(&one_by_one));
+                prop_assert!(at_once.tables().eq(one_by_one.tables()));
+                for key in 0..30 {
+                    prop_assert_eq!(at_once.is_repeated(key * SAMPLED_ONE_IN), one_by_one.is_repeated(key * SAMPLED_ONE_IN));
+                }
             }
         }
     }

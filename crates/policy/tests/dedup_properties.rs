@@ -305,6 +305,10 @@ proptest! {
             let found: Vec<_> = ranges.iter().map(|range| (range.first, range.end)).collect();
             prop_assert_eq!(found, left.iter().map(|(first, end)| (key(*first), key(*end))).collect::<Vec<_>>());
             prop_assert_eq!(ranges.is_empty(), left.is_empty());
+            for (first, end) in [(first, end), (first.saturating_sub(1), end), (first, end + 1), (end, end + 30)] {
+                let covers = ranges.covers(&KeyRange { first: key(first), end: key(end) });
+                prop_assert!(first == end || covers == expected[first..end].iter().all(|is_in| *is_in));
+            }
         }
     }
 

@@ -34,6 +34,9 @@ class LiveVersion {
 
   const Version* operator->() const { return version_; }
 
+  // What compactions say of its tables may be read under it only.
+  InstrumentedMutex* mutex() const { return mutex_; }
+
   std::string Path(const FileDescriptor& file) const {
     return TableFileName(family_->ioptions().cf_paths, file.GetNumber(), file.GetPathId());
   }
@@ -73,6 +76,36 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
     }
     ecotone::Give(record.data(), out);
     return ECOTONE_OK;
+  });
+}
+
+// GetLiveFilesMetaData makes five strings for each table of all families.
+extern "C" ecotone_code ecotone_family_tables(void* db, void* family, ecotone_buffer* out) {
+  return ecotone::Contain(out, [&] {
+    const LiveVersion version(db, family);
+    const VersionStorageInfo* tables = version->storage_info();
+    Record found;
+    uint64_t found_count = 0;
+    {
+      InstrumentedMutexLock lock(version.mutex());
+      for (int level = 0; level < tables->num_levels(); level++) {
+        for (const FileMetaData* table : tables->LevelFiles(level)) {
+          found.Number(table->fd.GetNumber())
+              .Number(static_cast<uint64_t>(level))
+              .Number(table->fd.GetFileSize())
+              .Bytes(table->smallest.user_key().ToStringView())
+              .Bytes(table->largest.user_key().ToStringView())
+              .Number(table->num_entries)
+              .Number(table->num_deletions)
+              .Number(table->being_compacted ? 1 : 0);
+          found_count++;
+        }
+      }
+    }
+    Record record;
+    record.Number(found_count).Append(found);
+    ecotone::Give(record.data(), out);
+    return ecotone_code{ECOTONE_OK};
   });
 }
 

@@ -175,6 +175,7 @@ unsafe extern "C" {
     pub fn ecotone_set_compaction_filter(options: *mut c_void, factory: *const FilterFactory, out: *mut Buffer)
     -> Code;
     pub fn ecotone_live_tables(db: *mut c_void, out: *mut Buffer) -> Code;
+    pub fn ecotone_family_tables(db: *mut c_void, family: *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_collected_properties(
         db: *mut c_void,
         family: *mut c_void,

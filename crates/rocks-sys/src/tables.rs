@@ -55,6 +55,36 @@ pub fn live_tables(db: &DB) -> Result<Vec<TableMetadata>> {
     read::live_tables(db)
 }
 
+/// One live table of a column family, as far as it is told for little. Fields are those of [`TableMetadata`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FamilyTable {
+    /// The number in its name.
+    pub file_number: u64,
+    /// Its level.
+    pub level: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// The smallest user key.
+    pub smallest_user_key: Vec<u8>,
+    /// The largest user key.
+    pub largest_user_key: Vec<u8>,
+    /// Entries, 0 where they are not known.
+    pub entries: u64,
+    /// Deletions of all kinds, as far as entries are known.
+    pub deletions: u64,
+    /// Whether a compaction is using it.
+    pub being_compacted: bool,
+}
+
+/// The tables of a column family, by level: cheaper than [`live_tables`] by what it does not tell.
+///
+/// # Errors
+///
+/// [`crate::Error::RocksDb`] when RocksDB cannot say.
+pub fn family_tables(db: &DB, column_family: &impl AsColumnFamilyRef) -> Result<Vec<FamilyTable>> {
+    read::family_tables(db, column_family)
+}
+
 /// What table collectors left in one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectedProperties {
@@ -130,6 +160,28 @@ mod read {
                 file_checksum: fields.bytes()?.to_vec(),
                 file_checksum_function: fields.text()?,
                 created_s: fields.number()?,
+            })
+        })?;
+        fields.end()?;
+        Ok(tables)
+    }
+
+    pub fn family_tables(db: &DB, column_family: &impl AsColumnFamilyRef) -> Result<Vec<FamilyTable>> {
+        // SAFETY: both handles are used only during the call, while they are borrowed.
+        let record = buffer::call("list the tables of a column family", |out| unsafe {
+            ffi::ecotone_family_tables(db.as_raw_ptr().cast(), column_family.inner().cast(), out)
+        })?;
+        let mut fields = record.fields("list of the tables of a column family");
+        let tables = fields.list(|fields| {
+            Ok(FamilyTable {
+                file_number: fields.number()?,
+                level: fields.number()? as u32,
+                bytes: fields.number()?,
+                smallest_user_key: fields.bytes()?.to_vec(),
+                largest_user_key: fields.bytes()?.to_vec(),
+                entries: fields.number()?,
+                deletions: fields.number()?,
+                being_compacted: fields.number()? != 0,
             })
         })?;
         fields.end()?;

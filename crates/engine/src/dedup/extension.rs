@@ -29,7 +29,7 @@ impl Extension {
         Self { threshold, parameters, waiting: Ranges::default(), prices: Prices::default() }
     }
 
-    /// So much was found in a range: it waits, if a merge of it is worth what it costs.
+    /// So much was found in a range: it waits, if a merge of it is worth what it costs, or if it does already.
     ///
     /// # Errors
     ///
@@ -46,8 +46,11 @@ impl Extension {
             Verdict::Extend | Verdict::Leave(Why::TooDear) => (),
             Verdict::Leave(why) => return Err(why),
         }
-        self.worth_merging(tree, known, &range)?;
-        self.waiting.add(range);
+        // What waits is priced once a merge is to be chosen.
+        if !self.waiting.covers(&range) {
+            self.worth_merging(tree, known, &range)?;
+            self.waiting.add(range);
+        }
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ecotone_policy::dedup::filter::{FilterView, KeyFilter};
 use ecotone_policy::duplicates::{Duplicates, KeySample, Overlap};
-use ecotone_rocks_sys::tables::{TableMetadata, collected_properties_but, live_tables};
+use ecotone_rocks_sys::tables::{FamilyTable, collected_properties_but, family_tables};
 use parking_lot::{Mutex, MutexGuard};
 use rust_rocksdb::event_listener::{CompactionJobInfo, FlushJobInfo};
 use rust_rocksdb::table_properties::TableProperties;
@@ -28,7 +28,6 @@ use rust_rocksdb::{AsColumnFamilyRef, DB};
 use super::filters::{self, FilterName, KeyHashes};
 use super::samples;
 use super::sketch::Sketching;
-use crate::family::DATA_FAMILY;
 use crate::{Error, Result};
 
 /// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
@@ -161,13 +160,12 @@ impl KnownSamples {
         &self,
         db: &DB,
         family: &impl AsColumnFamilyRef,
-    ) -> Result<(Vec<TableMetadata>, MutexGuard<'_, Sketches>)> {
+    ) -> Result<(Vec<FamilyTable>, MutexGuard<'_, Sketches>)> {
         let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };
         let mut sketches = self.now();
-        let mut tables = live_tables(db).map_err(failed)?;
-        tables.retain(|table| table.column_family == DATA_FAMILY);
+        let tables = family_tables(db, family).map_err(failed)?;
         let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
-        sketches.retain(|number| numbers.contains(&number));
+        sketches.replace(|number| !numbers.contains(&number), Vec::new());
         if numbers.len() > sketches.tables.len() {
             let known: Vec<_> = sketches.tables.keys().copied().collect();
             let told = collected_properties_but(db, family, PREFIX, &known).map_err(failed)?;
@@ -176,7 +174,7 @@ impl KnownSamples {
                 samples: table.properties.remove(samples::PROPERTY),
                 filter: table.properties.remove(filters::PROPERTY).filter(|_| self.wants_filters),
             });
-            self.timed(|| sketches.add(new.collect()));
+            self.timed(|| sketches.replace(|_| false, new.collect()));
         }
         Ok((tables, sketches))
     }
@@ -190,10 +188,7 @@ impl KnownSamples {
         // Not in the head of the loop, where the lock would be held until its end.
         let changes = std::mem::take(&mut *self.heard.lock()).changes;
         for change in changes {
-            self.timed(|| {
-                sketches.retain(|number| !change.gone.contains(&number));
-                sketches.add(change.came);
-            });
+            self.timed(|| sketches.replace(|number| change.gone.contains(&number), change.came));
         }
         sketches
     }
@@ -264,8 +259,11 @@ impl Sketches {
         std::mem::take(&mut self.overlaps)
     }
 
-    /// Tables that came together.
-    fn add(&mut self, came: Vec<NewTable>) {
+    /// Tables are gone, and others came together.
+    fn replace(&mut self, is_gone: impl Fn(u64) -> bool, came: Vec<NewTable>) {
+        self.overlaps.retain(|number, _| !is_gone(*number));
+        self.tables.retain(|number, _| !is_gone(*number));
+        self.filter_bytes = self.tables.values().map(Table::filter_bytes).sum();
         let mut sampled: Vec<(u64, Vec<KeySample>)> = Vec::new();
         for table in came {
             if self.tables.contains_key(&table.number) {
@@ -284,19 +282,8 @@ impl Sketches {
         }
         // The older first, so that a flush finds what it replaces.
         sampled.sort_by_key(|(_, samples)| samples.iter().map(|sample| sample.sequence).max());
-        for (number, samples) in sampled {
-            let overlap = self.duplicates.add(number, samples);
-            if overlap.sampled > 0 {
-                self.overlaps.insert(number, overlap);
-            }
-        }
-    }
-
-    fn retain(&mut self, stays: impl Fn(u64) -> bool) {
-        self.duplicates.retain(&stays);
-        self.overlaps.retain(|number, _| stays(*number));
-        self.tables.retain(|number, _| stays(*number));
-        self.filter_bytes = self.tables.values().map(Table::filter_bytes).sum();
+        let overlaps = self.duplicates.replace(is_gone, sampled);
+        self.overlaps.extend(overlaps.into_iter().filter(|(_, overlap)| overlap.sampled > 0));
     }
 }
 

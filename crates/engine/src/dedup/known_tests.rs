@@ -142,7 +142,7 @@ impl Store {
         self.db.flush_cf(&self.family()).unwrap();
     }
 
-    fn look(&self) -> Vec<TableMetadata> {
+    fn look(&self) -> Vec<FamilyTable> {
         self.known.look(&self.db, &self.family()).unwrap().0
     }
 
@@ -290,7 +290,7 @@ fn what_a_worker_says_of_its_tables_is_read_from_them_instead() {
     store.is_remote.store(true, Ordering::SeqCst);
     store.db.compact_range_cf(&store.family(), None::<&[u8]>, None::<&[u8]>);
     let written = live_tables(&store.db).unwrap();
-    let is_known = |table: &TableMetadata| store.known.now().is_sampled(table.file_number);
+    let is_known = |table: &FamilyTable| store.known.now().is_sampled(table.file_number);
     assert!(!written.is_empty() && !written.iter().any(is_known));
     assert!(store.known.now().tables.is_empty(), "those that went are gone");
     store.look();

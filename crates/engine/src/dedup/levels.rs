@@ -4,22 +4,18 @@ use std::collections::HashMap;
 
 use ecotone_policy::dedup::estimate::Estimate;
 use ecotone_policy::dedup::levels::hidden_by_level;
-use ecotone_rocks_sys::tables::TableMetadata;
+use ecotone_rocks_sys::tables::FamilyTable;
 
 use super::known::Sketches;
 use super::{DedupLevel, DedupProperties};
 
 /// Adds to `properties` what `tables` hold twice, by what is known of them.
-pub(crate) fn with_levels(
-    properties: DedupProperties,
-    tables: &[TableMetadata],
-    sketches: &Sketches,
-) -> DedupProperties {
+pub(crate) fn with_levels(properties: DedupProperties, tables: &[FamilyTable], sketches: &Sketches) -> DedupProperties {
     let duplicates = sketches.duplicates();
     let one_in = duplicates.one_in();
     let level_of: HashMap<_, _> = tables.iter().map(|table| (table.file_number, table.level)).collect();
     let levels = hidden_by_level(duplicates, |table| level_of.get(&table).copied().unwrap_or(0));
-    let entries = |table: &TableMetadata| match table.entries {
+    let entries = |table: &FamilyTable| match table.entries {
         // RocksDB has not looked at it since the store was opened.
         0 => duplicates.samples(table.file_number).map_or(0, <[_]>::len) as u64 * one_in,
         entries => entries,

@@ -2,7 +2,7 @@
 
 use ecotone_policy::dedup::plan::{Merge, Table};
 use ecotone_policy::units::Bytes;
-use ecotone_rocks_sys::tables::TableMetadata;
+use ecotone_rocks_sys::tables::FamilyTable;
 use rust_rocksdb::compaction::CompactionOptions;
 use rust_rocksdb::event_listener::OwnedCompactionJobInfo;
 use rust_rocksdb::{DB, Error, ErrorKind};
@@ -11,7 +11,7 @@ use crate::family::DataFamily;
 use crate::own_compactions::{Purpose, Turn};
 
 /// As the policy sees a table.
-pub(crate) fn table(table: &TableMetadata) -> Table {
+pub(crate) fn table(table: &FamilyTable) -> Table {
     Table {
         number: table.file_number,
         level: table.level,

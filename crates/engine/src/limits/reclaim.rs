@@ -22,7 +22,7 @@
 
 use std::time::{Duration, Instant};
 
-use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
 use rust_rocksdb::{CompactOptions, DB, FlushOptions, properties};
 
 use super::expired_tables::ExpiredTables;
@@ -104,7 +104,7 @@ impl Reclaim {
             db.flush_cf_opt(&family, &options).map_err(|error| Error::from_rocks(&error))?;
             return Ok(true);
         }
-        let mut tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let mut tables = family_tables(db, &family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let last_level = tables.iter().map(|table| table.level).max();
         if last_level == Some(0) {
             let mut options = CompactOptions::default();
@@ -113,7 +113,7 @@ impl Reclaim {
             return Ok(true);
         }
         tables.retain(|table| Some(table.level) < last_level && (self.has_value_log || may_hold_deletions(table)));
-        let deletions_per_byte = |table: &TableMetadata| table.deletions as f64 / table.bytes.max(1) as f64;
+        let deletions_per_byte = |table: &FamilyTable| table.deletions as f64 / table.bytes.max(1) as f64;
         tables.sort_by(|one, other| deletions_per_byte(other).total_cmp(&deletions_per_byte(one)));
         tables.truncate(MOST_TABLES);
         for table in &tables {
@@ -126,7 +126,7 @@ impl Reclaim {
 }
 
 /// RocksDB does not know of tables that it has not looked at since it was opened.
-pub(crate) fn may_hold_deletions(table: &TableMetadata) -> bool {
+pub(crate) fn may_hold_deletions(table: &FamilyTable) -> bool {
     table.deletions > 0 || table.entries == 0
 }
 

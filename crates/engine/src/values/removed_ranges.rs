@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use ecotone_policy::units::Bytes;
-use ecotone_rocks_sys::tables::TableMetadata;
+use ecotone_rocks_sys::tables::FamilyTable;
 use parking_lot::Mutex;
 use rust_rocksdb::{DB, Range};
 
@@ -64,16 +64,16 @@ impl Removed {
     }
 
     /// Whether a table may hold the removal.
-    fn is_held_by(&self, tables: &[TableMetadata]) -> bool {
+    fn is_held_by(&self, tables: &[FamilyTable]) -> bool {
         let (from, to) = &self.range;
-        let overlaps = |table: &TableMetadata| table.smallest_user_key < *to && *from <= table.largest_user_key;
+        let overlaps = |table: &FamilyTable| table.smallest_user_key < *to && *from <= table.largest_user_key;
         tables.iter().any(|table| may_hold_deletions(table) && overlaps(table))
     }
 }
 
 /// What a compaction is weighed against.
 pub(super) struct Data<'a> {
-    pub(super) tables: &'a [TableMetadata],
+    pub(super) tables: &'a [FamilyTable],
     /// Bytes of values that the tables name; taken to lie evenly behind the keys, an estimate.
     pub(super) values: Bytes,
     /// What must be freed at the least.
@@ -224,7 +224,7 @@ mod tests {
     fn more_must_be_freed_than_may_be_rewritten() {
         let is = |hidden: &[u64], tables: u64, values: u64| {
             let hidden: Vec<_> = hidden.iter().map(|mib| mib * MIB).collect();
-            let tables = [TableMetadata { bytes: tables * MIB, ..TableMetadata::default() }];
+            let tables = [FamilyTable { bytes: tables * MIB, ..FamilyTable::default() }];
             Data { tables: &tables, values: Bytes(values * MIB), least: Bytes(16 * MIB) }.is_worth_it(&hidden)
         };
         // Ten tables' bytes of values for each: one in eleven of the keys hides as much as all tables are.

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use ecotone_policy::dedup::plan::{MergeLimits, with_those_above};
 use ecotone_policy::relocation::SegmentUse;
 use ecotone_policy::units::Bytes;
-use ecotone_rocks_sys::tables::TableMetadata;
+use ecotone_rocks_sys::tables::FamilyTable;
 use rust_rocksdb::{CompactOptions, DB, ErrorKind};
 
 use crate::dedup::merge;
@@ -55,7 +55,7 @@ struct Named<'a> {
     /// Their bytes; of one that names others, too, the part that falls to this one.
     bytes: u64,
     /// Those of them that can be compacted now.
-    free: Vec<&'a TableMetadata>,
+    free: Vec<&'a FamilyTable>,
 }
 
 impl Sweep {
@@ -63,11 +63,11 @@ impl Sweep {
     /// (`is_flushing`) not what the next compaction of level 0 rewrites anyway.
     pub(super) fn next<'a>(
         &mut self,
-        tables: &'a [TableMetadata],
+        tables: &'a [FamilyTable],
         naming: &Naming,
         uses: &[SegmentUse],
         is_flushing: bool,
-    ) -> Option<&'a TableMetadata> {
+    ) -> Option<&'a FamilyTable> {
         let met = if is_flushing { met_by_flushes(tables) } else { HashSet::new() };
         let mut named: SegmentMap<Named<'a>> = SegmentMap::default();
         for table in tables {
@@ -120,8 +120,8 @@ impl Sweep {
         &mut self,
         db: &DB,
         family: DataFamily,
-        tables: &[TableMetadata],
-        table: &TableMetadata,
+        tables: &[FamilyTable],
+        table: &FamilyTable,
         target_file_bytes: u64,
         turn: &Turn<'_>,
     ) -> Result<bool, rust_rocksdb::Error> {
@@ -161,13 +161,13 @@ impl Sweep {
 }
 
 /// The tables that the next compaction of level 0 rewrites: those of level 0, and what they overlap in the first level below.
-fn met_by_flushes(tables: &[TableMetadata]) -> HashSet<u64> {
+fn met_by_flushes(tables: &[FamilyTable]) -> HashSet<u64> {
     let flushed: Vec<_> = tables.iter().filter(|table| table.level == 0).collect();
     let first_level = tables.iter().map(|table| table.level).filter(|level| *level > 0).min();
-    let overlaps = |table: &TableMetadata, other: &TableMetadata| {
+    let overlaps = |table: &FamilyTable, other: &FamilyTable| {
         table.smallest_user_key <= other.largest_user_key && other.smallest_user_key <= table.largest_user_key
     };
-    let is_met = |table: &&TableMetadata| {
+    let is_met = |table: &&FamilyTable| {
         let is_near = table.level == 0 || Some(table.level) == first_level;
         is_near && flushed.iter().any(|other| overlaps(table, other))
     };
@@ -178,7 +178,7 @@ fn met_by_flushes(tables: &[TableMetadata]) -> HashSet<u64> {
 pub(super) fn compact_down(
     db: &DB,
     family: DataFamily,
-    table: &TableMetadata,
+    table: &FamilyTable,
     turn: &Turn<'_>,
 ) -> Result<(), rust_rocksdb::Error> {
     compact_range(db, family, (&table.smallest_user_key, &table.largest_user_key), table.bytes, turn)
@@ -268,15 +268,15 @@ mod tests {
         assert!(parts.len() == 2 && parts.iter().all(|parts| *parts > 1), "{parts:?}");
     }
 
-    fn table(file_number: u64, level: u32, keys: (u8, u8)) -> TableMetadata {
-        TableMetadata {
+    fn table(file_number: u64, level: u32, keys: (u8, u8)) -> FamilyTable {
+        FamilyTable {
             file_number,
             level,
             bytes: 1,
             smallest_user_key: vec![keys.0],
             largest_user_key: vec![keys.1],
             entries: 1,
-            ..TableMetadata::default()
+            ..FamilyTable::default()
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
     }
 
     /// Makes no compaction: a table keeps its number and its place, and names the same segments again at once.
-    fn turns(sweep: &mut Sweep, tables: &[TableMetadata], segments: &[Use<'_>], turns: usize) -> Vec<u64> {
+    fn turns(sweep: &mut Sweep, tables: &[FamilyTable], segments: &[Use<'_>], turns: usize) -> Vec<u64> {
         let (naming, uses) = named(segments);
         let mut taken = Vec::new();
         for _ in 0..turns {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// The tables in the order of their compactions, each of which lets go of all that its table names; with the segments that are free then.
-    fn freed(tables: &[TableMetadata], segments: &[Use<'_>]) -> Vec<(u64, Vec<u32>)> {
+    fn freed(tables: &[FamilyTable], segments: &[Use<'_>]) -> Vec<(u64, Vec<u32>)> {
         let (mut naming, uses) = named(segments);
         let mut sweep = Sweep::default();
         let mut freed = Vec::new();
@@ -347,9 +347,9 @@ mod tests {
         let alike: [Use<'_>; 2] = [(1, 50, &[1, 2, 3, 4]), (2, 50, &[5, 6])];
         assert_eq!(freed(&tables, &alike)[..2], [(5, vec![]), (6, vec![2])]);
         // Ten of which a sweep over four large tables frees all, beside a better one with a table of its own.
-        let large = TableMetadata { bytes: 1_000, ..table(0, 2, (0, 0)) };
+        let large = FamilyTable { bytes: 1_000, ..table(0, 2, (0, 0)) };
         let tables_of_each: Vec<_> =
-            (1..=5).map(|number| TableMetadata { file_number: number, ..large.clone() }).collect();
+            (1..=5).map(|number| FamilyTable { file_number: number, ..large.clone() }).collect();
         let mut shared: Vec<Use<'_>> = (1..=10).map(|segment| (segment, 40, &[1, 2, 3, 4][..])).collect();
         shared.push((11, 30, &[5]));
         assert_eq!(freed(&tables_of_each, &shared)[3], (4, (1..=10).collect()));
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn while_flushes_go_on_what_they_meet_waits_and_nothing_deeper_does() {
         let tables = [table(1, 0, (0, 40)), table(2, 1, (0, 90)), table(3, 2, (0, 40)), table(4, 2, (41, 90))];
-        let next = |tables: &[TableMetadata], tables_naming: &[u64], is_flushing| {
+        let next = |tables: &[FamilyTable], tables_naming: &[u64], is_flushing| {
             let (naming, uses) = named(&[(1, 50, tables_naming)]);
             Sweep::default().next(tables, &naming, &uses, is_flushing).map(|table| table.file_number)
         };

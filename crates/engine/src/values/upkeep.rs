@@ -30,7 +30,7 @@ use ecotone_policy::relocation::{
     ratio_with_hidden, rest,
 };
 use ecotone_policy::units::{Bytes, Seconds};
-use ecotone_rocks_sys::tables::{TableMetadata, live_tables};
+use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
@@ -224,7 +224,7 @@ impl Thread {
     fn next_step(&mut self, db: &DB, round: &Round) -> Result<Option<Duration>> {
         let waits_for_flush = self.settle(db, round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
-        let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let hidden = self.hidden(&tables, round);
         let free = self.free_of_failure(round);
         let ratio_with_hidden = ratio_with_hidden(&free, hidden);
@@ -364,7 +364,7 @@ impl Thread {
     }
 
     /// Bytes of garbage that count as live: in tables because no compaction has met them, in memtables because nobody has looked.
-    fn hidden(&mut self, tables: &[TableMetadata], round: &Round) -> Bytes {
+    fn hidden(&mut self, tables: &[FamilyTable], round: &Round) -> Bytes {
         // Those that a flush made: compactions within level 0 are few.
         let flushed = tables.iter().filter(|table| table.level == 0);
         for overlap in flushed.filter_map(|table| round.overlaps.get(&table.file_number)) {
@@ -385,7 +385,7 @@ impl Thread {
 
     /// Where nothing is written any more nobody compacts what lies above the last level, and what it replaces is not known to be
     /// garbage: then it is compacted on purpose. Returns how long to wait until that is to be asked again, `None` where it need not.
-    fn meet_overwrites(&mut self, db: &DB, tables: &[TableMetadata], ratio_with_hidden: f64) -> Option<Duration> {
+    fn meet_overwrites(&mut self, db: &DB, tables: &[FamilyTable], ratio_with_hidden: f64) -> Option<Duration> {
         let last_level = tables.iter().map(|table| table.level).max().unwrap_or(0);
         let above = tables.iter().filter(|table| table.level < last_level).min_by_key(|table| table.level);
         let (Some(table), true) = (above, ratio_with_hidden >= self.parameters_now().on_purpose_ratio) else {
@@ -410,7 +410,7 @@ impl Thread {
 
     /// Where nothing is flushed any more nobody compacts what was removed as a range: then it is compacted on purpose, where it hides enough.
     /// Returns how long to wait until that is to be asked again.
-    fn meet_removed_ranges(&mut self, db: &DB, tables: &[TableMetadata], round: &Round) -> Result<Duration> {
+    fn meet_removed_ranges(&mut self, db: &DB, tables: &[FamilyTable], round: &Round) -> Result<Duration> {
         if has_snapshots(db)? {
             return Ok(PATIENCE);
         }
@@ -500,7 +500,7 @@ impl Thread {
             return Ok(false);
         }
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(false) };
-        let tables = live_tables(db).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let is_flushing = self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
         let Some(table) = self.sweep.next(&tables, &round.naming_cohort, &round.segments, is_flushing) else {
             // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
@@ -535,7 +535,7 @@ impl Thread {
             Ok(is_done) => (*is_done, *is_done),
             Err(error) => {
                 // Another compaction was faster, most likely; the next round looks again.
-                tracing::debug!(table = table.name, %error, "a table could not be compacted on purpose");
+                tracing::debug!(table = table.file_number, %error, "a table could not be compacted on purpose");
                 // That it does not fit now, or that compactions are paused, says nothing of the pass.
                 (false, !matches!(error.kind(), ErrorKind::CompactionTooLarge | ErrorKind::Incomplete))
             }

@@ -100,6 +100,12 @@ impl Ranges {
         self.ranges.iter().map(|(first, end)| KeyRange { first: first.clone(), end: end.clone() })
     }
 
+    /// Whether all of a range waits.
+    pub fn covers(&self, range: &KeyRange) -> bool {
+        let begins_before = self.ranges.range(..=range.first.clone()).next_back();
+        begins_before.is_some_and(|(_, its_end)| *its_end >= range.end)
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()

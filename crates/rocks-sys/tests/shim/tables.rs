@@ -7,7 +7,7 @@ use crate::common::{key, small_store};
 use ecotone_rocks_sys::properties::{
     EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
-use ecotone_rocks_sys::tables::{collected_properties, live_tables};
+use ecotone_rocks_sys::tables::{FamilyTable, collected_properties, family_tables, live_tables};
 use rust_rocksdb::{DB, WriteBatch};
 
 /// Counts the bytes that a table refers to in each "segment": the first byte of a value is the segment's number.
@@ -156,4 +156,51 @@ fn each_live_table_is_described() {
     }
     let sampled = live_tables(&db).expect("lists")[0].reads_sampled;
     assert!((50_000..800_000).contains(&sampled), "{sampled}");
+}
+
+#[test]
+fn the_tables_of_one_family_are_told_as_those_of_all_are() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut options = small_store();
+    options.create_missing_column_families(true);
+    let mut db = DB::open_cf(&options, directory.path(), ["other"]).expect("opens");
+    db.create_cf("empty", &options).expect("creates");
+    for family in ["default", "other"] {
+        let handle = db.cf_handle(family).expect("is there");
+        for round in 0..5 {
+            for number in round * 50..round * 50 + 100 {
+                db.put_cf(&handle, [family.as_bytes(), &key(number)].concat(), [7; 50]).expect("writes");
+            }
+            db.flush_cf(&handle).expect("flushes");
+            if round == 2 {
+                db.compact_range_cf(&handle, None::<&[u8]>, None::<&[u8]>);
+            }
+        }
+    }
+    let mut levels = Vec::new();
+    for family in ["default", "other", "empty"] {
+        let handle = db.cf_handle(family).expect("is there");
+        let mut tables = family_tables(&db, &handle).expect("lists");
+        let of_family = live_tables(&db).expect("lists").into_iter().filter(|table| table.column_family == family);
+        let mut expected: Vec<_> = of_family
+            .map(|table| FamilyTable {
+                file_number: table.file_number,
+                level: table.level,
+                bytes: table.bytes,
+                smallest_user_key: table.smallest_user_key,
+                largest_user_key: table.largest_user_key,
+                entries: table.entries,
+                deletions: table.deletions,
+                being_compacted: table.being_compacted,
+            })
+            .collect();
+        levels.extend(tables.iter().map(|table| table.level));
+        tables.sort_by_key(|table| table.file_number);
+        expected.sort_by_key(|table| table.file_number);
+        assert_eq!(tables, expected);
+        assert_eq!(tables.is_empty(), family == "empty");
+    }
+    levels.sort_unstable();
+    levels.dedup();
+    assert!(levels.len() > 1, "more than one level: {levels:?}");
 }
