@@ -27,8 +27,8 @@ use crate::expired::{self, ExpiryCollector};
 use crate::offload::Collects;
 use crate::values::references;
 
-/// Keys that are timed together: two readings of the clock are little beside them.
-const BATCH: u32 = 256;
+/// Keys that are timed together: beside them two readings of the clock are little, and what the first of them wait for after the change of work.
+const BATCH: u32 = 1024;
 
 /// Of so many batches one is timed.
 const TIMED_ONE_IN: u64 = 64;
