@@ -14,7 +14,7 @@ use rust_rocksdb::{BlockBasedOptions, Cache, Options};
 
 use super::*;
 use crate::dedup::sketch::add_collectors;
-use crate::family::DataFamily;
+use crate::family::{DATA_FAMILY, DataFamily};
 use crate::offload::Collects;
 
 /// Which table was read, and from where on.
@@ -289,7 +289,7 @@ fn what_a_worker_says_of_its_tables_is_read_from_them_instead() {
     store.look();
     store.is_remote.store(true, Ordering::SeqCst);
     store.db.compact_range_cf(&store.family(), None::<&[u8]>, None::<&[u8]>);
-    let written = live_tables(&store.db).unwrap();
+    let written = family_tables(&store.db, &store.family()).unwrap();
     let is_known = |table: &FamilyTable| store.known.now().is_sampled(table.file_number);
     assert!(!written.is_empty() && !written.iter().any(is_known));
     assert!(store.known.now().tables.is_empty(), "those that went are gone");

@@ -76,7 +76,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use ecotone_policy::dedup::plan::closure;
-    use ecotone_rocks_sys::tables::live_tables;
+    use ecotone_rocks_sys::tables::family_tables;
 
     use super::*;
     use crate::dedup::Shared;
@@ -89,7 +89,7 @@ mod tests {
         loop {
             let properties = store.properties().unwrap();
             if properties.running_compactions == 0 && !properties.compaction_pending {
-                return live_tables(&store.db).unwrap().iter().map(table).collect();
+                return family_tables(&store.db, &store.family).unwrap().iter().map(table).collect();
             }
             std::thread::yield_now();
         }
