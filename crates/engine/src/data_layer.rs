@@ -388,7 +388,8 @@ fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<()> {
         segment.sync()?;
         return Ok(());
     }
-    copy_bytes(segment.path(), &to, segment.bytes()).map_err(|error| Error::io("copy a segment to", &to, &error))
+    copy_bytes(segment.path(), &to, segment.bytes_in_file())
+        .map_err(|error| Error::io("copy a segment to", &to, &error))
 }
 
 /// Copies the first `bytes` bytes, and makes them durable. The kernel is not asked to do it: it might let both files share their

@@ -76,6 +76,7 @@ pub struct Duplicates {
     one_in: u64,
     samples: usize,
     most_samples: usize,
+    most_steps: usize,
 }
 
 /// A sample of a table that came, with its place among these, or is gone.
@@ -129,6 +130,7 @@ impl Duplicates {
             one_in: SAMPLED_ONE_IN,
             samples: 0,
             most_samples: most_samples.max(2),
+            most_steps: MOST_STEPS,
         }
     }
 
@@ -152,6 +154,7 @@ impl Duplicates {
             let samples = self.tables.remove(&table).unwrap_or_default();
             self.samples -= samples.len();
             steps.extend(samples.iter().map(|sample| Step { came: None, table, sample: *sample }));
+            self.take_many(&mut steps, &mut overlaps);
         }
         for (table, mut samples) in came {
             let came = Some(overlaps.len());
@@ -166,9 +169,7 @@ impl Duplicates {
             steps.extend(samples.iter().map(|sample| Step { came, table, sample: *sample }));
             self.samples += samples.len();
             self.tables.insert(table, samples);
-            if steps.len() >= MOST_STEPS {
-                self.take(&mut steps, &mut overlaps);
-            }
+            self.take_many(&mut steps, &mut overlaps);
         }
         self.take(&mut steps, &mut overlaps);
         overlaps
@@ -206,6 +207,12 @@ impl Duplicates {
     /// Whether more than one table holds a sampled key.
     pub(crate) fn is_repeated(&self, hash: u64) -> bool {
         self.versions.get(&hash).is_some_and(|versions| versions.len() > 1)
+    }
+
+    fn take_many(&mut self, steps: &mut Vec<Step>, overlaps: &mut [(u64, Overlap)]) {
+        if steps.len() >= self.most_steps {
+            self.take(steps, overlaps);
+        }
     }
 
     /// All that happens to one key at one go, and keys in their order.
@@ -504,8 +511,10 @@ mod tests {
                 1..20,
             ),
             most in prop_oneof![Just(10_000_usize), 2..40_usize],
+            most_steps in prop_oneof![Just(MOST_STEPS), 1..30_usize],
         ) {
             let (mut at_once, mut one_by_one) = (Duplicates::new(most), Duplicates::new(most));
+            at_once.most_steps = most_steps;
             for (round, (gone, came)) in rounds.into_iter().enumerate() {
                 let is_gone = |table: u64| gone & 1 << (table % 8) != 0;
                 let samples = |keys: &BTreeMap<u64, (bool, u64)>| -> Vec<_> {

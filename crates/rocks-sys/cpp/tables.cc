@@ -34,9 +34,6 @@ class LiveVersion {
 
   const Version* operator->() const { return version_; }
 
-  // What compactions say of its tables may be read under it only.
-  InstrumentedMutex* mutex() const { return mutex_; }
-
   std::string Path(const FileDescriptor& file) const {
     return TableFileName(family_->ioptions().cf_paths, file.GetNumber(), file.GetPathId());
   }
@@ -79,15 +76,17 @@ extern "C" ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out) {
   });
 }
 
-// GetLiveFilesMetaData makes five strings for each table of all families.
+// GetLiveFilesMetaData makes five strings for each table of all families. All under the mutex, as there: what compactions say of tables may be read
+// under it only, and who kept the version would have to see to it that files that it was the last to name are removed.
 extern "C" ecotone_code ecotone_family_tables(void* db, void* family, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
-    const LiveVersion version(db, family);
-    const VersionStorageInfo* tables = version->storage_info();
     Record found;
     uint64_t found_count = 0;
     {
-      InstrumentedMutexLock lock(version.mutex());
+      auto* root = static_cast<DBImpl*>(static_cast<ecotone::DbHandle*>(db)->rep->GetRootDB());
+      auto* of = static_cast<ColumnFamilyHandleImpl*>(static_cast<ecotone::FamilyHandle*>(family)->rep);
+      InstrumentedMutexLock lock(root->mutex());
+      const VersionStorageInfo* tables = of->cfd()->current()->storage_info();
       for (int level = 0; level < tables->num_levels(); level++) {
         for (const FileMetaData* table : tables->LevelFiles(level)) {
           found.Number(table->fd.GetNumber())

@@ -162,7 +162,7 @@ pub struct DedupProperties {
     pub checks_dropped: u64,
     /// Checks that extended nothing, by the [name of the reason](ecotone_policy::dedup::decide::Why::name). Only with a threshold.
     pub checks_left: BTreeMap<&'static str, u64>,
-    /// Checks that found enough to extend a compaction.
+    /// Checks that found enough to extend a compaction, or whose range waits for a merge already.
     pub extensions: u64,
     /// Merges that were made for them.
     pub merges: u64,

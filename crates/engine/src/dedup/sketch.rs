@@ -323,12 +323,12 @@ mod tests {
 
     #[test]
     fn to_read_the_clock_counts_as_nothing() {
-        let shared = Sketching::new(0);
-        for _ in 0..10_000 {
-            shared.timed(1, || ());
-        }
-        // The clock alone would take as long again.
-        let counted = Duration::from_micros(shared.cpu_us());
-        assert!(counted < shared.clock * 5_000, "{counted:?}, the clock {:?}", shared.clock);
+        // The clock is read twice each time, and one of these readings would be counted; others may have kept the processor busy meanwhile.
+        let counts_little = |_| {
+            let (shared, began) = (Sketching::new(0), thread_cpu());
+            (0..10_000).for_each(|_| shared.timed(1, || ()));
+            Duration::from_micros(shared.cpu_us()) * 4 < thread_cpu() - began
+        };
+        assert!((0..10).any(counts_little));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! All values that a memtable names are in the kernel before the flush that writes it begins; so one sync at the creation of
 //! the table covers them. A sync that fails fails the creation, and with it the flush. Compactions only pass on pointers of
-//! tables that are durable already, and are not held up; what they relocate is synced right after the table that names it, and
-//! before RocksDB hears that the table is durable.
+//! tables that are durable already, and are not held up; what they relocate is written, as far as it was only collected, and synced right after the
+//! table that names it, and before RocksDB hears that the table is durable.
 //!
 //! It also stops an opening that must not go on. RocksDB takes a corrupt record for the end of the WAL, flushes what came before
 //! and removes the WAL; so from the moment that [`super::replay`] has met one, nothing may be changed any more.

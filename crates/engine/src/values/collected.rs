@@ -6,11 +6,14 @@
 //! Invariants:
 //!
 //! - Space is reserved before anything is collected for it, so a full device is an error of an append, of which nothing is left. Where the file
-//!   system does not reserve for certain nothing is collected: each append is a call.
-//! - What is collected ends with a whole record, and so does the file, but for zeros that are reserved (see [`super::tail`]).
+//!   system does not reserve for certain, or cannot just now, nothing is collected: each append is a call.
+//! - What is collected ends with a whole record, and so does the file, but for zeros that are reserved, up to the end of a page (see
+//!   [`super::tail`]), and for a write that a kill or an error has cut short.
 //!
-//! Failure: what the kernel does not take stays collected and is offered again by the next [`CollectedAppends::write`], so a sync, which begins with
-//! one, fails.
+//! Bounds: [`MOST_COLLECTED_BYTES`] in memory and [`RESERVED_BYTES`] on the device, each for as long as the segment is appended to.
+//!
+//! Failure: what the kernel does not take stays collected, and is offered again by the next [`CollectedAppends::write`]. A sync begins with one,
+//! and one that fails is the end of all writes (see [`super::log`]), as it was when the device failed to take what the kernel had.
 //!
 //! Threads: one at a time.
 
@@ -21,6 +24,7 @@ use std::sync::Arc;
 
 use ecotone_rocks_sys::mapped_file::reserves_for_certain;
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
 /// So many bytes are collected at most. More would save nothing.
 const MOST_COLLECTED_BYTES: usize = 256 * 1024;
@@ -41,6 +45,8 @@ pub(super) struct CollectedAppends {
     collected: Vec<u8>,
     /// Up to where there is space for certain.
     reserved: u64,
+    /// Before it nothing is reserved, because that has failed.
+    calls_until: u64,
     /// The file may be so long, which is longer than what was appended where space is reserved or a write has failed.
     longest: u64,
     /// Where the file is expected to end.
@@ -51,7 +57,12 @@ impl CollectedAppends {
     /// Appends to `file` behind its first `len` bytes. It is expected to end at `limit`, and may grow beyond.
     pub(super) fn new(file: Arc<File>, len: u64, limit: u64) -> Self {
         let collects = reserves_for_certain(&file);
-        Self { file, collects, written: len, collected: Vec::new(), reserved: 0, longest: len, limit }
+        Self { file, collects, written: len, collected: Vec::new(), reserved: 0, calls_until: 0, longest: len, limit }
+    }
+
+    /// Bytes of what was appended that are in the file.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Bytes that were appended.
@@ -74,8 +85,10 @@ impl CollectedAppends {
             self.write(&mut tell)?;
         }
         let begin = self.len();
-        if self.collects && bytes <= MOST_COLLECTED_BYTES {
-            self.reserve(begin + bytes as u64)?;
+        if self.collects && bytes <= MOST_COLLECTED_BYTES && self.reserve(begin + bytes as u64) {
+            if self.collected.capacity() == 0 {
+                self.collected.reserve_exact(MOST_COLLECTED_BYTES);
+            }
             parts.iter().for_each(|part| self.collected.extend_from_slice(part));
             return Ok(begin);
         }
@@ -107,12 +120,13 @@ impl CollectedAppends {
         Ok(())
     }
 
-    /// Frees what was reserved and is not used. Appending may go on.
+    /// Frees what was reserved and is not used. Nothing may be collected. Appending may go on.
     ///
     /// # Errors
     ///
     /// Those of a truncation.
     pub(super) fn trim(&mut self) -> io::Result<()> {
+        debug_assert!(self.collected.is_empty(), "its space would be freed");
         if self.longest > self.len() {
             self.file.set_len(self.len())?;
             self.longest = self.len();
@@ -121,19 +135,28 @@ impl CollectedAppends {
         Ok(())
     }
 
-    fn reserve(&mut self, end: u64) -> io::Result<()> {
-        if end <= self.reserved {
-            return Ok(());
-        }
+    /// Whether there is space for certain up to `end`.
+    fn reserve(&mut self, end: u64) -> bool {
         let begin = self.len();
-        let ahead = (begin + RESERVED_BYTES).min(self.limit).max(end).next_multiple_of(PAGE_BYTES);
-        let mut reserve = |to: u64| {
-            self.longest = self.longest.max(to);
-            fallocate(&*self.file, FallocateFlags::empty(), begin, to - begin).map(|()| to)
-        };
-        // There may be room for less.
-        self.reserved = reserve(ahead).or_else(|_| reserve(end))?;
-        Ok(())
+        if end <= self.reserved || begin < self.calls_until {
+            return end <= self.reserved;
+        }
+        let to = (begin + RESERVED_BYTES).min(self.limit).max(end).next_multiple_of(PAGE_BYTES);
+        let longest = self.longest;
+        self.longest = longest.max(to);
+        match fallocate(&*self.file, FallocateFlags::empty(), begin, to - begin) {
+            Ok(()) => self.reserved = to,
+            Err(error) => {
+                // Not all kinds of a file system can, though their name is the same.
+                self.collects = !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS);
+                self.calls_until = begin + MOST_COLLECTED_BYTES as u64;
+                // A part of it may have been reserved: where there was not room for all, others need it.
+                if self.file.set_len(longest).is_ok() {
+                    self.longest = longest;
+                }
+            }
+        }
+        end <= self.reserved
     }
 }
 
@@ -148,11 +171,17 @@ impl Drop for CollectedAppends {
 }
 
 #[cfg(test)]
+#[allow(dead_code)] // more than is needed here
+#[path = "../../tests/common/tmpfs.rs"]
+mod tmpfs;
+
+#[cfg(test)]
 mod tests {
     use std::cell::RefCell;
     use std::fs::OpenOptions;
     use std::path::Path;
 
+    use super::tmpfs::Tmpfs;
     use super::*;
 
     const HEADER: u64 = 32;
@@ -208,21 +237,53 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_collected_that_there_may_be_no_space_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("file");
-        drop(created(&path));
-        // In a file that is open for reading nothing can be reserved.
-        let mut appends = appending(Arc::new(File::open(&path).unwrap()), 1 << 20, true);
-        appends.append(&[&[1; 100]], |_, _| Ok(())).unwrap_err();
-        assert_eq!((appends.len(), appends.collected.len()), (HEADER, 0));
-        // What was collected has its space, however much more is asked for.
-        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let mut appends = appending(Arc::new(file), 1 << 20, true);
-        appends.append(&[&[1; 100]], |_, _| Ok(())).unwrap();
-        let reserved = appends.file.metadata().unwrap().len();
-        assert!((HEADER + 100..=RESERVED_BYTES + PAGE_BYTES).contains(&reserved), "{reserved}");
-        assert!(reserved.is_multiple_of(PAGE_BYTES), "else nobody cuts it off after a kill");
+    fn what_is_collected_has_its_space_up_to_the_end_of_a_page() {
+        for limit in [HEADER, 100_000, 1 << 30] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut appends = appending(created(&directory.path().join("file")), limit, true);
+            for bytes in [100, MOST_COLLECTED_BYTES - 100, 7000, 1] {
+                appends.append(&[&vec![1; bytes]], |_, _| Ok(())).unwrap();
+                let reserved = appends.file.metadata().unwrap().len();
+                assert!(
+                    (appends.len()..=appends.len() + RESERVED_BYTES + PAGE_BYTES).contains(&reserved),
+                    "{reserved}"
+                );
+                assert!(reserved.is_multiple_of(PAGE_BYTES), "else nobody cuts it off after a kill");
+            }
+        }
+    }
+
+    #[test]
+    fn where_nothing_can_be_reserved_each_append_is_a_call() {
+        // There is room for less than is reserved at a time.
+        let Some(disk) = Tmpfs::mount(8 << 20) else { return };
+        disk.fill_but(512 * 1024);
+        let path = disk.path().join("file");
+        let mut appends = appending(created(&path), 1 << 30, true);
+        let mut expected = vec![7; HEADER as usize];
+        let failed = loop {
+            let record = vec![expected.len() as u8; 3000];
+            let before = appends.len();
+            match appends.append(&[&record], |_, _| Ok(())) {
+                Ok(begin) => assert_eq!(begin, expected.len() as u64),
+                Err(error) => break (error, before),
+            }
+            expected.extend(record);
+            assert!(appends.collected.is_empty() && appends.collects);
+            let found = appends.file.metadata().unwrap().len();
+            assert_eq!(found, expected.len() as u64, "what was reserved of it is given back");
+        };
+        let (error, before) = failed;
+        assert_eq!((error.kind(), appends.len()), (io::ErrorKind::StorageFull, before));
+        assert!(expected.len() > 400_000);
+        appends.trim().unwrap();
+        assert!(std::fs::read(&path).unwrap() == expected);
+        // Once there is room it is collected again.
+        disk.empty();
+        for _ in 0..MOST_COLLECTED_BYTES / 3000 + 2 {
+            appends.append(&[&[1; 3000]], |_, _| Ok(())).unwrap();
+        }
+        assert!(!appends.collected.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! - After a sync that failed nothing is appended or synced any more: the kernel may have dropped what it could not write.
 //!
 //! Threads: everything may be called from any number of threads. Appends are one after the other, reads are not held up by
-//! them, syncs hold up neither.
+//! them, syncs hold up neither; but one of relocated values holds up other compactions' appends while it gives the kernel what is collected.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -16,7 +16,7 @@
 //! appending to is taken as sealed; behind its last whole record may be anything. Most often these are zeros: space that was
 //! reserved for further records (see [`MappedFile`], [`super::collected`] and [`super::tail`]).
 //!
-//! What was relocated is in memory only until the segment is sealed or synced, and cannot be read before.
+//! What was relocated may be in memory only until the segment is sealed and synced, and cannot be read before.
 //!
 //! Threads: reads come from any number of threads; [`Segment::append`] is called under the log's lock.
 
@@ -243,9 +243,17 @@ impl Segment {
         &self.path
     }
 
-    /// Its length in bytes, header included.
+    /// Its length in bytes, header included, once all that was appended is in the file.
     pub fn bytes(&self) -> u64 {
         self.written.load(Ordering::Acquire)
+    }
+
+    /// How much of that is in the file: all, but of relocated values that were not synced and that no table names.
+    pub fn bytes_in_file(&self) -> u64 {
+        match &*self.appends.lock() {
+            Some(Appends::Collected(appends)) => appends.written(),
+            Some(Appends::Mapped(_)) | None => self.bytes(),
+        }
     }
 
     /// Whether a WAL may name its values, or a compaction of another process may have been about to: of a segment that was found at opening
@@ -300,7 +308,11 @@ impl Segment {
             return Ok(self.written.load(Ordering::Acquire));
         }
         let mut appends = self.appends.lock();
-        self.write_collected(&mut appends)?;
+        match self.write_collected(&mut appends) {
+            // Removed meanwhile: nothing names it.
+            Err(_) if self.removed.load(Ordering::Acquire) => (),
+            written => written?,
+        }
         if self.is_sealed() {
             self.end_appends(&mut appends);
         }

@@ -187,12 +187,15 @@ fn relocated_values_are_in_the_file_once_it_is_synced_or_sealed_and_users_at_onc
             return eprintln!("nothing is tested: this file system does not reserve for certain");
         }
         assert_eq!(counts.0.load(Ordering::Relaxed), if collects { 0 } else { 3 });
+        assert_eq!(segment.bytes(), SEGMENT_HEADER_BYTES_U64 + 3);
+        assert_eq!(segment.bytes_in_file(), SEGMENT_HEADER_BYTES_U64 + if collects { 0 } else { 3 });
         if ends {
             segment.seal();
         } else {
             assert_eq!(segment.sync().unwrap(), SEGMENT_HEADER_BYTES_U64 + 3);
         }
         assert!(in_file());
+        assert_eq!(segment.bytes_in_file(), segment.bytes());
         assert_eq!(counts.0.load(Ordering::Relaxed), 3);
         segment.seal();
         segment.append(&[b"two"]).unwrap_err();
