@@ -134,18 +134,10 @@ impl Duplicates {
         }
     }
 
-    /// A table came. Its samples are of different keys. A table that is known already is not counted twice.
-    pub fn add(&mut self, table: u64, samples: Vec<KeySample>) -> Overlap {
-        self.replace(|_| false, vec![(table, samples)]).pop().unwrap_or_default().1
-    }
-
-    /// Forgets the tables that are gone.
-    pub fn retain(&mut self, is_live: impl Fn(u64) -> bool) {
-        self.replace(|table| !is_live(table), Vec::new());
-    }
-
-    /// Tables are gone, and then others came, in this order: [`retain`](Self::retain) and [`add`](Self::add) at once, for less. Tables that a compaction
-    /// reads and those that it writes name the same keys.
+    /// Tables are gone, and then others came, in this order; how many of the keys of each were in other tables. The samples of a table are of different
+    /// keys. One that is known already is not counted twice.
+    ///
+    /// Tables that a compaction reads and those that it writes name the same keys, so both are taken at once.
     pub fn replace(&mut self, is_gone: impl Fn(u64) -> bool, came: Vec<(u64, Vec<KeySample>)>) -> Vec<(u64, Overlap)> {
         let mut steps = Vec::new();
         let mut overlaps = Vec::with_capacity(came.len());
@@ -287,6 +279,19 @@ impl Hidden {
                 in_segment.remove();
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Duplicates {
+    /// A table came.
+    pub(crate) fn add(&mut self, table: u64, samples: Vec<KeySample>) -> Overlap {
+        self.replace(|_| false, vec![(table, samples)]).pop().unwrap_or_default().1
+    }
+
+    /// Tables are gone.
+    fn retain(&mut self, is_live: impl Fn(u64) -> bool) {
+        self.replace(|table| !is_live(table), Vec::new());
     }
 }
 

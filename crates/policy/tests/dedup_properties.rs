@@ -86,7 +86,7 @@ proptest! {
         let mut duplicates = Duplicates::new(most);
         let tables = samples(&contents, 64);
         for (number, (_, samples)) in tables.iter().enumerate() {
-            duplicates.add(number as u64, samples.clone());
+            duplicates.replace(|_| false, vec![(number as u64, samples.clone())]);
         }
         let levels = hidden_by_level(&duplicates, |number| tables[number as usize].0);
         prop_assert_eq!(levels.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());

@@ -134,6 +134,30 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_already_is_not_priced_again() {
+        let known = KnownSamples::new(None);
+        let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
+        let tables = two_levels(b"abcd", 1);
+        let tree = Tree::new(&tables);
+        let found = Estimate {
+            total_keys: 10_000,
+            duplicate_keys: 5_000,
+            sampled_duplicates: 5_000,
+            one_in: 1,
+            ..Estimate::default()
+        };
+        let finds = |extension: &mut Extension, tables: &[Table]| {
+            extension.found(&tree, &known.now(), KeyRange::of(tables), &found).is_ok()
+        };
+        extension.waiting.add(KeyRange::of(&tables[..4]));
+        assert!(finds(&mut extension, &tables[2..4]) && finds(&mut extension, &tables[..4]));
+        assert_eq!(extension.prices.len(), 0);
+        // Nothing is known of these tables, so no merge is worth it.
+        assert!(!finds(&mut extension, &tables[2..6]));
+        assert_eq!(extension.prices.len(), 2);
+    }
+
+    #[test]
     fn of_what_waits_only_the_keys_of_a_merge_are_given_up() {
         let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
         let tables = two_levels(b"abcd", 1);

@@ -40,6 +40,8 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct CollectedAppends {
     file: Arc<File>,
     collects: bool,
+    /// Reserves so many bytes from an offset on.
+    reserve: fn(&File, u64, u64) -> rustix::io::Result<()>,
     /// Bytes that are in the file.
     written: u64,
     collected: Vec<u8>,
@@ -57,7 +59,18 @@ impl CollectedAppends {
     /// Appends to `file` behind its first `len` bytes. It is expected to end at `limit`, and may grow beyond.
     pub(super) fn new(file: Arc<File>, len: u64, limit: u64) -> Self {
         let collects = reserves_for_certain(&file);
-        Self { file, collects, written: len, collected: Vec::new(), reserved: 0, calls_until: 0, longest: len, limit }
+        let reserve = |file: &File, from, bytes| fallocate(file, FallocateFlags::empty(), from, bytes);
+        Self {
+            file,
+            collects,
+            reserve,
+            written: len,
+            collected: Vec::new(),
+            reserved: 0,
+            calls_until: 0,
+            longest: len,
+            limit,
+        }
     }
 
     /// Bytes of what was appended that are in the file.
@@ -85,7 +98,7 @@ impl CollectedAppends {
             self.write(&mut tell)?;
         }
         let begin = self.len();
-        if self.collects && bytes <= MOST_COLLECTED_BYTES && self.reserve(begin + bytes as u64) {
+        if self.collects && bytes <= MOST_COLLECTED_BYTES && self.has_space(begin + bytes as u64) {
             if self.collected.capacity() == 0 {
                 self.collected.reserve_exact(MOST_COLLECTED_BYTES);
             }
@@ -136,7 +149,7 @@ impl CollectedAppends {
     }
 
     /// Whether there is space for certain up to `end`.
-    fn reserve(&mut self, end: u64) -> bool {
+    fn has_space(&mut self, end: u64) -> bool {
         let begin = self.len();
         if end <= self.reserved || begin < self.calls_until {
             return end <= self.reserved;
@@ -144,7 +157,7 @@ impl CollectedAppends {
         let to = (begin + RESERVED_BYTES).min(self.limit).max(end).next_multiple_of(PAGE_BYTES);
         let longest = self.longest;
         self.longest = longest.max(to);
-        match fallocate(&*self.file, FallocateFlags::empty(), begin, to - begin) {
+        match (self.reserve)(&self.file, begin, to - begin) {
             Ok(()) => self.reserved = to,
             Err(error) => {
                 // Not all kinds of a file system can, though their name is the same.
@@ -171,17 +184,11 @@ impl Drop for CollectedAppends {
 }
 
 #[cfg(test)]
-#[allow(dead_code)] // more than is needed here
-#[path = "../../tests/common/tmpfs.rs"]
-mod tmpfs;
-
-#[cfg(test)]
 mod tests {
     use std::cell::RefCell;
     use std::fs::OpenOptions;
     use std::path::Path;
 
-    use super::tmpfs::Tmpfs;
     use super::*;
 
     const HEADER: u64 = 32;
@@ -253,37 +260,52 @@ mod tests {
         }
     }
 
+    /// A device with room for half of what is asked for.
+    fn half(file: &File, from: u64, bytes: u64) -> rustix::io::Result<()> {
+        fallocate(file, FallocateFlags::empty(), from, bytes / 2)?;
+        Err(Errno::NOSPC)
+    }
+
     #[test]
-    fn where_nothing_can_be_reserved_each_append_is_a_call() {
-        // There is room for less than is reserved at a time.
-        let Some(disk) = Tmpfs::mount(8 << 20) else { return };
-        disk.fill_but(512 * 1024);
-        let path = disk.path().join("file");
-        let mut appends = appending(created(&path), 1 << 30, true);
-        let mut expected = vec![7; HEADER as usize];
-        let failed = loop {
-            let record = vec![expected.len() as u8; 3000];
-            let before = appends.len();
-            match appends.append(&[&record], |_, _| Ok(())) {
-                Ok(begin) => assert_eq!(begin, expected.len() as u64),
-                Err(error) => break (error, before),
+    fn where_nothing_can_be_reserved_each_append_is_a_call_and_none_fails() {
+        for (reserve, is_for_good) in
+            [(half as fn(&File, u64, u64) -> _, false), (|_, _, _| Err(Errno::OPNOTSUPP), true)]
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("file");
+            let mut appends = appending(created(&path), 1 << 30, true);
+            let mut expected = vec![7; HEADER as usize];
+            let mut append = |appends: &mut CollectedAppends, number: usize| {
+                let record = vec![number as u8; 3000];
+                assert_eq!(appends.append(&[&record], |_, _| Ok(())).unwrap(), expected.len() as u64);
+                expected.extend(record);
+                expected.len() as u64
+            };
+            // What was reserved before the first failure is used up.
+            append(&mut appends, 0);
+            let works = std::mem::replace(&mut appends.reserve, reserve);
+            let mut number = 1;
+            while appends.len() + 3000 <= appends.reserved {
+                append(&mut appends, number);
+                number += 1;
             }
-            expected.extend(record);
-            assert!(appends.collected.is_empty() && appends.collects);
-            let found = appends.file.metadata().unwrap().len();
-            assert_eq!(found, expected.len() as u64, "what was reserved of it is given back");
-        };
-        let (error, before) = failed;
-        assert_eq!((error.kind(), appends.len()), (io::ErrorKind::StorageFull, before));
-        assert!(expected.len() > 400_000);
-        appends.trim().unwrap();
-        assert!(std::fs::read(&path).unwrap() == expected);
-        // Once there is room it is collected again.
-        disk.empty();
-        for _ in 0..MOST_COLLECTED_BYTES / 3000 + 2 {
-            appends.append(&[&[1; 3000]], |_, _| Ok(())).unwrap();
+            let reserved = appends.reserved;
+            for number in 0..200 {
+                let end = append(&mut appends, number);
+                assert!(appends.collected.is_empty());
+                assert_eq!(appends.collects, !is_for_good);
+                let found = appends.file.metadata().unwrap().len();
+                assert_eq!(found, end.max(reserved), "what was reserved of it is given back");
+            }
+            appends.reserve = works;
+            for number in 0..MOST_COLLECTED_BYTES / 3000 + 2 {
+                append(&mut appends, number);
+            }
+            assert_eq!(appends.collected.is_empty(), is_for_good);
+            appends.write(|_, _| Ok(())).unwrap();
+            appends.trim().unwrap();
+            assert!(std::fs::read(&path).unwrap() == expected);
         }
-        assert!(!appends.collected.is_empty());
     }
 
     #[test]
