@@ -23,6 +23,7 @@ use ecotone_engine::{Direction, Durability, OpenMode, Store, StoreOptions, Write
 
 const DIRECTORY: &str = "ECOTONE_TEST_DIRECTORY";
 const DURABILITY: &str = "ECOTONE_TEST_DURABILITY";
+const SIZES: &str = "ECOTONE_TEST_SIZES";
 /// The number of each writer's first write in this round, apart by commas.
 const BEGIN: &str = "ECOTONE_TEST_BEGIN";
 
@@ -37,14 +38,42 @@ const PARTS: u64 = 3;
 /// Kills of each durability. Of all 240, 168 come once values are relocated, 12 after a second of writes, the others may come while the store opens.
 const ROUNDS: u64 = 80;
 
+/// Kills where all is large.
+const ROUNDS_OF_LARGE: u64 = 20;
+
 /// In one of so many rounds the child lives long enough for a sync in the background, in three it may not come to open the store.
 const LONG_ROUNDS: u64 = 20;
 
 /// After one of so many rounds the live bytes are counted anew. What each table names is after every one.
 const COUNTED: u64 = 3;
 
-fn options(durability: Durability) -> StoreOptions {
-    StoreOptions { durability, ..common::relocating_early(64 * 1024) }
+/// How large all is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sizes {
+    /// Values of up to 400 bytes, of which a compaction copies some KiB.
+    Small,
+    /// Sixteen times as large: a compaction copies more than is collected at a time.
+    Large,
+}
+
+impl Sizes {
+    fn name(self) -> &'static str {
+        if self == Sizes::Small { "small" } else { "large" }
+    }
+
+    fn scale(self) -> usize {
+        if self == Sizes::Small { 1 } else { 16 }
+    }
+
+    fn options(self, durability: Durability) -> StoreOptions {
+        StoreOptions { durability, ..common::relocating_early(64 * 1024 * self.scale() as u64) }
+    }
+
+    /// What a write leaves in a part of its group; `None` where it deletes.
+    fn value(self, key: &[u8], number: u64) -> Option<Vec<u8>> {
+        let bytes = [20, 150, 400, 150][number as usize % 4] * self.scale();
+        (!number.is_multiple_of(11)).then(|| value_of(key, number, bytes))
+    }
 }
 
 /// Which group a write is to.
@@ -56,12 +85,6 @@ fn key(writer: usize, group: u64, part: u64) -> Vec<u8> {
     format!("w{writer}-g{group:04}-p{part}").into_bytes()
 }
 
-/// What a write leaves in a part of its group; `None` where it deletes.
-fn value(key: &[u8], number: u64) -> Option<Vec<u8>> {
-    let bytes = [20, 150, 400, 150][number as usize % 4];
-    (!number.is_multiple_of(11)).then(|| value_of(key, number, bytes))
-}
-
 /// Not a test of its own: the child that the tests below start. Without its variables it has nothing to do.
 #[test]
 fn child() {
@@ -69,7 +92,9 @@ fn child() {
     let (Ok(directory), Ok(name), Ok(begin)) = (variable(DIRECTORY), variable(DURABILITY), variable(BEGIN)) else {
         return;
     };
-    let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options(name.parse().unwrap())).unwrap();
+    let sizes = if variable(SIZES).unwrap() == Sizes::Small.name() { Sizes::Small } else { Sizes::Large };
+    let options = sizes.options(name.parse().unwrap());
+    let store = Store::open(Path::new(&directory), OpenMode::CreateOrOpen, options).unwrap();
     // One write to the pipe for a line: lines of several threads do not mix.
     let say = |line: String| std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
     say("opened\n".into());
@@ -81,7 +106,7 @@ fn child() {
                     let mut batch = store.batch();
                     for part in 0..PARTS {
                         let key = key(writer, group_of(writer, number), part);
-                        match value(&key, number) {
+                        match sizes.value(&key, number) {
                             Some(value) => batch.put(&key, &value).unwrap(),
                             None => batch.delete(&key).unwrap(),
                         }
@@ -99,11 +124,12 @@ fn child() {
     });
 }
 
-fn start(directory: &Path, durability: Durability, begin: [u64; WRITERS]) -> Child {
+fn start(directory: &Path, durability: Durability, sizes: Sizes, begin: [u64; WRITERS]) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["child", "--exact", "--nocapture", "--test-threads=1"])
         .env(DIRECTORY, directory)
         .env(DURABILITY, durability.name())
+        .env(SIZES, sizes.name())
         .env(BEGIN, begin.map(|number| number.to_string()).join(","))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -134,8 +160,8 @@ enum After {
 const RELOCATES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Starts a child, kills it, and returns what it said.
-fn live_and_die(directory: &Path, durability: Durability, begin: [u64; WRITERS], after: After) -> Said {
-    let mut child = start(directory, durability, begin);
+fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [u64; WRITERS], after: After) -> Said {
+    let mut child = start(directory, durability, sizes, begin);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     if !matches!(after, After::Start(_)) {
         assert!(lines.any(|line| line.unwrap().ends_with("opened")), "the child opens the store");
@@ -179,6 +205,7 @@ fn live_and_die(directory: &Path, durability: Durability, begin: [u64; WRITERS],
 
 /// What the directory holds, as far as its writers were told.
 struct Kept {
+    sizes: Sizes,
     /// The number of the next write of each writer.
     next: [u64; WRITERS],
     /// The last write to each group that has one.
@@ -201,7 +228,7 @@ impl Kept {
                 let holds = |number: Option<u64>| {
                     (0..PARTS).all(|part| {
                         let key = key(writer, group, part);
-                        let wanted = number.and_then(|number| value(&key, number));
+                        let wanted = number.and_then(|number| self.sizes.value(&key, number));
                         store.get(&key).unwrap().as_deref() == wanted.as_deref()
                     })
                 };
@@ -215,13 +242,13 @@ impl Kept {
     }
 }
 
-fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
+fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u64, seed: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let mut random = Random::new(seed);
-    let mut kept = Kept { next: [1; WRITERS], newest: HashMap::new() };
+    let mut kept = Kept { sizes, next: [1; WRITERS], newest: HashMap::new() };
     let (mut relocating_lives, mut removing_lives, mut recounted_tables) = (0, 0, 0);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let up_to = |random: &mut Random, most_ms| Duration::from_millis(random.below(most_ms) as u64);
         let after = match round % LONG_ROUNDS {
             1 => After::Opening(Duration::from_millis(1_100) + up_to(&mut random, 200)),
@@ -230,13 +257,13 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
             3 | 8 => After::Opening(up_to(&mut random, 60)),
             _ => After::Relocating(up_to(&mut random, 100)),
         };
-        let said = live_and_die(&path, durability, kept.next, after);
+        let said = live_and_die(&path, durability, sizes, kept.next, after);
         relocating_lives += u64::from(said.relocated_bytes > 0);
         removing_lives += u64::from(said.removed_segments > 0);
 
         recounted_tables += recount_tables(&path, &format!("kill {round}"));
 
-        let options = options(durability);
+        let options = sizes.options(durability);
         let store = Store::open(&path, OpenMode::Open, options.clone()).unwrap();
         kept.check(&store, &said);
         let (mut entries, mut live) = (0, 0);
@@ -264,22 +291,28 @@ fn nothing_acknowledged_is_lost(durability: Durability, seed: u64) {
             assert!(report.is_sound() && report.entries == entries, "{report:?}");
         }
     }
-    assert!(recounted_tables as u64 > ROUNDS, "{recounted_tables} tables only");
+    assert!(recounted_tables as u64 > rounds, "{recounted_tables} tables only");
     let met = format!("{relocating_lives} lives relocated, {removing_lives} removed segments");
-    assert!(relocating_lives >= ROUNDS / 2 && removing_lives >= ROUNDS / 4, "the kills were to meet relocation: {met}");
+    assert!(relocating_lives >= rounds / 2 && removing_lives >= rounds / 4, "the kills were to meet relocation: {met}");
 }
 
 #[test]
 fn kills_take_nothing_without_sync() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::None, seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::None, Sizes::Small, ROUNDS, seed));
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_every_second() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, Sizes::Small, ROUNDS, seed));
 }
 
 #[test]
 fn kills_take_nothing_with_a_sync_always() {
-    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::Always, seed));
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::Always, Sizes::Small, ROUNDS, seed));
+}
+
+/// What is collected is given to the kernel because it is full, again and again, as well as at a sync.
+#[test]
+fn kills_take_nothing_while_copies_are_many() {
+    with_seeds(1, |seed| nothing_acknowledged_is_lost(Durability::EverySecond, Sizes::Large, ROUNDS_OF_LARGE, seed));
 }
