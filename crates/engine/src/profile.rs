@@ -55,10 +55,10 @@ impl FromStr for Profile {
     }
 }
 
-/// The largest sizes of a store that keeps values apart. Memtables and tables hold keys and pointers then, so an eighth of their
-/// usual sizes is as many values; and what is overwritten can be reclaimed as soon as a memtable is flushed, so a small one keeps
-/// less garbage. A table is relocated in one step, so it is a sixteenth.
-const SEPARATED_MEMTABLE_BYTES: u64 = 8 * MIB;
+/// The largest sizes of a store that keeps values apart. Memtables and tables hold keys and pointers then, so a half and a sixteenth of their
+/// usual sizes are many more values. What a memtable replaces can be reclaimed once it is flushed, so it is flushed before it is full where that
+/// is much of the store (`values::wake`); a table is relocated in one step.
+const SEPARATED_MEMTABLE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
 /// Four times what level 0 brings at a time: up to so many keys, some millions of short ones, there is one level only, where every compaction of level 0 meets all that it
 /// overwrites. In two, the upper one would hide a million values and more from relocation, and cost more writing than it saves.
@@ -73,7 +73,7 @@ impl StoreOptions {
         Self::default().with_separation(min_bytes)
     }
 
-    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 8, 4 and 128
+    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 32, 4 and 128
     /// MiB where they are larger, and of smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables
     /// are cut.
     pub fn with_separation(self, min_bytes: u32) -> Self {
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
             |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
-        assert_eq!(sizes(&StoreOptions::separated(128)), (8, 128, 4));
+        assert_eq!(sizes(&StoreOptions::separated(128)), (32, 128, 4));
         let small = StoreOptions::small_device();
         assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
         assert_eq!(small.clone().with_separation(128).memtable_count, small.memtable_count);

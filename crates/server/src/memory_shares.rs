@@ -38,6 +38,9 @@ const ROW_SHARE: u64 = 2;
 const MEMTABLE_SHARE: u64 = 16;
 const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
 
+/// What a memtable takes at least where values are kept apart and memory is little.
+const LEAST_SEPARATED_MEMTABLE_BYTES: u64 = 8 << 20;
+
 /// The first level holds at least as much as the tables of level 0 that start its compaction.
 const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 
@@ -45,6 +48,9 @@ const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 /// the device more often than memory demands.
 pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) {
     store.reclaim_expired = true;
+    if fits_memtables && store.separation.is_some() {
+        store.memtable_bytes = store.memtable_bytes.min(LEAST_SEPARATED_MEMTABLE_BYTES);
+    }
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
     let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
@@ -146,11 +152,11 @@ mod tests {
         let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
         assert_eq!(shares(large, false, shared(1024)), [128, 128, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8]);
-        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8]);
+        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 32]);
         let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };
         assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8]);
         // No limit is cut below the least.
-        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8]);
+        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 32]);
         let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(100 * MIB) };
         assert_eq!(shares(without_rows, true, None), [100, 0, 8]);
         let small = StoreOptions::small_device().with_separation(128);

@@ -143,7 +143,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         64 * KIB,
         16 * GIB,
         "Size of a memtable before it is flushed. Where clients are served, and neither this nor `level_base_bytes` is given, a sixteenth of the \
-         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` at least four times as much."
+         memory for block cache and memtables, from 8 to 32 MiB (64 with `separation_min_bytes = \"off\"`; from 4 with `small-device`), and \
+         `level_base_bytes` at least four times as much."
     ),
     whole!(
         memtable_count,
