@@ -214,6 +214,18 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         get: |options| options.relocation.on_purpose_ratio.to_string(),
     },
     StoreOption {
+        name: "relocation_pressed_ratio",
+        about: "What `relocation_ratio` becomes while writers are slowed down again and again and a quarter of the space is free: the same copies free more \
+                then. It returns when they are not. Not more than `relocation_ratio`: never.",
+        unit: "",
+        kind: || Kind::Real { least: 1.1, most: 10.0 },
+        set: |options, value| {
+            options.relocation.pressed_ratio = value.parse().map_err(|_| "must be a number".to_owned())?;
+            Ok(())
+        },
+        get: |options| options.relocation.pressed_ratio.to_string(),
+    },
+    StoreOption {
         name: "relocation_min_garbage_share",
         about: "A segment of values of which less is garbage is never moved. A store of many levels with a threshold of duplicates writes less with \
                 0.35 to 0.4, for little more space.",
@@ -480,6 +492,7 @@ mod tests {
             "dedup_max_filter_bytes=2097152",
             "relocation_min_garbage_share=0.35",
             "relocation_ratio=2.5",
+            "relocation_pressed_ratio=3.5",
         ];
         for assignment in assignments {
             set_store_option(&mut options, assignment).unwrap();
@@ -504,6 +517,7 @@ mod tests {
             ("relocation_min_garbage_share=0.6", "from 0.01 to 0.5"),
             ("relocation_min_garbage_share=NaN", "from 0.01 to 0.5"),
             ("relocation_ratio=1", "from 1.1 to 10"),
+            ("relocation_pressed_ratio=1", "from 1.1 to 10"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

@@ -2,13 +2,17 @@
 //! outgrow however fast it is written.
 //!
 //! Each writer rests for a share of its time ([`ecotone_policy::relocation::pace`]), behind its write and with no lock held. Rests
-//! are collected until they are worth a sleep.
+//! are collected until they are worth a sleep. How much writers are held up so decides in turn how much garbage may stay
+//! ([`ecotone_policy::relocation::Pressure`]).
 //!
 //! Threads: any number of writers; each owes its own rests. Away from the limit a write costs one load.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use ecotone_policy::relocation::Pressure;
+use ecotone_policy::units::Seconds;
 
 /// Shorter rests are put off: a sleep takes some 50 us longer than asked for.
 const LEAST_REST: Duration = Duration::from_millis(1);
@@ -75,9 +79,61 @@ impl Pacing {
     }
 }
 
+/// Rests are some milliseconds each, and who looks may look again at once.
+const LEAST_OBSERVED: Duration = Duration::from_millis(100);
+
+/// How much writers have been held up lately, as the thread sees it that looks after relocation.
+#[derive(Debug, Default)]
+pub(super) struct HeldUp {
+    pressure: Pressure,
+    /// When it last looked, and how long writers had rested by then.
+    seen: Option<(Instant, Duration)>,
+}
+
+impl HeldUp {
+    /// Looks at how long writers have rested by `now`.
+    pub(super) fn look(&mut self, pacing: &Pacing, now: Instant) {
+        let rested = pacing.rested();
+        let (before, rested_before) = *self.seen.get_or_insert((now, rested));
+        let elapsed = now.saturating_duration_since(before);
+        if elapsed >= LEAST_OBSERVED {
+            let seconds = |time: Duration| Seconds(time.as_secs_f64());
+            self.pressure.observe(seconds(rested.saturating_sub(rested_before)), seconds(elapsed));
+            self.seen = Some((now, rested));
+        }
+    }
+
+    /// 0 where they are not, to 1.
+    pub(super) fn degree(&self) -> f64 {
+        self.pressure.degree()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rests_are_looked_at_as_they_come_and_each_once() {
+        let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+        let begin = Instant::now();
+        let at = |tenths: u32| begin + LEAST_OBSERVED * tenths;
+        // What was before the first look is not known to be recent.
+        pacing.has_rested(Duration::from_secs(1000));
+        writers.look(&pacing, begin);
+        writers.look(&pacing, at(10));
+        assert_eq!(writers.degree(), 0.0);
+        // Half of the next seconds, looked at ever again.
+        for tenth in 11..=310 {
+            pacing.has_rested(LEAST_OBSERVED / 2);
+            writers.look(&pacing, at(tenth) - LEAST_OBSERVED / 2);
+            writers.look(&pacing, at(tenth));
+        }
+        assert_eq!(writers.degree(), 1.0);
+        // Nothing since, seen late.
+        writers.look(&pacing, at(310) + Duration::from_secs(60));
+        assert_eq!(writers.degree(), 0.0);
+    }
 
     fn busy(time: Duration) {
         let began = Instant::now();

@@ -12,7 +12,7 @@
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
 //! ([`super::wake`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
 //! ([`super::pacing`]): while something compacts that frees some, or will find out what is garbage; not where relocation cannot help, because
-//! a pass was given up.
+//! a pass was given up. The more they wait for it the more garbage may stay, where there is space.
 //!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
 //! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that
@@ -33,6 +33,7 @@ use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 
+use super::pacing::HeldUp;
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
 use super::removal::{Removal, Round, WalNumber};
@@ -107,6 +108,7 @@ impl Upkeep {
             has_failed: false,
             unsettled: None,
             overwrites: OverwriteShare::default(),
+            writers: HeldUp::default(),
             newest_table: 0,
             last_flush: None,
             unmet: None,
@@ -169,6 +171,7 @@ struct Thread {
     newest_table: u64,
     /// The newest table in level 0, and since when.
     last_flush: Option<(u64, Instant)>,
+    writers: HeldUp,
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
     removed: Arc<RemovedRanges>,
@@ -222,6 +225,7 @@ impl Thread {
 
     /// What there is to do after a round, and how long to wait then; `None` is for ever.
     fn next_step(&mut self, db: &DB, round: &Round) -> Result<Option<Duration>> {
+        self.writers.look(&self.relocation.pacing, Instant::now());
         let waits_for_flush = self.settle(db, round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
@@ -258,7 +262,7 @@ impl Thread {
             return self.step(db, round, paced_for_others, ratio_with_hidden).map(Some);
         }
         // Of a compaction that fails nobody may tell.
-        let looks_again = self.stuck.is_some() || paced > 0.0;
+        let looks_again = self.stuck.is_some() || paced > 0.0 || self.writers.degree() > 0.0;
         let wait = wait.or(looks_again.then_some(ROUND_INTERVAL));
         if std::mem::take(&mut self.has_stepped) && !others_work {
             // What they rested for was the last one.
@@ -357,10 +361,10 @@ impl Thread {
         Some(grown || (pass.on_purpose && pass.cohort != known))
     }
 
-    /// The parameters for as much space as there is.
+    /// The parameters for as much space as there is, and for how much writers are held up.
     fn parameters_now(&self) -> RelocationParameters {
         let free_share = self.relocation.gate.as_ref().map_or(1.0, |gate| gate.room().free_share());
-        self.settings.parameters.for_free_share(free_share)
+        self.settings.parameters.under_pressure(self.writers.degree(), free_share).for_free_share(free_share)
     }
 
     /// Bytes of garbage that count as live: in tables because no compaction has met them, in memtables because nobody has looked.

@@ -21,12 +21,16 @@
 //! Garbage that no compaction has met may count as far as samples tell of it ([`SegmentUse::less_garbage`]): most likely the compaction that
 //! would copy such a segment meets it.
 //!
+//! While writers have to wait for it, more garbage may stay ([`RelocationParameters::under_pressure`]): the same copies free more then.
+//!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
 
 mod parameters;
+mod pressure;
 
 pub use parameters::RelocationParameters;
+pub use pressure::Pressure;
 
 use crate::duplicates::Overlap;
 use crate::units::{Bytes, Seconds};

@@ -41,6 +41,9 @@ pub struct RelocationParameters {
     pub pace_ratio: f64,
     /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
+    /// What `on_purpose_ratio` becomes, and the other ratios in proportion, while writers are held up and space is ample
+    /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 2.0, more than 1; less than `on_purpose_ratio` changes nothing.
+    pub pressed_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
 }
@@ -64,6 +67,7 @@ impl Default for RelocationParameters {
             urgent_ratio: 1.55,
             pace_ratio: 1.2,
             slowest_ratio: 1.4,
+            pressed_ratio: 2.0,
             ample_free_share: 0.25,
         }
     }
@@ -113,6 +117,9 @@ impl RelocationParameters {
         if !(self.slowest_ratio > self.pace_ratio && self.slowest_ratio.is_finite()) {
             return refuse("relocation.slowest_ratio", self.slowest_ratio, "more than `pace_ratio` and finite");
         }
+        if !(self.pressed_ratio > 1.0 && self.pressed_ratio.is_finite()) {
+            return refuse("relocation.pressed_ratio", self.pressed_ratio, "more than 1 and finite");
+        }
         if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
             return refuse("relocation.ample_free_share", self.ample_free_share, "more than 0 and at most 1");
         }
@@ -135,6 +142,15 @@ impl RelocationParameters {
             in_passing_share: self.in_passing_share.max(1.0 - 1.0 / on_purpose_ratio),
             ..self.clone()
         }
+    }
+
+    /// What holds while writers are held up to this `degree` ([`Pressure::degree`](super::Pressure::degree)) and `free_share` (0 to 1) of the space is free: the
+    /// ratios of `pressed_ratio` where all are and space is ample, and the nearer to these the less they are and the less is free.
+    #[must_use]
+    pub fn under_pressure(&self, degree: f64, free_share: f64) -> Self {
+        let more = (self.pressed_ratio - self.on_purpose_ratio).max(0.0);
+        let part = degree.clamp(0.0, 1.0) * (free_share / self.ample_free_share).clamp(0.0, 1.0);
+        self.with_ratio(self.on_purpose_ratio + more * part)
     }
 
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
@@ -200,6 +216,28 @@ mod tests {
     }
 
     #[test]
+    fn more_garbage_may_stay_the_more_writers_are_held_up_and_the_more_space_is_free() {
+        let default = RelocationParameters { pressed_ratio: 2.05, ..RelocationParameters::default() };
+        let ratio = |degree, free_share| default.under_pressure(degree, free_share).on_purpose_ratio;
+        for (degree, free_share, expected) in [
+            (0.0, 1.0, 1.35),
+            (0.5, 1.0, 1.7),
+            (1.0, 1.0, 2.05),
+            (1.0, 0.25, 2.05),
+            (1.0, 0.125, 1.7),
+            (1.0, 0.0, 1.35),
+        ] {
+            assert!((ratio(degree, free_share) - expected).abs() < 1e-9, "{degree} {free_share}");
+        }
+        default.under_pressure(1.0, 1.0).validate().unwrap();
+        // Twice as far from 1: so are all others.
+        assert_eq!(default.under_pressure(0.5, 1.0), default.with_ratio(1.7));
+        // Who allows more than that has it.
+        let ample = default.with_ratio(3.0);
+        assert_eq!(ample.under_pressure(1.0, 1.0), ample);
+    }
+
+    #[test]
     fn parameters_that_make_no_sense_are_refused_by_name() {
         RelocationParameters::default().validate().unwrap();
         let valid = spelled_out();
@@ -218,6 +256,8 @@ mod tests {
             ("in_passing_share", RelocationParameters { in_passing_share: 1.0, ..valid.clone() }),
             ("pace_ratio", RelocationParameters { pace_ratio: 1.0, ..valid.clone() }),
             ("slowest_ratio", RelocationParameters { slowest_ratio: 1.4, ..valid.clone() }),
+            ("pressed_ratio", RelocationParameters { pressed_ratio: 1.0, ..valid.clone() }),
+            ("pressed_ratio", RelocationParameters { pressed_ratio: f64::NAN, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
