@@ -339,6 +339,7 @@ impl DataLayer {
     fn with_relocation(&self, properties: ValueLogProperties) -> ValueLogProperties {
         ValueLogProperties {
             relocating_segments: self.relocation.cohort_segments(),
+            ratio_per_mille: self.relocation.ratio_per_mille(),
             relocated_bytes: self.relocation.relocated_bytes(),
             paced_ms: self.relocation.pacing.rested().as_millis() as u64,
             ..properties

@@ -279,3 +279,19 @@ fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
     }
     assert!(segment.exists());
 }
+
+#[test]
+fn more_garbage_may_stay_while_writers_are_held_up() {
+    let (_directory, store) = common::store(common::relocating_early(64 * 1024));
+    let ratio_after_a_flush = || {
+        store.put(b"key", &[7; 100]).unwrap();
+        store.flush(true).unwrap();
+        store.value_log().unwrap().ratio_per_mille
+    };
+    let calm = until(&store, |_| ratio_after_a_flush() > 0).ratio_per_mille;
+    until(&store, |_| {
+        // As who writes for clients says it.
+        store.has_rested(std::time::Duration::from_secs(1));
+        ratio_after_a_flush() > calm
+    });
+}

@@ -38,9 +38,6 @@ const ROW_SHARE: u64 = 2;
 const MEMTABLE_SHARE: u64 = 16;
 const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
 
-/// What a memtable takes at least where values are kept apart and memory is little.
-const LEAST_SEPARATED_MEMTABLE_BYTES: u64 = 8 << 20;
-
 /// The first level holds at least as much as the tables of level 0 that start its compaction.
 const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 
@@ -48,9 +45,6 @@ const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
 /// the device more often than memory demands.
 pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) {
     store.reclaim_expired = true;
-    if fits_memtables && store.separation.is_some() {
-        store.memtable_bytes = store.memtable_bytes.min(LEAST_SEPARATED_MEMTABLE_BYTES);
-    }
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
     let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
@@ -99,8 +93,14 @@ fn left_to_kernel(memory: HostMemory, bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store_options::store_options;
 
     const MIB: u64 = 1 << 20;
+
+    /// A store of a server that was told nothing.
+    fn served() -> StoreOptions {
+        store_options(&[] as &[&str]).unwrap().0
+    }
 
     /// What a store gets: its memory limit, its rows and a memtable, in MiB.
     fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
@@ -124,7 +124,7 @@ mod tests {
             suit_clients(&mut store, true, memory);
             store.page_cache_bytes.map(|bytes| bytes / MIB)
         };
-        let store = || StoreOptions::separated(128);
+        let store = served;
         assert_eq!(kept(store(), own(512)), Some(128));
         assert_eq!(kept(store(), shared(16 * 1024)), Some(8 * 1024));
         assert_eq!(kept(store(), None), None);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_store_gets_its_share_of_the_memory_and_what_was_said() {
-        let store = || StoreOptions::separated(128);
+        let store = served;
         assert_eq!(shares(store(), true, shared(16 * 1024)), [1024, 1024, 32]);
         assert_eq!(shares(store(), true, shared(2048)), [128, 128, 8]);
         assert_eq!(shares(store(), true, own(2048)), [256, 512, 16]);
@@ -152,11 +152,11 @@ mod tests {
         let large = StoreOptions { memtable_bytes: 32 * MIB, ..store() };
         assert_eq!(shares(large, false, shared(1024)), [128, 128, 32]);
         assert_eq!(shares(store(), true, None), [0, 0, 8]);
-        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 32]);
+        assert_eq!(shares(store(), false, shared(16 * 1024)), [1024, 1024, 8]);
         let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..store() };
         assert_eq!(shares(said(100 * MIB), true, shared(16 * 1024)), [50, 50, 8]);
         // No limit is cut below the least.
-        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 32]);
+        assert_eq!(shares(said(5 * MIB), false, None), [4, 1, 8]);
         let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(100 * MIB) };
         assert_eq!(shares(without_rows, true, None), [100, 0, 8]);
         let small = StoreOptions::small_device().with_separation(128);

@@ -15,6 +15,10 @@ use crate::error::{Error, Result};
 const PROFILE: &str = "profile=";
 const SEPARATION: &str = "separation_min_bytes=";
 
+/// A memtable of a server whose values are kept apart, unless told otherwise: on a machine with little memory, and with little space, it is large
+/// enough; where clients are served and there is more memory it grows ([`crate::memory_shares`]).
+const SEPARATED_MEMTABLE_BYTES: u64 = 8 << 20;
+
 /// An option of the store.
 pub struct StoreOption {
     /// Its name.
@@ -143,8 +147,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         64 * KIB,
         16 * GIB,
         "Size of a memtable before it is flushed. Where clients are served, and neither this nor `level_base_bytes` is given, a sixteenth of the \
-         memory for block cache and memtables, from 8 to 32 MiB (64 with `separation_min_bytes = \"off\"`; from 4 with `small-device`), and \
-         `level_base_bytes` at least four times as much."
+         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` at least four times as much."
     ),
     whole!(
         memtable_count,
@@ -202,8 +205,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "relocation_ratio",
         about: "Bytes of all segments by those that may live, from which on tables are compacted to free values that nothing names any more. The other \
-                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on. The larger, the more space, and \
-                the fewer copies and waits.",
+                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on, and then it rises to \
+                `relocation_pressed_ratio`. The larger, the more space, and the fewer copies and waits.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
@@ -215,8 +218,9 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "relocation_pressed_ratio",
-        about: "What `relocation_ratio` becomes while writers are slowed down again and again and a quarter of the space is free: the same copies free more \
-                then. It returns when they are not. Not more than `relocation_ratio`: never.",
+        about: "What `relocation_ratio` becomes while writers are slowed down for a fifth of their time and more, and a quarter of the space is free (less, the \
+                less is): the same copies free more then. It returns once they are not. No more than `relocation_ratio`: it never changes. A smaller \
+                `relocation_ratio` makes less of this as well, unless it is given.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
@@ -399,6 +403,9 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, P
         Some(separation) => set_store_option(&mut options, separation)?,
         None => options = options.with_separation(DEFAULT_SEPARATION_BYTES),
     }
+    if options.separation.is_some() {
+        options.memtable_bytes = options.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
+    }
     for assignment in assignments().filter(|one| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION)) {
         set_store_option(&mut options, assignment)?;
     }
@@ -450,7 +457,8 @@ mod tests {
     fn values_are_apart_unless_it_is_turned_off() {
         let of = |given: &[&str]| store_options(given).unwrap().0;
         for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
-            let (options, apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
+            let (options, mut apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
+            apart.memtable_bytes = apart.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
             assert_eq!((options.separation, sizes(&options)), (apart.separation, sizes(&apart)), "{profile}");
             assert!(options.separation.is_some());
             let options = of(&[given, &["separation_min_bytes=off"]].concat());

@@ -29,6 +29,8 @@ thread_local! {
 pub(crate) struct Pacing {
     rest_per_mille: AtomicU32,
     rested_us: AtomicU64,
+    /// How long writes took that owe a rest.
+    busy_us: AtomicU64,
 }
 
 impl Pacing {
@@ -40,12 +42,19 @@ impl Pacing {
     /// For a writer that rests by itself: how long after a write that took `busy`. It says so with [`has_rested`](Self::has_rested).
     pub(crate) fn rest_after(&self, busy: Duration) -> Duration {
         let share = f64::from(self.rest_per_mille.load(Ordering::Relaxed)) / 1000.0;
+        if share > 0.0 {
+            self.was_busy(busy);
+        }
         busy.mul_f64(share / (1.0 - share)).min(MOST_REST)
     }
 
     /// A writer has rested by itself.
     pub(crate) fn has_rested(&self, time: Duration) {
         self.rested_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    fn was_busy(&self, time: Duration) {
+        self.busy_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// How long writers have rested, all together.
@@ -66,7 +75,9 @@ impl Pacing {
     fn slowly<T>(&self, share: f64, write: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let outcome = write();
-        let mut owed = OWED.get() + began.elapsed().mul_f64(share / (1.0 - share)).min(MOST_REST);
+        let busy = began.elapsed();
+        let mut owed = OWED.get() + busy.mul_f64(share / (1.0 - share)).min(MOST_REST);
+        self.was_busy(busy);
         if owed >= LEAST_REST {
             let rest = Instant::now();
             std::thread::sleep(owed.min(MOST_REST));
@@ -86,20 +97,20 @@ const LEAST_OBSERVED: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct HeldUp {
     pressure: Pressure,
-    /// When it last looked, and how long writers had rested by then.
-    seen: Option<(Instant, Duration)>,
+    /// When it last looked, and how long writers had rested and been busy by then.
+    seen: Option<(Instant, [Duration; 2])>,
 }
 
 impl HeldUp {
     /// Looks at how long writers have rested by `now`.
     pub(super) fn look(&mut self, pacing: &Pacing, now: Instant) {
-        let rested = pacing.rested();
-        let (before, rested_before) = *self.seen.get_or_insert((now, rested));
-        let elapsed = now.saturating_duration_since(before);
+        let spent = [pacing.rested(), Duration::from_micros(pacing.busy_us.load(Ordering::Relaxed))];
+        let (at, before) = *self.seen.get_or_insert((now, spent));
+        let elapsed = now.saturating_duration_since(at);
         if elapsed >= LEAST_OBSERVED {
-            let seconds = |time: Duration| Seconds(time.as_secs_f64());
-            self.pressure.observe(seconds(rested.saturating_sub(rested_before)), seconds(elapsed));
-            self.seen = Some((now, rested));
+            let since = |which: usize| Seconds(spent[which].saturating_sub(before[which]).as_secs_f64());
+            self.pressure.observe(since(0), since(1), Seconds(elapsed.as_secs_f64()));
+            self.seen = Some((now, spent));
         }
     }
 

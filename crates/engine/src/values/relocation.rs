@@ -75,6 +75,8 @@ pub(crate) struct Relocation {
     /// How slow users' writes are to be.
     pub(crate) pacing: Pacing,
     is_pursued: AtomicBool,
+    /// The ratio from which on tables are compacted on purpose.
+    ratio_per_mille: AtomicU64,
     /// Among them those that are made for relocation alone.
     pub(crate) own: Arc<OwnCompactions>,
     expired: Option<ExpiredValues>,
@@ -103,6 +105,7 @@ impl Relocation {
             cohort: RwLock::default(),
             pacing: Pacing::default(),
             is_pursued: AtomicBool::new(false),
+            ratio_per_mille: AtomicU64::new(0),
             own,
             expired,
             stopping: AtomicBool::new(false),
@@ -140,6 +143,16 @@ impl Relocation {
     /// Segments whose values are being relocated on purpose.
     pub(crate) fn cohort_segments(&self) -> u64 {
         if self.is_pursued.load(Ordering::Relaxed) { self.cohort.read().len() as u64 } else { 0 }
+    }
+
+    /// Says from which ratio on tables are compacted on purpose now.
+    pub(crate) fn set_ratio(&self, on_purpose_ratio: f64) {
+        self.ratio_per_mille.store((on_purpose_ratio * 1000.0).round() as u64, Ordering::Relaxed);
+    }
+
+    /// That ratio, in thousandths; 0 before the first round.
+    pub(crate) fn ratio_per_mille(&self) -> u64 {
+        self.ratio_per_mille.load(Ordering::Relaxed)
     }
 
     /// Bytes of records relocated since the store was opened.

@@ -118,6 +118,9 @@ pub struct ValueLogProperties {
     pub referenced_bytes: u64,
     /// Segments whose values are being relocated on purpose. Those that wait for compactions that run anyway are not counted.
     pub relocating_segments: u64,
+    /// The `on_purpose_ratio` in force ([`RelocationParameters`](ecotone_policy::relocation::RelocationParameters)), in thousandths: it rises while
+    /// writers are held up, and falls as space gets short.
+    pub ratio_per_mille: u64,
     /// Bytes of records that were relocated since the store was opened.
     pub relocated_bytes: u64,
     /// How long writers have rested since the store was opened, all together, so that relocation keeps up; in milliseconds.
@@ -167,6 +170,7 @@ impl Removal {
             bytes: segments.iter().map(|segment| segment.bytes()).sum(),
             referenced_bytes: state.references.bytes.values().sum(),
             relocating_segments: 0,
+            ratio_per_mille: 0,
             relocated_bytes: 0,
             paced_ms: 0,
             removed_segments: state.removed_segments,

@@ -26,8 +26,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::relocation::{
-    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, is_on_purpose, pace, ratio,
-    ratio_with_hidden, rest,
+    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, is_on_purpose, on_purpose_end, pace,
+    ratio, ratio_with_hidden, rest,
 };
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
@@ -187,8 +187,8 @@ struct Pass {
     cohort: SegmentSet,
     /// Compactions on purpose that are left until the cohort must have shrunk; `None` before the first.
     steps_left: Option<usize>,
-    /// Whether tables are compacted on purpose.
-    on_purpose: bool,
+    /// Tables are compacted on purpose, down to this ratio.
+    on_purpose: Option<f64>,
     /// Since when the cohort has not shrunk.
     waits_since: Option<Instant>,
 }
@@ -213,7 +213,7 @@ impl Thread {
         let none = SegmentSet::default();
         let cohort_now = self.pass.as_ref().map_or(&none, |pass| &pass.cohort);
         // While there is a pass, more is to come to the segments that values are relocated to, so of less garbage they are not sealed.
-        let parameters = &self.settings.parameters;
+        let parameters = self.parameters_now();
         let seal_from = if self.pass.is_some() { parameters.in_passing_share } else { parameters.min_garbage_share };
         let round = self.removal.round(db, self.family, cohort_now, seal_from)?;
         if let Some(gate) = &self.relocation.gate {
@@ -226,6 +226,7 @@ impl Thread {
     /// What there is to do after a round, and how long to wait then; `None` is for ever.
     fn next_step(&mut self, db: &DB, round: &Round) -> Result<Option<Duration>> {
         self.writers.look(&self.relocation.pacing, Instant::now());
+        self.relocation.set_ratio(self.parameters_now().on_purpose_ratio);
         let waits_for_flush = self.settle(db, round)?;
         let wait = (round.waits || waits_for_flush).then_some(ROUND_INTERVAL);
         let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
@@ -285,7 +286,7 @@ impl Thread {
 
     /// Whether there is a cohort that is relocated on purpose.
     fn pursues(&mut self) -> bool {
-        let pursues = self.pass.as_ref().is_some_and(|pass| pass.on_purpose);
+        let pursues = self.pass.as_ref().is_some_and(|pass| pass.on_purpose.is_some());
         self.relocation.set_pursued(pursues);
         pursues
     }
@@ -301,11 +302,13 @@ impl Thread {
         let free_bytes = gate.map_or(u64::MAX, |gate| gate.for_relocation());
         let room = free_bytes.min(at_once);
         let pass = self.pass.get_or_insert_default();
-        let was_on_purpose = pass.on_purpose;
-        pass.on_purpose = is_on_purpose(ratio(&round.segments), was_on_purpose, &parameters);
+        let was_on_purpose = pass.on_purpose.is_some();
+        pass.on_purpose = is_on_purpose(ratio(&round.segments), pass.on_purpose, &parameters)
+            .then(|| pass.on_purpose.unwrap_or_else(|| on_purpose_end(&parameters)));
+        let on_purpose = pass.on_purpose.is_some();
         // A compaction for relocation alone would copy what hides, instead of meeting it. So would one that does not reach what hides it, but
         // the copy is not copied again for that: it lies in a segment of relocated values.
-        let meets_hidden = meets_hidden && !pass.on_purpose;
+        let meets_hidden = meets_hidden && !on_purpose;
         let seen = |it: &SegmentUse| {
             let number = SegmentNumber(it.segment);
             match round.hidden.get(&number) {
@@ -319,7 +322,7 @@ impl Thread {
         pass.cohort.retain(|segment| there.contains(segment));
         let kept = pass.cohort.len();
         let known = pass.cohort.clone();
-        if !(was_on_purpose && pass.on_purpose) {
+        if !(was_on_purpose && on_purpose) {
             pass.cohort.clear();
         }
         let uses: SegmentMap<_> = round
@@ -358,7 +361,7 @@ impl Thread {
             return None;
         }
         // One in passing that gives way to one on purpose may lose segments that nobody has removed.
-        Some(grown || (pass.on_purpose && pass.cohort != known))
+        Some(grown || (on_purpose && pass.cohort != known))
     }
 
     /// The parameters for as much space as there is, and for how much writers are held up.

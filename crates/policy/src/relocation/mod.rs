@@ -135,12 +135,15 @@ pub fn pace(ratio_with_hidden: f64, parameters: &RelocationParameters) -> f64 {
 /// Nobody waits for ever, however much garbage there is.
 const MOST_REST: f64 = 0.9;
 
-/// Whether tables are compacted on purpose at this ratio: from `on_purpose_ratio` on, and once they are, until half of the way to
-/// `begin_ratio` is done.
-pub fn is_on_purpose(ratio: f64, was: bool, parameters: &RelocationParameters) -> bool {
-    let least =
-        if was { (parameters.on_purpose_ratio + parameters.begin_ratio) / 2.0 } else { parameters.on_purpose_ratio };
-    ratio >= least
+/// Whether tables are compacted on purpose at this ratio: from `on_purpose_ratio` on, and once they are, down to where that was to end
+/// ([`on_purpose_end`]) when it began, or ends now if that is less. What was begun is not left undone because more may stay by now.
+pub fn is_on_purpose(ratio: f64, began_to_end: Option<f64>, parameters: &RelocationParameters) -> bool {
+    ratio >= began_to_end.map_or(parameters.on_purpose_ratio, |end| end.min(on_purpose_end(parameters)))
+}
+
+/// Where it ends that tables are compacted on purpose: when half of the way to `begin_ratio` is done.
+pub fn on_purpose_end(parameters: &RelocationParameters) -> f64 {
+    (parameters.on_purpose_ratio + parameters.begin_ratio) / 2.0
 }
 
 /// What a cohort may copy, which is what a pass takes in addition until it is over. At least what lives in any one segment, so that
@@ -447,9 +450,14 @@ mod tests {
     #[test]
     fn what_is_done_on_purpose_is_done_for_a_while() {
         let parameters = spelled_out();
-        let at = |ratio, was| is_on_purpose(ratio, was, &parameters);
-        assert!(!at(1.44, false) && at(1.45, false));
-        assert!(at(1.33, true) && !at(1.32, true));
+        let at = |ratio, end| is_on_purpose(ratio, end, &parameters);
+        assert!(!at(1.44, None) && at(1.45, None));
+        let end = Some(on_purpose_end(&parameters));
+        assert!(at(1.33, end) && !at(1.32, end));
+        // Writers are held up meanwhile: it goes on to where it was to end; and no farther where that is nearer by now.
+        let pressed = parameters.under_pressure(1.0, 1.0);
+        assert!(!is_on_purpose(1.45, None, &pressed) && is_on_purpose(1.33, end, &pressed));
+        assert!(!is_on_purpose(1.32, end, &pressed) && at(1.33, Some(on_purpose_end(&pressed))));
     }
 
     #[test]

@@ -139,6 +139,8 @@ impl RelocationParameters {
             urgent_ratio: scaled(self.urgent_ratio),
             pace_ratio: scaled(self.pace_ratio),
             slowest_ratio: scaled(self.slowest_ratio),
+            // Who allows more has said how much; who allows less wants that under pressure as well.
+            pressed_ratio: self.pressed_ratio.min(scaled(self.pressed_ratio)),
             in_passing_share: self.in_passing_share.max(1.0 - 1.0 / on_purpose_ratio),
             ..self.clone()
         }
@@ -150,7 +152,8 @@ impl RelocationParameters {
     pub fn under_pressure(&self, degree: f64, free_share: f64) -> Self {
         let more = (self.pressed_ratio - self.on_purpose_ratio).max(0.0);
         let part = degree.clamp(0.0, 1.0) * (free_share / self.ample_free_share).clamp(0.0, 1.0);
-        self.with_ratio(self.on_purpose_ratio + more * part)
+        // Calm parameters are those that were set, to the last of them.
+        if more * part > 0.0 { self.with_ratio(self.on_purpose_ratio + more * part) } else { self.clone() }
     }
 
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
@@ -232,9 +235,13 @@ mod tests {
         default.under_pressure(1.0, 1.0).validate().unwrap();
         // Twice as far from 1: so are all others.
         assert_eq!(default.under_pressure(0.5, 1.0), default.with_ratio(1.7));
-        // Who allows more than that has it.
-        let ample = default.with_ratio(3.0);
+        // Who allows more than that has it, and nothing else changes.
+        let ample = RelocationParameters { on_purpose_ratio: 3.0, urgent_ratio: 4.0, ..default.clone() };
         assert_eq!(ample.under_pressure(1.0, 1.0), ample);
+        // Who allows less has less of both.
+        let scarce = default.with_ratio(1.175);
+        assert!((scarce.under_pressure(1.0, 1.0).on_purpose_ratio - 1.525).abs() < 1e-9);
+        assert_eq!(default.with_ratio(1.8).pressed_ratio, default.pressed_ratio);
     }
 
     #[test]

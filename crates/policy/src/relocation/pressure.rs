@@ -6,28 +6,30 @@
 
 use crate::units::Seconds;
 
-/// What was longer ago than this counts for a third. Shorter than a user minds, longer than a compaction of a small store.
+/// What was longer ago than this counts for a third: longer than a compaction of a small store takes.
 const MEMORY: Seconds = Seconds(10.0);
 
-/// Writers that rest for no more than this share of the time are not held up: a rest ends some compactions at any rate.
+/// Writers that rest for no more than this share of their time are not held up: some rests come at any rate.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Those that rest for this share of it are.
+/// Those that rest for this share of it are, and more does not count: so the longest ways back take [`MEMORY`] times the logarithm of how many
+/// times [`LEAST_SHARE`] it is, 23 s.
 const MOST_SHARE: f64 = 0.2;
 
-/// What share of their time writers have rested: an average in which what is older weighs less. Several that rest at the same time count together.
+/// What share of their time writers have rested, up to [`MOST_SHARE`]: an average in which what is older weighs less.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
     rested_share: f64,
 }
 
 impl Pressure {
-    /// Writers have rested for `rested` in the last `elapsed`.
-    pub fn observe(&mut self, rested: Seconds, elapsed: Seconds) {
+    /// In the last `elapsed` writers have rested for `rested` and been at work for `busy`, summed over all that were slowed down. Of one writer the rest of the time
+    /// counts as well: it has nothing to write then. Of many that write at the same time it is the average that counts.
+    pub fn observe(&mut self, rested: Seconds, busy: Seconds, elapsed: Seconds) {
         if elapsed.0 > 0.0 {
             let before = (-elapsed.0 / MEMORY.0).exp();
-            let share = (rested.0 / elapsed.0).clamp(0.0, 1.0);
-            self.rested_share = self.rested_share * before + share * (1.0 - before);
+            let share = (rested.0 / (rested.0 + busy.0).max(elapsed.0)).clamp(0.0, 1.0);
+            self.rested_share = (self.rested_share * before + share * (1.0 - before)).min(MOST_SHARE);
         }
     }
 
@@ -41,9 +43,10 @@ impl Pressure {
 mod tests {
     use super::*;
 
+    /// After so many seconds in which one writer rested for so long.
     fn after(seconds: f64, rested: f64, of: Pressure) -> Pressure {
         let mut pressure = of;
-        pressure.observe(Seconds(rested), Seconds(seconds));
+        pressure.observe(Seconds(rested), Seconds(0.0), Seconds(seconds));
         pressure
     }
 
@@ -52,20 +55,35 @@ mod tests {
         let calm = Pressure::default();
         assert_eq!(calm.degree(), 0.0);
         assert_eq!(after(60.0, 1.0, calm).degree(), 0.0, "a rest in a minute holds nobody up");
-        let pressed = after(30.0, 15.0, calm);
-        assert_eq!(pressed.degree(), 1.0);
         assert!(after(1.0, 0.5, calm).degree() > 0.0 && after(1.0, 0.5, calm).degree() < 0.3, "a second is not enough");
-        assert!(after(10.0, 0.0, pressed).degree() < pressed.degree());
-        assert_eq!(after(40.0, 0.0, pressed).degree(), 0.0);
-        // Many writers at once are no more than all.
-        assert_eq!(after(1.0, 100.0, calm), after(1.0, 1.0, calm));
+        for rested in [15.0, 30.0] {
+            let pressed = after(30.0, rested, calm);
+            assert_eq!(pressed.degree(), 1.0);
+            assert!(after(10.0, 0.0, pressed).degree() < pressed.degree());
+            assert_eq!(after(24.0, 0.0, pressed).degree(), 0.0);
+        }
+    }
+
+    #[test]
+    fn many_writers_are_held_up_where_each_is() {
+        let by = |writers: f64, rested_share: f64| {
+            let (mut pressure, elapsed) = (Pressure::default(), 30.0);
+            let all = writers * elapsed;
+            pressure.observe(Seconds(all * rested_share), Seconds(all * (1.0 - rested_share)), Seconds(elapsed));
+            pressure.degree()
+        };
+        for writers in [1.0, 50.0] {
+            assert_eq!(by(writers, 0.004), 0.0);
+            assert_eq!(by(writers, 0.5), 1.0);
+        }
+        assert!((by(1.0, 0.1) - by(50.0, 0.1)).abs() < 1e-9);
     }
 
     #[test]
     fn how_often_it_is_asked_does_not_matter() {
-        let at_once = after(5.0, 2.0, Pressure::default());
-        let in_steps = (0..50).fold(Pressure::default(), |pressure, _| after(0.1, 0.04, pressure));
-        assert!((at_once.degree() - in_steps.degree()).abs() < 1e-9);
+        let at_once = after(5.0, 1.0, Pressure::default());
+        let in_steps = (0..50).fold(Pressure::default(), |pressure, _| after(0.1, 0.02, pressure));
+        assert!(at_once.degree() > 0.0 && (at_once.degree() - in_steps.degree()).abs() < 1e-9);
         assert_eq!(after(0.0, 0.0, at_once), at_once);
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn store(store: &Store) -> Lines {
             line("value_log_bytes", values.bytes),
             line("value_log_referenced_bytes", values.referenced_bytes),
             line("value_log_relocating_segments", values.relocating_segments),
+            line("value_log_relocation_ratio", format!("{:.3}", values.ratio_per_mille as f64 / 1e3)),
             line("value_log_relocated_bytes_total", values.relocated_bytes),
             line("value_log_removed_bytes_total", values.removed_bytes),
             line("value_log_paced_ms_total", values.paced_ms),
