@@ -295,8 +295,8 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
     assert!(recounted_tables as u64 > rounds, "{recounted_tables} tables only");
     let met = format!("{relocating_lives} lives relocated, {removing_lives} removed segments");
     assert!(relocating_lives >= rounds / 2 && removing_lives >= rounds / 4, "the kills were to meet relocation: {met}");
-    // Several times what is collected of one stream.
-    assert!(sizes == Sizes::Small || most_relocated > 2 << 20, "{most_relocated} bytes relocated at most");
+    // More than is collected of one stream.
+    assert!(sizes == Sizes::Small || most_relocated > 512 << 10, "{most_relocated} bytes relocated at most");
 }
 
 #[test]

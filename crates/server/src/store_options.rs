@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 
 const PROFILE: &str = "profile=";
 const SEPARATION: &str = "separation_min_bytes=";
+const PRESSED: &str = "relocation_pressed_ratio=";
 
 /// A memtable of a server whose values are kept apart, unless told otherwise: on a machine with little memory, and with little space, it is large
 /// enough; where clients are served and there is more memory it grows ([`crate::memory_shares`]).
@@ -205,8 +206,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "relocation_ratio",
         about: "Bytes of all segments by those that may live, from which on tables are compacted to free values that nothing names any more. The other \
-                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on, and then it rises to \
-                `relocation_pressed_ratio`. The larger, the more space, and the fewer copies and waits.",
+                ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on, and then it rises \
+                towards `relocation_pressed_ratio` where there is space. The larger, the more space, and the fewer copies and waits.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
@@ -218,8 +219,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "relocation_pressed_ratio",
-        about: "What `relocation_ratio` becomes while writers are slowed down for a fifth of their time and more, and a quarter of the space is free (less, the \
-                less is): the same copies free more then. It returns once they are not. No more than `relocation_ratio`: it never changes. A smaller \
+        about: "What `relocation_ratio` becomes while writers rest for a fifth of the time of their writes and more, and a quarter of the space is free; less the \
+                less they rest and the less is free: the same copies free more then. It returns once they are not. No more than `relocation_ratio`: it never changes. A smaller \
                 `relocation_ratio` makes less of this as well, unless it is given.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
@@ -406,7 +407,10 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, P
     if options.separation.is_some() {
         options.memtable_bytes = options.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
     }
-    for assignment in assignments().filter(|one| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION)) {
+    let of_others = |one: &&str| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION);
+    // `relocation_ratio` makes less of it, unless it is given.
+    let (last, others): (Vec<&str>, _) = assignments().filter(of_others).partition(|one| one.starts_with(PRESSED));
+    for assignment in others.into_iter().chain(last) {
         set_store_option(&mut options, assignment)?;
     }
     // It was accepted above.
@@ -472,6 +476,14 @@ mod tests {
             let refused = store_options(&[format!("separation_min_bytes={wrong}")]).unwrap_err().to_string();
             assert!(refused.contains("separation_min_bytes") && refused.contains("or off"), "{refused}");
         }
+        let pressed = |given: &[&str]| of(given).relocation.pressed_ratio;
+        for given in [
+            ["relocation_pressed_ratio=3", "relocation_ratio=1.2"],
+            ["relocation_ratio=1.2", "relocation_pressed_ratio=3"],
+        ] {
+            assert_eq!(pressed(&given), 3.0);
+        }
+        assert!(pressed(&["relocation_ratio=1.2"]) < 1.6);
         let twice = store_options(&["separation_min_bytes=128", "separation_min_bytes=off"]).unwrap_err().to_string();
         assert!(twice.contains("separation_min_bytes is given twice"), "{twice}");
     }

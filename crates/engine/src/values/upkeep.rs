@@ -306,6 +306,8 @@ impl Thread {
         pass.on_purpose = is_on_purpose(ratio(&round.segments), pass.on_purpose, &parameters)
             .then(|| pass.on_purpose.unwrap_or_else(|| on_purpose_end(&parameters)));
         let on_purpose = pass.on_purpose.is_some();
+        // What goes on only because it was begun when less might stay takes nothing more.
+        let may_grow = !on_purpose || ratio(&round.segments) >= on_purpose_end(&parameters);
         // A compaction for relocation alone would copy what hides, instead of meeting it. So would one that does not reach what hides it, but
         // the copy is not copied again for that: it lies in a segment of relocated values.
         let meets_hidden = meets_hidden && !on_purpose;
@@ -340,7 +342,7 @@ impl Thread {
         for segment in chosen.segments.into_iter().map(SegmentNumber).filter(|segment| !pass.cohort.contains(segment)) {
             let with_it = sum(copied, copies(&segment));
             // What hides may be copied after all: that must not fill the device.
-            if with_it.0 <= room && with_it.1 <= free_bytes {
+            if may_grow && with_it.0 <= room && with_it.1 <= free_bytes {
                 copied = with_it;
                 added.push(segment);
             }

@@ -42,7 +42,8 @@ pub struct RelocationParameters {
     /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// What `on_purpose_ratio` becomes, and the other ratios in proportion, while writers are held up and space is ample
-    /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 2.0, more than 1; less than `on_purpose_ratio` changes nothing.
+    /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 2.0, more than 1; less than `on_purpose_ratio` changes nothing. Whoever sets
+    /// that without [`with_ratio`](RelocationParameters::with_ratio) sets this as well.
     pub pressed_ratio: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
