@@ -335,7 +335,7 @@ fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     ours.store.blob_gc_force_threshold = 0.5;
     ours.cores = Some(0.5);
     let plain = ours.of_baseline(TargetKind::Rocksdb);
-    assert_eq!(plain.store.memtable_bytes, 8 * ours.store.memtable_bytes);
+    assert_eq!(plain.store.memtable_bytes, 2 * ours.store.memtable_bytes);
     assert_eq!((plain.store.separation_min_bytes, plain.store.memory_limit_bytes), (None, Some(1 << 30)));
     assert_eq!((plain.cores, &plain.workload), (Some(0.5), &ours.workload));
     let blobs = ours.of_baseline(TargetKind::RocksdbBlob);
