@@ -93,23 +93,41 @@ impl Pacing {
 /// Rests are some milliseconds each, and who looks may look again at once.
 const LEAST_OBSERVED: Duration = Duration::from_millis(100);
 
-/// How much writers have been held up lately, as the thread sees it that looks after relocation.
+/// How much writers have been held up lately, as the thread sees it that looks after relocation and slows them down.
 #[derive(Debug, Default)]
 pub(super) struct HeldUp {
     pressure: Pressure,
-    /// When it last looked, and how long writers had rested and been busy by then.
-    seen: Option<(Instant, [Duration; 2])>,
+    /// Since when writers are slowed down, if they are, and for how long they were before.
+    slowed_since: Option<Instant>,
+    slowed: Duration,
+    /// When it last looked, and how long writers had rested, been busy and been slowed down by then.
+    seen: Option<(Instant, [Duration; 3])>,
 }
 
 impl HeldUp {
+    /// From `now` on writers rest for this share of their time.
+    pub(super) fn slow_down(&mut self, pacing: &Pacing, share: f64, now: Instant) {
+        self.count_slowed(now);
+        self.slowed_since = (share > 0.0).then_some(now);
+        pacing.set(share);
+    }
+
+    fn count_slowed(&mut self, now: Instant) {
+        if let Some(since) = &mut self.slowed_since {
+            self.slowed += now.saturating_duration_since(*since);
+            *since = now;
+        }
+    }
+
     /// Looks at how long writers have rested by `now`.
     pub(super) fn look(&mut self, pacing: &Pacing, now: Instant) {
-        let spent = [pacing.rested(), Duration::from_micros(pacing.busy_us.load(Ordering::Relaxed))];
+        self.count_slowed(now);
+        let spent = [pacing.rested(), Duration::from_micros(pacing.busy_us.load(Ordering::Relaxed)), self.slowed];
         let (at, before) = *self.seen.get_or_insert((now, spent));
         let elapsed = now.saturating_duration_since(at);
         if elapsed >= LEAST_OBSERVED {
             let since = |which: usize| Seconds(spent[which].saturating_sub(before[which]).as_secs_f64());
-            self.pressure.observe(since(0), since(1), Seconds(elapsed.as_secs_f64()));
+            self.pressure.observe(since(0), since(1), since(2), Seconds(elapsed.as_secs_f64()));
             self.seen = Some((now, spent));
         }
     }
@@ -135,15 +153,34 @@ mod tests {
         writers.look(&pacing, at(10));
         assert_eq!(writers.degree(), 0.0);
         // Half of the next seconds, looked at ever again.
+        writers.slow_down(&pacing, 0.5, at(10));
         for tenth in 11..=310 {
             pacing.has_rested(LEAST_OBSERVED / 2);
             writers.look(&pacing, at(tenth) - LEAST_OBSERVED / 2);
             writers.look(&pacing, at(tenth));
         }
         assert_eq!(writers.degree(), 1.0);
+        writers.slow_down(&pacing, 0.0, at(310));
         // Nothing since, seen late.
         writers.look(&pacing, at(310) + Duration::from_secs(60));
         assert_eq!(writers.degree(), 0.0);
+    }
+
+    #[test]
+    fn writers_that_are_slowed_for_a_moment_are_not_held_up() {
+        let begin = Instant::now();
+        let [a_moment, most] = [60, 9000].map(|slowed_ms| {
+            let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+            writers.look(&pacing, begin);
+            writers.slow_down(&pacing, 0.9, begin);
+            // Of 50 writers, most of the time in which they are slowed down.
+            pacing.has_rested(Duration::from_millis(slowed_ms) * 45);
+            pacing.was_busy(Duration::from_millis(slowed_ms) * 5);
+            writers.slow_down(&pacing, 0.0, begin + Duration::from_millis(slowed_ms));
+            writers.look(&pacing, begin + Duration::from_secs(10));
+            writers.degree()
+        });
+        assert_eq!((a_moment, most), (0.0, 1.0));
     }
 
     fn busy(time: Duration) {

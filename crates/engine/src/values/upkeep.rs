@@ -201,7 +201,7 @@ impl Thread {
             let Some(db) = db.upgrade() else { return };
             wait = self.round(&db).unwrap_or_else(|error| {
                 // Nobody would know when they have rested enough.
-                self.relocation.pacing.set(0.0);
+                self.slow_down(0.0);
                 tracing::warn!(%error, "the value log could not be looked after; trying again");
                 Some(ROUND_INTERVAL)
             });
@@ -246,7 +246,7 @@ impl Thread {
             in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
         let is_at_work = others_work || self.has_stepped;
         let paced = if is_at_work && may_free { pace(ratio_with_hidden, &self.parameters_now()) } else { 0.0 };
-        self.relocation.pacing.set(paced);
+        self.slow_down(paced);
         if round.is_unfinished {
             // Space that is free for the taking comes first.
             return Ok(Some(Duration::ZERO));
@@ -267,13 +267,18 @@ impl Thread {
         let wait = wait.or(looks_again.then_some(ROUND_INTERVAL));
         if std::mem::take(&mut self.has_stepped) && !others_work {
             // What they rested for was the last one.
-            self.relocation.pacing.set(0.0);
+            self.slow_down(0.0);
         }
         Ok(match self.meet_overwrites(db, &tables, ratio_with_hidden) {
             Some(again) => Some(again),
             None if self.removed.has_new() => Some(self.meet_removed_ranges(db, &tables, round)?),
             None => wait,
         })
+    }
+
+    /// From now on writers rest for this share of their time.
+    fn slow_down(&mut self, share: f64) {
+        self.writers.slow_down(&self.relocation.pacing, share, Instant::now());
     }
 
     /// The segments but for those of passes that were given up.
@@ -492,7 +497,7 @@ impl Thread {
     fn step(&mut self, db: &DB, round: &Round, paced: f64, ratio_with_hidden: f64) -> Result<Duration> {
         self.has_stepped = self.compact_one(db, round, ratio_with_hidden)?;
         if !self.has_stepped {
-            self.relocation.pacing.set(paced);
+            self.slow_down(paced);
             return Ok(ROUND_INTERVAL);
         }
         Ok(Duration::ZERO)
@@ -536,7 +541,7 @@ impl Thread {
             return Ok(false);
         };
         // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the first step on.
-        self.relocation.pacing.set(pace(ratio_with_hidden, &parameters));
+        self.writers.slow_down(&self.relocation.pacing, pace(ratio_with_hidden, &parameters), Instant::now());
         let began = Instant::now();
         let outcome = self.sweep.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &turn);
         drop(turn);

@@ -23,12 +23,16 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// In the last `elapsed` writers have rested for `rested` and been at work for `busy`, summed over all that were slowed down. Of one writer the rest of the time
-    /// counts as well: it has nothing to write then. Of many that write at the same time it is the average that counts.
-    pub fn observe(&mut self, rested: Seconds, busy: Seconds, elapsed: Seconds) {
+    /// In `slowed` of the last `elapsed` writers were to rest, and have rested then for `rested` and been at work for `busy`, summed over all of them. Of one writer the
+    /// rest of the time counts as well: it has nothing to write then. Of many that write at the same time it is the average that counts.
+    pub fn observe(&mut self, rested: Seconds, busy: Seconds, slowed: Seconds, elapsed: Seconds) {
         if elapsed.0 > 0.0 {
             let before = (-elapsed.0 / MEMORY.0).exp();
-            let share = (rested.0 / (rested.0 + busy.0).max(elapsed.0)).clamp(0.0, 1.0);
+            let slowed = slowed.0.clamp(0.0, elapsed.0);
+            // Who rests at the end of it may do so beyond it.
+            let while_slowed =
+                if slowed > 0.0 { (rested.0 / (rested.0 + busy.0).max(slowed)).clamp(0.0, 1.0) } else { 0.0 };
+            let share = while_slowed * slowed / elapsed.0;
             self.rested_share = (self.rested_share * before + share * (1.0 - before)).min(MOST_SHARE);
         }
     }
@@ -46,7 +50,7 @@ mod tests {
     /// After so many seconds in which one writer rested for so long.
     fn after(seconds: f64, rested: f64, of: Pressure) -> Pressure {
         let mut pressure = of;
-        pressure.observe(Seconds(rested), Seconds(0.0), Seconds(seconds));
+        pressure.observe(Seconds(rested), Seconds(0.0), Seconds(seconds), Seconds(seconds));
         pressure
     }
 
@@ -69,7 +73,8 @@ mod tests {
         let by = |writers: f64, rested_share: f64| {
             let (mut pressure, elapsed) = (Pressure::default(), 30.0);
             let all = writers * elapsed;
-            pressure.observe(Seconds(all * rested_share), Seconds(all * (1.0 - rested_share)), Seconds(elapsed));
+            let (rested, busy) = (Seconds(all * rested_share), Seconds(all * (1.0 - rested_share)));
+            pressure.observe(rested, busy, Seconds(elapsed), Seconds(elapsed));
             pressure.degree()
         };
         for writers in [1.0, 50.0] {
@@ -77,6 +82,24 @@ mod tests {
             assert_eq!(by(writers, 0.5), 1.0);
         }
         assert!((by(1.0, 0.1) - by(50.0, 0.1)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn writers_that_are_slowed_for_a_moment_are_not_held_up() {
+        let slowed_for = |writers: f64, slowed: f64| {
+            let mut pressure = Pressure::default();
+            let all = writers * slowed;
+            pressure.observe(Seconds(0.9 * all), Seconds(0.1 * all), Seconds(slowed), Seconds(10.0));
+            pressure
+        };
+        for writers in [1.0, 50.0] {
+            assert_eq!(slowed_for(writers, 0.06).degree(), 0.0);
+            assert!(slowed_for(writers, 5.0).degree() > 0.5);
+        }
+        assert!((slowed_for(1.0, 1.0).degree() - slowed_for(50.0, 1.0).degree()).abs() < 1e-9);
+        let mut late = Pressure::default();
+        late.observe(Seconds(5.0), Seconds(0.0), Seconds(0.0), Seconds(10.0));
+        assert_eq!(late, Pressure::default(), "a rest that ends after the slowing is not what writers wait for now");
     }
 
     #[test]
