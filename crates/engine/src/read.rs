@@ -171,7 +171,7 @@ impl Store {
         let mut asked = Vec::with_capacity(keys.len());
         for key in keys {
             let key = key.as_ref();
-            let row = self.rows.as_ref().map_or(Err(None), |rows| rows.get(key).map_err(Some));
+            let row = self.row(key).map_or(Err(None), |row| row.map_err(Some));
             if row.is_err() {
                 asked.push(key);
             }
@@ -250,10 +250,33 @@ impl Store {
         key: &[u8],
         look_up: impl FnOnce() -> Result<Option<DBPinnableSlice<'s>>>,
     ) -> Result<Option<Stored<'s>>> {
-        match self.rows.as_ref().map(|rows| rows.get(key)) {
+        match self.row(key) {
             Some(Ok(row)) => Ok(Some(Stored::InRow(row))),
             Some(Err(absent)) => Ok(self.kept(Some(absent), key, look_up()?)),
             None => Ok(look_up()?.map(Stored::InRocks)),
+        }
+    }
+
+    /// The row of `key`, where rows are kept. One that names a place whose segment has gone is of no use, and RocksDB is asked.
+    #[inline]
+    fn row(&self, key: &[u8]) -> Option<std::result::Result<Row, Absent>> {
+        let rows = self.rows.as_ref()?;
+        let row = rows.get(key);
+        if row.as_ref().is_ok_and(|row| self.leads_nowhere(row)) {
+            rows.forget(key);
+            return Some(rows.get(key));
+        }
+        Some(row)
+    }
+
+    #[inline]
+    fn leads_nowhere(&self, row: &Row) -> bool {
+        if row.value().is_some() {
+            return false;
+        }
+        match (Header::decode(row.stored()).map(|header| header.kind), &self.values) {
+            (Ok(Kind::Separated(pointer)), Some(values)) => values.log.segment(pointer.segment).is_none(),
+            _ => false,
         }
     }
 

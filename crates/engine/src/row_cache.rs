@@ -4,7 +4,8 @@
 //! half a page once it was read by the row: where memory is short the kernel's cache would hold a whole page for it, and asking the kernel
 //! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
 //! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none. A row that had its
-//! value has the new one from the write on: it was read, and need not be read again from where the write has put it.
+//! value has the new one from the write on: it was read, and need not be read again from where the write has put it. Of a pointer whose row had to go its
+//! [place](places) stays longer.
 //!
 //! # Invariants
 //!
@@ -22,19 +23,25 @@
 //!
 //! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows.
 
+mod places;
 mod removed;
+mod writing;
 
+use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use quick_cache::unsync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::unsync::Cache;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 use rust_rocksdb::WriteBatch;
 use twox_hash::XxHash3_64;
 
+use self::places::{FORGOTTEN_AFTER, Place, Places, Tag};
 use self::removed::RemovedRanges;
+use self::writing::MadeOf;
+pub(crate) use self::writing::{Apart, Writing};
 use crate::batch_records::{Record, records};
 use crate::header::{Header, Kind};
 
@@ -44,6 +51,9 @@ pub(crate) const MOST_ROW_BYTES: usize = 1024;
 /// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well, and one would take the place of
 /// dozens of pointers.
 pub(crate) const MOST_VALUE_BYTES: usize = 2048;
+
+/// Of the bytes given, one in so many parts is for places where values are kept apart: for those of 1 KiB as many as for ten times the rows.
+const PLACES_OF_SHARD: u64 = 4;
 
 /// A value takes at most one in so many parts of its shard.
 const VALUES_OF_SHARD: u64 = 8;
@@ -59,7 +69,7 @@ const ROW_OVERHEAD_BYTES: u64 = 152;
 const USUAL_ROW_BYTES: u64 = 256;
 
 /// Of one shard, by the hash of the key; of two keys with one hash the later one is here.
-type Rows = Cache<u64, Kept, RowWeight, HashItself>;
+type Rows = Cache<u64, Kept, RowWeight, HashItself, Evicted>;
 
 /// None yet, and room for `bytes`.
 fn rows(bytes: u64) -> Rows {
@@ -67,13 +77,17 @@ fn rows(bytes: u64) -> Rows {
     options.weight_capacity(bytes);
     options.estimated_items_capacity(usize::try_from(bytes / USUAL_ROW_BYTES).unwrap_or(usize::MAX));
     let options = options.build().unwrap_or_else(|_| unreachable!("both that must be given are"));
-    Cache::with_options(options, RowWeight, HashItself, DefaultLifecycle::default())
+    Cache::with_options(options, RowWeight, HashItself, Evicted)
 }
 
 /// The rows of one store.
 pub(crate) struct RowCache {
     shards: Box<[Mutex<Shard>]>,
-    shard_bytes: u64,
+    /// Of each shard.
+    rows_bytes: u64,
+    places_bytes: u64,
+    /// Of the hashes by which places stand.
+    places_seed: u64,
     writes: AtomicU64,
     removed: RemovedRanges,
     freeing: Arc<Freeing>,
@@ -105,6 +119,8 @@ impl Drop for Gone {
 
 struct Shard {
     rows: Rows,
+    /// Of keys whose rows are not here.
+    places: Places,
     /// Changes of keys of this shard that are under way.
     writers: u32,
     /// The write that began when there were none.
@@ -115,6 +131,19 @@ struct Shard {
     changes: u64,
     hits: u64,
     misses: u64,
+}
+
+/// Tells which rows have given way to others.
+#[derive(Clone)]
+struct Evicted;
+
+impl Lifecycle<u64, Kept> for Evicted {
+    type RequestState = Vec<Kept>;
+
+    #[inline]
+    fn on_evict(&self, evicted: &mut Vec<Kept>, _: u64, kept: Kept) {
+        evicted.push(kept);
+    }
 }
 
 /// A row that is here.
@@ -195,16 +224,21 @@ pub(crate) struct RowCounts {
 }
 
 impl RowCache {
-    /// Of about `bytes`.
-    pub(crate) fn new(bytes: u64) -> Self {
+    /// Of about `bytes`. Where there are pointers, those whose rows have no room any more are kept without them.
+    pub(crate) fn new(bytes: u64, has_pointers: bool) -> Self {
         let shard_bytes = bytes / SHARDS as u64;
+        let places_bytes = if has_pointers { shard_bytes / PLACES_OF_SHARD } else { 0 };
+        let rows_bytes = shard_bytes - places_bytes;
         let shard = || {
-            let rows = rows(shard_bytes);
-            Mutex::new(Shard { rows, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
+            let (rows, places) = (rows(rows_bytes), Places::new(places_bytes));
+            Mutex::new(Shard { rows, places, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            shard_bytes,
+            rows_bytes,
+            places_bytes,
+            // A client that knew it could have a key taken for another.
+            places_seed: RandomState::new().hash_one(()),
             writes: AtomicU64::new(0),
             removed: RemovedRanges::default(),
             freeing: Arc::default(),
@@ -234,8 +268,71 @@ impl RowCache {
             }
             shard.rows.remove(&hash);
         }
+        if let Some(row) = self.row_of_place(&mut shard, hash, key) {
+            shard.hits += 1;
+            return Ok(row);
+        }
         shard.misses += 1;
         Err(Absent { hash, changes: Some(shard.changes) })
+    }
+
+    /// Makes a row of the place that is here for `key`.
+    fn row_of_place(&self, shard: &mut Shard, hash: u64, key: &[u8]) -> Option<Row> {
+        if shard.places.are_empty() {
+            return None;
+        }
+        let place = shard.places.take(self.tag(key))?;
+        let kept = Kept { row: Row::of(key, place.stored(), &[]), spared: place.spared(self.removed.count()).into() };
+        if !self.is_spared(&kept) {
+            return None;
+        }
+        let row = kept.row.clone();
+        let gone_bytes = self.gone_bytes();
+        if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
+            self.insert(shard, hash, kept);
+        }
+        Some(row)
+    }
+
+    fn tag(&self, key: &[u8]) -> Tag {
+        Tag::of(XxHash3_64::oneshot_with_seed(self.places_seed, key))
+    }
+
+    /// Adds a row. Of those that give way to it pointers stay.
+    fn insert(&self, shard: &mut Shard, hash: u64, kept: Kept) {
+        let mut evicted = Vec::new();
+        shard.rows.insert_with_lifecycle(hash, kept, &mut evicted);
+        self.keep_places(shard, &evicted);
+    }
+
+    /// Puts a row in the place of the one that is here, as [`insert`](Self::insert) does.
+    fn replace(&self, shard: &mut Shard, hash: u64, kept: Kept) {
+        let mut evicted = Vec::new();
+        // It is here. The lookup that found it has counted as one already.
+        let _ = shard.rows.replace_with_lifecycle(hash, kept, true, &mut evicted);
+        self.keep_places(shard, &evicted);
+    }
+
+    fn keep_places(&self, shard: &mut Shard, evicted: &[Kept]) {
+        if self.places_bytes == 0 {
+            return;
+        }
+        for Kept { row, spared } in evicted {
+            let spared = spared.load(Ordering::Relaxed);
+            if is_pointer(row.stored())
+                && let Some(place) = Place::of(row.stored(), spared, self.removed.count())
+            {
+                shard.places.put(self.tag(row.key()), place);
+            }
+        }
+    }
+
+    /// Takes away what is known of `key`.
+    fn remove_key(&self, shard: &mut Shard, hash: u64, key: &[u8]) {
+        shard.rows.remove(&hash);
+        if !shard.places.are_empty() {
+            shard.places.take(self.tag(key));
+        }
     }
 
     /// Whether the row is in no range that was removed since it came here. No write is under way in its shard.
@@ -265,13 +362,21 @@ impl RowCache {
         match if is_wide { self.let_go() } else { None } {
             // Where no thread is to be had they are freed here, with what it was to run.
             Some(gone) => drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone))),
-            None => self.removed.add(range),
+            None => {
+                if self.removed.add(range) % FORGOTTEN_AFTER == 0 {
+                    self.shards.iter().for_each(|shard| shard.lock().places.clear());
+                }
+            }
         }
     }
 
     /// Frees all rows. Only for what no batch of a store holds: whoever writes it waits.
     fn clear(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().rows = rows(self.shard_bytes));
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.rows = rows(self.rows_bytes);
+            shard.places.clear();
+        }
     }
 
     /// Lets go of all rows; `None` while those of the last time are still being freed.
@@ -280,7 +385,9 @@ impl RowCache {
             return None;
         }
         let take = |shard: &Mutex<Shard>| {
-            let gone = std::mem::replace(&mut shard.lock().rows, rows(self.shard_bytes));
+            let mut shard = shard.lock();
+            shard.places.clear();
+            let gone = std::mem::replace(&mut shard.rows, rows(self.rows_bytes));
             self.freeing.bytes.fetch_add(gone.weight(), Ordering::Relaxed);
             gone
         };
@@ -304,7 +411,7 @@ impl RowCache {
         let mut shard = self.shard(absent.hash).lock();
         let fits = gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes);
         if shard.writers == 0 && shard.changes == changes && fits {
-            shard.rows.insert(absent.hash, self.kept(row));
+            self.insert(&mut shard, absent.hash, self.kept(row));
         }
     }
 
@@ -323,15 +430,14 @@ impl RowCache {
             && shard.has_place(value)
             && (gone_bytes == 0 || shard.has_room(value.len(), gone_bytes))
         {
-            // It is here. The lookup that found it has counted as one already.
-            let _ = shard.rows.replace(hash, Kept { row: row.with(value), spared: spared.into() }, true);
+            self.replace(&mut shard, hash, Kept { row: row.with(value), spared: spared.into() });
         }
     }
 
     /// The row of `key` is of no use any more.
     pub(crate) fn forget(&self, key: &[u8]) {
         let hash = XxHash3_64::oneshot(key);
-        self.shard(hash).lock().rows.remove(&hash);
+        self.remove_key(&mut self.shard(hash).lock(), hash, key);
     }
 
     /// `batch` is about to be written. Say when it was ([`Writing::succeed`]); if that is never said it was not.
@@ -352,13 +458,45 @@ impl RowCache {
         Writing { cache: self, batch, apart, changes_all, is_written: false }
     }
 
+    /// `key` has `stored` from now on. A pointer leads to the value it was `made_of`.
+    fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], made_of: Option<MadeOf<'_>>) {
+        let tag = (self.places_bytes > 0).then(|| self.tag(key));
+        let had_place = tag.is_some_and(|tag| shard.places.take(tag).is_some());
+        // Of the room so many bytes are still taken by rows that have gone.
+        let gone_bytes = self.gone_bytes();
+        if shard.is_mixed || stored.len() > MOST_ROW_BYTES {
+            shard.rows.remove(&hash);
+        } else if let Some(here) = shard.rows.peek(&hash) {
+            let had_value = here.row.value().is_some();
+            let made_of = made_of.filter(|_| had_value && is_pointer(stored));
+            let value = made_of.and_then(MadeOf::value).filter(|value| shard.has_place(value)).unwrap_or_default();
+            let row = Row::of(key, stored, value);
+            if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
+                self.replace(shard, hash, self.kept(row));
+            } else {
+                shard.rows.remove(&hash);
+            }
+        } else if shard.has_room(key.len() + stored.len(), gone_bytes) {
+            self.insert(shard, hash, self.kept(Row::of(key, stored, &[])));
+        } else if let Some(tag) = tag.filter(|_| is_pointer(stored)) {
+            let removed = self.removed.count();
+            if let Some(place) = Place::of(stored, removed, removed) {
+                // As with rows: a write brings none that would take another's room.
+                match had_place {
+                    true => shard.places.put(tag, place),
+                    false => _ = shard.places.put_where_room(tag, place),
+                }
+            }
+        }
+    }
+
     pub(crate) fn counts(&self) -> RowCounts {
         let mut counts = RowCounts::default();
         for shard in &self.shards {
             let shard = shard.lock();
             counts.hits += shard.hits;
             counts.misses += shard.misses;
-            counts.bytes += shard.rows.weight();
+            counts.bytes += shard.rows.weight() + shard.places.bytes();
         }
         counts.bytes += self.freeing.bytes.load(Ordering::Relaxed);
         counts
@@ -379,35 +517,6 @@ impl Shard {
         self.changes += 1;
     }
 
-    /// `key` has `stored` from now on, of which `keep` makes a row. A pointer leads to the value it was `made_of`. Of the room so many bytes
-    /// are still taken by rows that have gone.
-    fn put(
-        &mut self,
-        hash: u64,
-        key: &[u8],
-        stored: &[u8],
-        made_of: Option<MadeOf<'_>>,
-        gone_bytes: u64,
-        keep: impl FnOnce(Row) -> Kept,
-    ) {
-        if self.is_mixed || stored.len() > MOST_ROW_BYTES {
-            self.rows.remove(&hash);
-        } else if let Some(here) = self.rows.peek(&hash) {
-            let had_value = here.row.value().is_some();
-            let made_of = made_of.filter(|_| had_value && is_pointer(stored));
-            let value = made_of.and_then(MadeOf::value).filter(|value| self.has_place(value)).unwrap_or_default();
-            let row = Row::of(key, stored, value);
-            if gone_bytes == 0 || self.has_room(row.bytes.len(), gone_bytes) {
-                // It is here.
-                let _ = self.rows.replace(hash, keep(row), true);
-            } else {
-                self.rows.remove(&hash);
-            }
-        } else if self.has_room(key.len() + stored.len(), gone_bytes) {
-            self.rows.insert(hash, keep(Row::of(key, stored, &[])));
-        }
-    }
-
     /// Whether a row of so many bytes fits beside all that are here, and those that have gone and are not freed.
     #[inline]
     fn has_room(&self, bytes: usize, gone_bytes: u64) -> bool {
@@ -422,103 +531,6 @@ impl Shard {
 
 fn is_pointer(stored: &[u8]) -> bool {
     Header::decode(stored).is_ok_and(|header| matches!(header.kind, Kind::Separated(_)))
-}
-
-/// Where the values are that the pointers of a batch lead to.
-#[derive(Clone, Copy)]
-pub(crate) enum Apart<'v> {
-    /// The batch has no pointers.
-    Nothing,
-    /// That of its only record.
-    Value(&'v [u8]),
-    /// The same records in the same order, with values in the place of pointers.
-    Records(&'v WriteBatch),
-}
-
-/// What a record of a batch of pointers was made of.
-#[derive(Clone, Copy)]
-enum MadeOf<'v> {
-    Value(&'v [u8]),
-    /// A header and a value.
-    Stored(&'v [u8]),
-}
-
-impl<'v> Apart<'v> {
-    /// One for each record of the batch, or none at all.
-    fn records(self) -> impl Iterator<Item = Option<MadeOf<'v>>> {
-        let (value, batch) = match self {
-            Apart::Nothing => (None, None),
-            Apart::Value(value) => (Some(MadeOf::Value(value)), None),
-            Apart::Records(batch) => (None, Some(batch)),
-        };
-        let made_of = |record| match record {
-            Ok(Record::Put { value, .. }) => Some(MadeOf::Stored(value)),
-            _ => None,
-        };
-        value.map(Some).into_iter().chain(batch.into_iter().flat_map(move |batch| records(batch.data()).map(made_of)))
-    }
-}
-
-impl<'v> MadeOf<'v> {
-    fn value(self) -> Option<&'v [u8]> {
-        match self {
-            MadeOf::Value(value) => Some(value),
-            MadeOf::Stored(stored) => {
-                let header = Header::decode(stored).ok().filter(|header| header.kind == Kind::Inline)?;
-                Some(&stored[header.bytes..])
-            }
-        }
-    }
-}
-
-/// A write that is under way.
-#[must_use]
-pub(crate) struct Writing<'c> {
-    cache: &'c RowCache,
-    batch: &'c WriteBatch,
-    apart: Apart<'c>,
-    changes_all: bool,
-    is_written: bool,
-}
-
-impl Writing<'_> {
-    /// RocksDB has all of it.
-    pub(crate) fn succeed(mut self) {
-        self.is_written = true;
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        let mut apart = self.apart.records();
-        for record in records(self.batch.data()) {
-            let made_of = apart.next().flatten();
-            match record {
-                Ok(Record::Put { key, value: stored, .. }) => {
-                    let hash = XxHash3_64::oneshot(key);
-                    let gone_bytes = self.cache.gone_bytes();
-                    let mut shard = self.cache.shard(hash).lock();
-                    if self.is_written && !self.changes_all {
-                        shard.put(hash, key, stored, made_of, gone_bytes, |row| self.cache.kept(row));
-                    } else {
-                        shard.rows.remove(&hash);
-                    }
-                    shard.end();
-                }
-                Ok(Record::Delete { key }) => {
-                    let hash = XxHash3_64::oneshot(key);
-                    let mut shard = self.cache.shard(hash).lock();
-                    shard.rows.remove(&hash);
-                    shard.end();
-                }
-                Ok(Record::DeleteRange { from, to }) => self.cache.remove(from..to),
-                Ok(Record::Other) | Err(_) => self.cache.clear(),
-            }
-        }
-        if self.changes_all {
-            self.cache.shards.iter().for_each(|shard| shard.lock().end());
-        }
-    }
 }
 
 #[derive(Clone)]

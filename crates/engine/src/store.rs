@@ -238,6 +238,7 @@ impl Store {
         write_synced.set_sync(true);
         let mut write_at_once = RocksWriteOptions::default();
         write_at_once.set_no_slowdown(true);
+        let has_pointers = values.is_some();
         Ok(Self {
             wal_sync,
             watch,
@@ -248,7 +249,7 @@ impl Store {
             read_options: ReadOptions::default(),
             read_some: ending_early(ReadOptions::default()),
             at_once: AtOnce::of(&options),
-            rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(RowCache::new),
+            rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(|bytes| RowCache::new(bytes, has_pointers)),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
             write_at_once,

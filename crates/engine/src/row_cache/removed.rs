@@ -30,14 +30,14 @@ impl RemovedRanges {
         self.count.load(Ordering::Acquire)
     }
 
-    /// One more was removed.
-    pub(super) fn add(&self, range: Range<&[u8]>) {
+    /// One more was removed. Returns how many are now.
+    pub(super) fn add(&self, range: Range<&[u8]>) -> u64 {
         let mut last = self.last.write();
         if last.len() == MOST_RANGES {
             last.pop_front();
         }
         last.push_back(range.start.into()..range.end.into());
-        self.count.fetch_add(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::Release) + 1
     }
 
     /// Whether `key` is known to be in none of those that were removed after the first `before`.

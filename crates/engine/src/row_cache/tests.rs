@@ -35,7 +35,7 @@ fn absent(rows: &RowCache, key: &str) -> Absent {
 
 #[test]
 fn what_was_written_or_found_is_told_until_it_is_changed() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     let (a, b) = (absent(&rows, "a"), absent(&rows, "b"));
     rows.keep(a, b"a", b"1");
     rows.keep(b, b"b", b"");
@@ -54,7 +54,7 @@ fn what_was_written_or_found_is_told_until_it_is_changed() {
 
 #[test]
 fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     let before = absent(&rows, "a");
     let change = batch(&[("a", Some("new"))]);
     let writing = rows.begin_write(&change, Apart::Nothing);
@@ -76,7 +76,7 @@ fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
 
 #[test]
 fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     read(&rows, "a", "0");
     let (one, other) = (batch(&[("a", Some("1"))]), batch(&[("a", Some("2"))]));
     let (first, second) = (rows.begin_write(&one, Apart::Nothing), rows.begin_write(&other, Apart::Nothing));
@@ -92,7 +92,7 @@ fn of_two_writes_at_a_time_neither_says_what_a_key_has() {
 #[test]
 fn a_range_that_is_removed_takes_its_rows_and_a_wide_one_all() {
     for (to, takes_all) in [("3", false), ("5", true)] {
-        let rows = RowCache::new(ROOM);
+        let rows = RowCache::new(ROOM, false);
         let keys: Vec<String> = (0..1000).map(|number| format!("{number:03}")).collect();
         keys.iter().for_each(|key| read(&rows, key, "value"));
         let stale = absent(&rows, "25");
@@ -137,7 +137,7 @@ fn read_many(rows: &RowCache, keys: u64) {
 
 #[test]
 fn rows_that_are_not_freed_yet_and_those_that_come_fit_together() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     // More than there is room for; and half of that, at first.
     let (keys, most) = (ROOM / 128, ROOM);
     read_many(&rows, ROOM / 2 / weight(16));
@@ -172,48 +172,157 @@ fn remove(rows: &RowCache, from: &str, to: &str) {
     rows.begin_write(&removal, Apart::Nothing).succeed();
 }
 
-#[test]
-fn after_ranges_of_any_size_nothing_is_told_that_was_removed() {
-    let rows = RowCache::new(ROOM);
+/// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is written are pointers, each another one.
+fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
     let mut truth = std::collections::BTreeMap::new();
     let mut state = 7_u64;
     let mut random = |most: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % most
     };
-    let (mut told_rows, mut removed_rows) = (0, 0);
-    for step in 0..60_000 {
-        let key = format!("{:04}", random(4000));
-        match random(10) {
-            0..=2 => {
-                write(&rows, &[(&key, Some(&step.to_string()))]);
-                truth.insert(key, step.to_string());
+    let (mut told_rows, mut removed_rows, mut failed) = (0, 0, 0);
+    for step in 0..steps {
+        let key = format!("{:05}", random(keys));
+        match random(20) {
+            0..=5 => {
+                let pointer = stored(Some(step as u32), b"value");
+                let mut change = WriteBatch::default();
+                change.put(&key, &pointer);
+                let writing = rows.begin_write(&change, Apart::Nothing);
+                if random(10) == 0 {
+                    // RocksDB may have it all the same.
+                    drop(writing);
+                    failed += 1;
+                } else {
+                    writing.succeed();
+                }
+                truth.insert(key, pointer);
             }
-            3 => {
+            6 => {
                 // One in ten is large, and may reach into those with another first byte.
                 let length = if random(10) == 0 { 1000 } else { 5 };
-                let end = format!("{:04}", key.parse::<u64>().unwrap() + random(length));
-                remove(&rows, &key, &end);
+                let end = format!("{:05}", key.parse::<u64>().unwrap() + random(length));
+                remove(rows, &key, &end);
                 let before = truth.len();
                 truth.retain(|other, _| !(key.as_str()..end.as_str()).contains(&other.as_str()));
                 removed_rows += before - truth.len();
             }
-            _ => {
-                let row = told(&rows, &key);
-                told_rows += usize::from(row.is_some());
-                match truth.get(&key) {
-                    Some(found) if row.is_none() => read(&rows, &key, found),
-                    found => assert!(row.is_none() || row.as_ref() == found, "{key} at {step}: {row:?}"),
-                }
+            7 => {
+                write(rows, &[(&key, None)]);
+                truth.remove(&key);
             }
+            8 => rows.forget(key.as_bytes()),
+            _ => match (rows.get(key.as_bytes()), truth.get(&key)) {
+                (Ok(row), found) => {
+                    told_rows += 1;
+                    assert_eq!(Some(row.stored()), found.map(Vec::as_slice), "{key} at {step}");
+                    if random(2) == 0 {
+                        rows.keep_value(&row, &[b'v'; 1000]);
+                    }
+                }
+                (Err(absent), Some(found)) => rows.keep(absent, key.as_bytes(), found),
+                (Err(_), None) => (),
+            },
         }
     }
-    assert!(told_rows > 1000 && removed_rows > 1000, "{told_rows} {removed_rows}");
+    assert!(told_rows > 1000 && removed_rows > 1000 && failed > 1000, "{told_rows} {removed_rows} {failed}");
+}
+
+/// How many keys have a place and no row.
+fn places(rows: &RowCache) -> usize {
+    rows.shards.iter().map(|shard| shard.lock().places.count()).sum()
+}
+
+#[test]
+fn after_ranges_of_any_size_nothing_is_told_that_was_removed() {
+    compare_with_truth(&RowCache::new(ROOM, false), 4000, 60_000);
+}
+
+#[test]
+fn places_of_rows_that_had_to_go_are_told_until_they_are_changed() {
+    for (bytes, keys) in [(1 << 20, 8000), (1 << 20, 60_000), (2 << 20, 20_000)] {
+        let rows = RowCache::new(bytes, true);
+        compare_with_truth(&rows, keys, 100_000);
+        assert!(places(&rows) > 200, "{}", places(&rows));
+        assert!(rows.counts().bytes <= bytes);
+    }
+}
+
+#[test]
+fn a_place_becomes_a_row_when_its_key_is_asked_for() {
+    const BYTES: u64 = 1 << 19;
+    let rows = RowCache::new(BYTES, true);
+    let (keys, all) = (4000, 0..4000_u32);
+    let key = |number: u32| format!("key {number}");
+    for number in all.clone() {
+        rows.keep(absent(&rows, &key(number)), key(number).as_bytes(), &stored(Some(number), b"value"));
+    }
+    let with_places = all.clone().filter(|number| told_pointer(&rows, &key(*number)) == Some(*number)).count();
+    let without = RowCache::new(BYTES, false);
+    for number in all.clone() {
+        without.keep(absent(&without, &key(number)), key(number).as_bytes(), &stored(Some(number), b"value"));
+    }
+    let rows_alone = all.clone().filter(|number| told_pointer(&without, &key(*number)) == Some(*number)).count();
+    assert!(with_places > keys * 9 / 10 && rows_alone < keys * 9 / 10, "{with_places} {rows_alone} of {keys}");
+    assert!(rows.counts().bytes <= BYTES);
+    // A value comes beside it as beside any row.
+    let here = key(all.clone().find(|number| told_pointer(&rows, &key(*number)).is_some()).unwrap());
+    rows.keep_value(&rows.get(here.as_bytes()).ok().unwrap(), b"value");
+    assert_eq!(rows.get(here.as_bytes()).ok().unwrap().value(), Some(&b"value"[..]));
+    // What is stored with its key is found in its table: only pointers have places.
+    let short = RowCache::new(BYTES, true);
+    all.clone().for_each(|number| read(&short, &key(number), "@value"));
+    assert_eq!(places(&short), 0);
+}
+
+fn told_pointer(rows: &RowCache, key: &str) -> Option<u32> {
+    match Header::decode(rows.get(key.as_bytes()).ok()?.stored()).unwrap().kind {
+        Kind::Separated(pointer) => Some(pointer.segment.0),
+        Kind::Inline => None,
+    }
+}
+
+#[test]
+fn written_pointers_have_places_while_there_is_room() {
+    let rows = RowCache::new(1 << 20, true);
+    let key = |number: u32| format!("key {number}");
+    let write_pointer = |number: u32, segment: u32| {
+        let mut change = WriteBatch::default();
+        change.put(key(number), stored(Some(segment), b"value"));
+        rows.begin_write(&change, Apart::Nothing).succeed();
+    };
+    (0..20_000).for_each(|number| write_pointer(number, number));
+    // More come than there is room for: those that are here stay.
+    let first = (0..5000).filter(|number| told_pointer(&rows, &key(*number)) == Some(*number)).count();
+    assert!(first > 4500, "{first}");
+    (0..5000).for_each(|number| write_pointer(number, number + 1));
+    let told = (0..5000).filter_map(|number| Some((number, told_pointer(&rows, &key(number))?)));
+    assert_eq!(told.inspect(|(number, told)| assert_eq!(*told, number + 1)).count() > 4000, true);
+}
+
+#[test]
+fn places_outlive_removed_ranges_and_never_tell_what_was_removed() {
+    let rows = RowCache::new(1 << 20, true);
+    let key = |number: u32| format!("key {number:05}");
+    (0..20_000).for_each(|number| {
+        let mut change = WriteBatch::default();
+        change.put(key(number), stored(Some(number), b"value"));
+        rows.begin_write(&change, Apart::Nothing).succeed();
+    });
+    remove(&rows, &key(100), &key(200));
+    // Beyond what a place can count, and what is remembered.
+    for ranges in [0, removed::MOST_RANGES as u64 - 1, 2 * FORGOTTEN_AFTER] {
+        (0..ranges).for_each(|number| remove(&rows, &format!("l{number}"), &format!("l{number}x")));
+        (100..200).for_each(|number| assert_eq!(told_pointer(&rows, &key(number)), None, "{number} after {ranges}"));
+        let here = (0..100).chain(200..1000).filter(|number| told_pointer(&rows, &key(*number)).is_some()).count();
+        assert_eq!(here > 800, ranges < removed::MOST_RANGES as u64, "{here} after {ranges}");
+    }
+    assert_eq!(places(&rows), 0);
 }
 
 #[test]
 fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     read(&rows, "often", "value");
     read(&rows, "seldom", "value");
     for number in 0..3 * removed::MOST_RANGES {
@@ -230,7 +339,7 @@ fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
 
 #[test]
 fn a_value_does_not_bring_back_a_row_that_was_removed() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     read(&rows, "key", "pointer");
     let row = rows.get(b"key").ok().unwrap();
     remove(&rows, "kex", "kez");
@@ -241,7 +350,7 @@ fn a_value_does_not_bring_back_a_row_that_was_removed() {
 #[test]
 fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
     const BYTES: u64 = 1 << 20;
-    let rows = RowCache::new(BYTES);
+    let rows = RowCache::new(BYTES, false);
     let value = "v".repeat(100);
     let ask = |key: &str| match rows.get(key.as_bytes()) {
         Ok(row) => assert_eq!(row.stored(), value.as_bytes()),
@@ -271,7 +380,7 @@ fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
 #[test]
 fn no_reader_sees_an_older_value_after_a_newer_one() {
     // What RocksDB is to the cache: the truth, changed while the cache is told of it.
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     let truth = [const { AtomicU64::new(0) }; 8];
     let keys: Vec<String> = (0..8).map(|number| format!("key {number}")).collect();
     let writing = AtomicU64::new(2);
@@ -320,7 +429,7 @@ fn no_reader_sees_an_older_value_after_a_newer_one() {
 
 #[test]
 fn a_value_is_told_with_its_pointer_until_that_is_changed() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     let row = |key: &str| rows.get(key.as_bytes()).ok().unwrap();
     let value = |key: &str| row(key).value().map(|value| String::from_utf8(value.to_vec()).unwrap());
     write(&rows, &[("a", Some("pointer")), ("b", Some("other"))]);
@@ -361,7 +470,7 @@ fn stored(segment: Option<u32>, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_row_that_had_its_value_has_the_one_that_was_written() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     let value = |key: &str| rows.get(key.as_bytes()).ok().unwrap().value().map(<[u8]>::to_vec);
     let keys = ["a", "b", "c", "d", "e"];
     for key in keys {
@@ -410,7 +519,7 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
 
 #[test]
 fn bytes_of_a_pointer_are_never_taken_for_a_value() {
-    let rows = RowCache::new(ROOM);
+    let rows = RowCache::new(ROOM, false);
     rows.keep(absent(&rows, "a"), b"a", &stored(Some(1), b"old"));
     rows.keep_value(&rows.get(b"a").ok().unwrap(), b"old");
     let mut batch = WriteBatch::default();
@@ -422,7 +531,7 @@ fn bytes_of_a_pointer_are_never_taken_for_a_value() {
 #[test]
 fn values_take_no_more_than_there_is() {
     const BYTES: u64 = 4 << 20;
-    let rows = RowCache::new(BYTES);
+    let rows = RowCache::new(BYTES, false);
     let value = [b'v'; MOST_VALUE_BYTES];
     for number in 0..5_000 {
         let key = format!("key {number}");
@@ -437,12 +546,38 @@ fn values_take_no_more_than_there_is() {
 
 #[test]
 fn a_value_that_is_large_for_its_cache_costs_no_row() {
-    let rows = RowCache::new(SHARDS as u64 * 4096);
+    let rows = RowCache::new(SHARDS as u64 * 4096, false);
     read(&rows, "a", "pointer");
     let row = rows.get(b"a").ok().unwrap();
     rows.keep_value(&row, &[b'v'; MOST_VALUE_BYTES]);
     assert_eq!(told(&rows, "a").as_deref(), Some("pointer"));
     assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
+}
+
+#[test]
+fn a_row_that_leads_to_a_segment_that_has_gone_is_asked_of_rocksdb() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = StoreOptions { row_cache_bytes: Some(ROOM), ..StoreOptions::separated(128) };
+    let store = Store::open(directory.path(), OpenMode::Create, options).unwrap();
+    let value = [b'v'; 300];
+    store.put(b"key", &value).unwrap();
+    let rows = store.rows.as_ref().unwrap();
+    let stale = |key: &[u8]| {
+        rows.forget(key);
+        let absent = rows.get(key).map(|_| ()).unwrap_err();
+        rows.keep(absent, key, &stored(Some(999), &value));
+    };
+    stale(b"key");
+    assert_eq!(store.get_at_once(b"key").unwrap().as_deref(), Some(&value[..]));
+    assert_ne!(told_pointer(rows, "key"), Some(999));
+    stale(b"key");
+    {
+        let found = store.multi_get_first(&[b"key"], true).remove(0).unwrap();
+        assert_eq!(found.as_deref(), Some(&value[..]));
+    }
+    stale(b"gone");
+    assert_eq!(store.get_at_once(b"gone").unwrap().as_deref(), None);
+    store.close().unwrap();
 }
 
 #[test]
