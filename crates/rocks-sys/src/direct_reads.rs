@@ -2,7 +2,7 @@
 //!
 //! A thread that must not wait notes what it misses of a [`DirectFile`], as it does with what [is not in memory](crate::local_file). When
 //! [`crate::awaited_reads`] has read it, it is handed to the thread for the next try ([`with_arrived`]), and goes with it. So a read costs no
-//! page of the kernel's, and takes the place of none.
+//! page of the kernel's, and takes the place of none. Who may wait [reads at once](DirectFile::read).
 //!
 //! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`], which counts what has arrived until it is
 //! dropped.
@@ -13,13 +13,14 @@
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+use rustix::io::{Errno, preadv};
 
 use crate::local_file::{MissedRead, note_direct, notes_missed};
 
@@ -97,11 +98,41 @@ impl DirectFile {
         if has_arrived {
             return DirectRead::Arrived;
         }
-        let begin = offset - offset % self.alignment;
-        let end = offset.saturating_add(into.len() as u64).checked_next_multiple_of(self.alignment);
-        let (true, Some(end)) = (notes_missed(), end) else { return DirectRead::Refused };
-        let missed = MissedRead::direct(self.file.clone(), begin, end - begin, self.number);
+        let (true, Some((begin, bytes))) = (notes_missed(), self.around(offset, into.len())) else {
+            return DirectRead::Refused;
+        };
+        let missed = MissedRead::direct(self.file.clone(), begin, bytes, self.number);
         if note_direct(missed) { DirectRead::Noted } else { DirectRead::Refused }
+    }
+
+    /// Reads `into.len()` bytes at `offset`, and waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// The device's, and [`io::ErrorKind::UnexpectedEof`] where the file ends before.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let (begin, bytes) = self.around(offset, into.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut blocks = blocks(bytes);
+        let mut slices: Vec<_> = blocks.iter_mut().map(|block| IoSliceMut::new(&mut block.0)).collect();
+        let read = loop {
+            match preadv(&*self.file, &mut slices, begin) {
+                Err(Errno::INTR) => (),
+                read => break read?,
+            }
+        };
+        let skip = (offset - begin) as usize;
+        if read < skip + into.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        copy_from(&blocks, skip, into);
+        Ok(())
+    }
+
+    /// Where a read of so many bytes at `offset` begins and how much it brings.
+    fn around(&self, offset: u64, bytes: usize) -> Option<(u64, u64)> {
+        let begin = offset - offset % self.alignment;
+        let end = offset.checked_add(bytes as u64)?.checked_next_multiple_of(self.alignment)?;
+        Some((begin, end - begin))
     }
 }
 
@@ -147,14 +178,19 @@ impl Arrived {
         else {
             return false;
         };
-        let (mut block, mut from, mut rest) = (skip / BLOCK_BYTES, skip % BLOCK_BYTES, into);
-        while !rest.is_empty() {
-            let bytes = (BLOCK_BYTES - from).min(rest.len());
-            let (now, later) = rest.split_at_mut(bytes);
-            now.copy_from_slice(&self.blocks[block].0[from..from + bytes]);
-            (block, from, rest) = (block + 1, 0, later);
-        }
+        copy_from(&self.blocks, skip, into);
         true
+    }
+}
+
+/// Copies what lies behind the first `skip` bytes of `blocks`, which have all of it.
+fn copy_from(blocks: &[Block], skip: usize, into: &mut [u8]) {
+    let (mut block, mut from, mut rest) = (skip / BLOCK_BYTES, skip % BLOCK_BYTES, into);
+    while !rest.is_empty() {
+        let bytes = (BLOCK_BYTES - from).min(rest.len());
+        let (now, later) = rest.split_at_mut(bytes);
+        now.copy_from_slice(&blocks[block].0[from..from + bytes]);
+        (block, from, rest) = (block + 1, 0, later);
     }
 }
 

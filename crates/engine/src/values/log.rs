@@ -391,9 +391,7 @@ impl ValueLog {
     ///
     /// As [`read`](Self::read), and [`Error::WouldWait`].
     pub fn read_at_once(&self, key: &[u8], pointer: Pointer, into: &mut Vec<u8>) -> Result<std::ops::Range<usize>> {
-        let directly = self.reads_directly.load(Ordering::Relaxed)
-            && pointer.record_bytes(key.len()) <= MOST_DIRECT_BYTES
-            && direct_reads::are_of_use();
+        let directly = self.reads_past_cache(pointer.record_bytes(key.len())) && direct_reads::are_of_use();
         let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
             if directly {
                 self.will_open(segment, true);
@@ -407,6 +405,11 @@ impl ValueLog {
             segment.read_at_once(offset, into)
         };
         self.read_with(key, pointer, into, read)
+    }
+
+    /// Whether a record of so many bytes is better read past the kernel's cache: it can keep so little of the segments that others would go for its page.
+    pub fn reads_past_cache(&self, record_bytes: usize) -> bool {
+        record_bytes <= MOST_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
     }
 
     fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {

@@ -222,7 +222,8 @@ struct Relocator {
 /// all else about a copy.
 ///
 /// The kernel is asked to bring what lies around the second value that is read in a piece of [`AHEAD_BYTES`]: values of neighbouring keys
-/// lie anywhere in a segment, and a device reads the whole piece in the time of a few of them.
+/// lie anywhere in a segment, and a device reads the whole piece in the time of a few of them. Not where the kernel can keep so little of the segments that most of a
+/// piece would be gone before its values' turn: there each is read by itself and past its cache.
 struct Sources {
     relocation: Arc<Relocation>,
     of: SegmentMap<Source>,
@@ -244,6 +245,9 @@ const READS_BEFORE_AHEAD: u8 = 2;
 impl Sources {
     fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> crate::Result<()> {
         let relocation = &self.relocation;
+        if relocation.log.reads_past_cache(into.len()) && segment.read_past_cache(offset, into)? {
+            return Ok(());
+        }
         let source = self.of.entry(segment.number()).or_insert_with(|| Source {
             mapped: relocation.map(segment),
             reads: vec![0; segment.bytes().div_ceil(AHEAD_BYTES) as usize],
@@ -528,6 +532,44 @@ mod tests {
     fn read_by_device() -> u64 {
         let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
         counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok()).unwrap_or(0)
+    }
+
+    #[test]
+    fn where_the_kernel_can_keep_little_each_value_is_read_by_itself_and_leaves_no_page() {
+        let program = std::env::current_exe().unwrap();
+        let directory = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
+        let log = ValueLog::open(directory.path(), 1 << 20, Tap::SILENT).unwrap().with_page_cache(Some(4096));
+        let log = Arc::new(log);
+        // The last two are too long for that.
+        let value = |number: u64| vec![number as u8; if number < 2000 { 1000 } else { 5000 }];
+        let append = |number: u64| log.append(Place::Written, &number.to_le_bytes(), &value(number)).unwrap().0;
+        let pointers: Vec<_> = (0..2002).map(append).collect();
+        log.seal_active();
+        let segments = log.segments();
+        assert!(segments.len() >= 2 && log.reads_past_cache(1000));
+        segments.iter().for_each(|segment| _ = segment.sync().unwrap());
+        let relocation =
+            Relocation::new(log.clone(), None, OwnCompactions::idle(), None, u64::MAX, ThreadDuties::new(None));
+        let mut sources = Sources { relocation: Arc::new(relocation), of: SegmentMap::default() };
+        let is_offered = segments[0].read_past_cache(4096, &mut [0; 100]).unwrap();
+        for read_again in [false, true] {
+            for segment in &segments {
+                let file = std::fs::File::open(segment.path()).unwrap();
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            }
+            for number in (0..2002_u64).rev().step_by(7) {
+                let before = read_by_device();
+                let mut record = Vec::new();
+                let read = |segment: &Arc<Segment>, offset, into: &mut [u8]| sources.read(segment, offset, into);
+                let key = number.to_le_bytes();
+                let found = log.read_by(&key, pointers[number as usize], &mut record, read).unwrap();
+                assert_eq!(record[found], value(number));
+                let bytes = read_by_device() - before;
+                // In blocks of 512 bytes, or of what the device wants.
+                assert!(!is_offered || number >= 2000 || bytes <= 8192, "{bytes} for {number}, {read_again}");
+            }
+        }
+        assert!(!is_offered || sources.of.len() == 1, "for those that are too long");
     }
 
     #[test]

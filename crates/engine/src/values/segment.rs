@@ -378,6 +378,16 @@ impl Segment {
         Ok(self.direct()?.map_or(DirectRead::Refused, |direct| direct.read_at_once(offset, into)))
     }
 
+    /// The same past the kernel's cache, which waits for the device; false where that cannot be, or failed.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_past_cache(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        // Who reads it in another way finds out why it failed.
+        Ok(self.direct()?.is_some_and(|direct| direct.read(offset, into).is_ok()))
+    }
+
     /// The same, if all of it is in the kernel's memory.
     ///
     /// # Errors

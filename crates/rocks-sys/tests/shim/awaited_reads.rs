@@ -98,6 +98,30 @@ fn direct(path: &Path) -> Option<DirectFile> {
 }
 
 #[test]
+fn who_may_wait_reads_past_the_kernels_cache_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    // Its end is within a block.
+    let content: Vec<u8> = (0..10_001_u32).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&path, &content).expect("writes");
+    let Some(direct) = direct(&path) else { return };
+    for (offset, bytes) in
+        [(0, 1), (5, 100), (500, 20), (511, 2), (512, 512), (1000, 5000), (4096, 4096), (9900, 101), (10_001, 0)]
+    {
+        let mut into = vec![0; bytes];
+        direct.read(offset as u64, &mut into).expect("reads");
+        assert!(into == content[offset..][..bytes], "{bytes} bytes at {offset}");
+    }
+    for (offset, bytes) in [(9900, 102), (10_001, 1), (20_000, 1), (u64::MAX - 5, 10)] {
+        let error = direct.read(offset, &mut vec![0; bytes]).expect_err("beyond the end");
+        assert!(
+            matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidInput),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn what_is_read_past_the_kernels_cache_is_handed_over_once() {
     let Some((mut reads, over)) = reads() else { return };
     let directory = tempfile::tempdir().expect("a directory");
