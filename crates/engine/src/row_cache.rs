@@ -363,7 +363,7 @@ impl RowCache {
             // Where no thread is to be had they are freed here, with what it was to run.
             Some(gone) => drop(std::thread::Builder::new().name("ecotone-rows".into()).spawn(move || drop(gone))),
             None => {
-                if self.removed.add(range) % FORGOTTEN_AFTER == 0 {
+                if self.removed.add(range).is_multiple_of(FORGOTTEN_AFTER) {
                     self.shards.iter().for_each(|shard| shard.lock().places.clear());
                 }
             }

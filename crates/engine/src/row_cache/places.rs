@@ -170,7 +170,7 @@ impl Places {
 
 /// Which of `count` buckets a key stands in, by the upper half of its hash.
 fn bucket_of(Tag(tag): Tag, count: usize) -> Option<usize> {
-    (count > 0).then(|| ((tag >> 32) * count as u64 >> 32) as usize)
+    (count > 0).then(|| (((tag >> 32) * count as u64) >> 32) as usize)
 }
 
 #[cfg(test)]

@@ -297,7 +297,7 @@ fn written_pointers_have_places_while_there_is_room() {
     assert!(first > 4500, "{first}");
     (0..5000).for_each(|number| write_pointer(number, number + 1));
     let told = (0..5000).filter_map(|number| Some((number, told_pointer(&rows, &key(number))?)));
-    assert_eq!(told.inspect(|(number, told)| assert_eq!(*told, number + 1)).count() > 4000, true);
+    assert!(told.inspect(|(number, told)| assert_eq!(*told, number + 1)).count() > 4000);
 }
 
 #[test]
