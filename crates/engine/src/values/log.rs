@@ -408,8 +408,21 @@ impl ValueLog {
     }
 
     /// Whether a record of so many bytes is better read past the kernel's cache: it can keep so little of the segments that others would go for its page.
-    pub fn reads_past_cache(&self, record_bytes: usize) -> bool {
+    fn reads_past_cache(&self, record_bytes: usize) -> bool {
         record_bytes <= MOST_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
+    }
+
+    /// Reads a record of `segment` past the kernel's cache, and waits for the device; false where it is not read so.
+    ///
+    /// # Errors
+    ///
+    /// The segment's file cannot be opened.
+    pub fn read_past_cache(&self, segment: &Segment, offset: u64, record: &mut [u8]) -> Result<bool> {
+        if !self.reads_past_cache(record.len()) {
+            return Ok(false);
+        }
+        self.will_open(segment, true);
+        segment.read_past_cache(offset, record)
     }
 
     fn read_by_call(&self, segment: &Arc<Segment>, offset: u64, into: &mut [u8]) -> Result<()> {

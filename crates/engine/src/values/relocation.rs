@@ -245,7 +245,7 @@ const READS_BEFORE_AHEAD: u8 = 2;
 impl Sources {
     fn read(&mut self, segment: &Segment, offset: u64, into: &mut [u8]) -> crate::Result<()> {
         let relocation = &self.relocation;
-        if relocation.log.reads_past_cache(into.len()) && segment.read_past_cache(offset, into)? {
+        if relocation.log.read_past_cache(segment, offset, into)? {
             return Ok(());
         }
         let source = self.of.entry(segment.number()).or_insert_with(|| Source {
@@ -546,12 +546,13 @@ mod tests {
         let pointers: Vec<_> = (0..2002).map(append).collect();
         log.seal_active();
         let segments = log.segments();
-        assert!(segments.len() >= 2 && log.reads_past_cache(1000));
+        assert!(segments.len() >= 2);
         segments.iter().for_each(|segment| _ = segment.sync().unwrap());
         let relocation =
             Relocation::new(log.clone(), None, OwnCompactions::idle(), None, u64::MAX, ThreadDuties::new(None));
         let mut sources = Sources { relocation: Arc::new(relocation), of: SegmentMap::default() };
-        let is_offered = segments[0].read_past_cache(4096, &mut [0; 100]).unwrap();
+        let is_offered = log.read_past_cache(&segments[0], 4096, &mut [0; 100]).unwrap();
+        assert_eq!(is_offered, segments[0].read_past_cache(4096, &mut [0; 100]).unwrap());
         for read_again in [false, true] {
             for segment in &segments {
                 let file = std::fs::File::open(segment.path()).unwrap();
