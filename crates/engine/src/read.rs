@@ -275,7 +275,7 @@ impl Store {
             return false;
         }
         match (Header::decode(row.stored()).map(|header| header.kind), &self.values) {
-            (Ok(Kind::Separated(pointer)), Some(values)) => values.log.segment(pointer.segment).is_none(),
+            (Ok(Kind::Separated(pointer)), Some(values)) => !values.log.has_segment(pointer.segment),
             _ => false,
         }
     }

@@ -21,7 +21,7 @@
 //! beside them of at most [`MOST_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
 //! have room. While they are freed a further wide removal is remembered as any other range, so there is one thread at most.
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, and where its places double.
 
 mod places;
 mod removed;
@@ -52,14 +52,17 @@ pub(crate) const MOST_ROW_BYTES: usize = 1024;
 /// dozens of pointers.
 pub(crate) const MOST_VALUE_BYTES: usize = 2048;
 
-/// Of the bytes given, one in so many parts is for places where values are kept apart: for those of 1 KiB as many as for ten times the rows.
+/// Of the bytes given, at most one in so many parts is for places: of values of 1 KiB about a dozen times as many as there are rows with them then.
 const PLACES_OF_SHARD: u64 = 4;
 
 /// A value takes at most one in so many parts of its shard.
 const VALUES_OF_SHARD: u64 = 8;
 
-/// So many threads seldom meet in one. A power of two.
-const SHARDS: usize = 128;
+/// In so many shards threads seldom meet. A power of two.
+const MOST_SHARDS: u64 = 128;
+
+/// Where there is little memory there are fewer, so that each has room for some rows with values.
+const LEAST_SHARD_BYTES: u64 = 16 * 1024;
 
 /// What a row takes beside its bytes: its allocation, and its place in the table of the shard, which grows by doubling and has places for
 /// rows that have gone as well.
@@ -83,9 +86,8 @@ fn rows(bytes: u64) -> Rows {
 /// The rows of one store.
 pub(crate) struct RowCache {
     shards: Box<[Mutex<Shard>]>,
-    /// Of each shard.
-    rows_bytes: u64,
-    places_bytes: u64,
+    /// Whether there may be any.
+    has_pointers: bool,
     /// Of the hashes by which places stand.
     places_seed: u64,
     writes: AtomicU64,
@@ -121,6 +123,9 @@ struct Shard {
     rows: Rows,
     /// Of keys whose rows are not here.
     places: Places,
+    /// What places take at most. Rows have no room for that from the first pointer on.
+    places_bytes: u64,
+    has_pointers: bool,
     /// Changes of keys of this shard that are under way.
     writers: u32,
     /// The write that began when there were none.
@@ -133,7 +138,7 @@ struct Shard {
     misses: u64,
 }
 
-/// Tells which rows have given way to others.
+/// Tells which rows have given way to another.
 #[derive(Clone)]
 struct Evicted;
 
@@ -226,17 +231,24 @@ pub(crate) struct RowCounts {
 impl RowCache {
     /// Of about `bytes`. Where there are pointers, those whose rows have no room any more are kept without them.
     pub(crate) fn new(bytes: u64, has_pointers: bool) -> Self {
-        let shard_bytes = bytes / SHARDS as u64;
-        let places_bytes = if has_pointers { shard_bytes / PLACES_OF_SHARD } else { 0 };
-        let rows_bytes = shard_bytes - places_bytes;
-        let shard = || {
-            let (rows, places) = (rows(rows_bytes), Places::new(places_bytes));
-            Mutex::new(Shard { rows, places, writers: 0, writer: 0, is_mixed: false, changes: 0, hits: 0, misses: 0 })
+        let shards = 1 << (bytes / LEAST_SHARD_BYTES).clamp(1, MOST_SHARDS).ilog2();
+        let bytes = bytes / shards;
+        let places_bytes = if has_pointers { bytes / PLACES_OF_SHARD } else { 0 };
+        let shard = || Shard {
+            rows: rows(bytes),
+            places: Places::new(places_bytes),
+            places_bytes,
+            has_pointers: false,
+            writers: 0,
+            writer: 0,
+            is_mixed: false,
+            changes: 0,
+            hits: 0,
+            misses: 0,
         };
         Self {
-            shards: (0..SHARDS).map(|_| shard()).collect(),
-            rows_bytes,
-            places_bytes,
+            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
+            has_pointers,
             // A client that knew it could have a key taken for another.
             places_seed: RandomState::new().hash_one(()),
             writes: AtomicU64::new(0),
@@ -248,7 +260,7 @@ impl RowCache {
     #[inline]
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         // The tables of the shards go by the lowest and the highest bits.
-        &self.shards[(hash >> 32) as usize % SHARDS]
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
 
     /// The row of `key`.
@@ -290,6 +302,8 @@ impl RowCache {
         let gone_bytes = self.gone_bytes();
         if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
             self.insert(shard, hash, kept);
+        } else {
+            shard.places.put(self.tag(key), place);
         }
         Some(row)
     }
@@ -300,26 +314,33 @@ impl RowCache {
 
     /// Adds a row. Of those that give way to it pointers stay.
     fn insert(&self, shard: &mut Shard, hash: u64, kept: Kept) {
-        let mut evicted = Vec::new();
+        if self.has_pointers && !shard.has_pointers && is_pointer(kept.row.stored()) {
+            shard.leave_room_for_places();
+        }
+        let (mut evicted, newest) = (Vec::new(), kept.row.clone());
         shard.rows.insert_with_lifecycle(hash, kept, &mut evicted);
-        self.keep_places(shard, &evicted);
+        self.keep_places(shard, evicted, &newest);
     }
 
     /// Puts a row in the place of the one that is here, as [`insert`](Self::insert) does.
     fn replace(&self, shard: &mut Shard, hash: u64, kept: Kept) {
-        let mut evicted = Vec::new();
+        let (mut evicted, newest) = (Vec::new(), kept.row.clone());
         // It is here. The lookup that found it has counted as one already.
         let _ = shard.rows.replace_with_lifecycle(hash, kept, true, &mut evicted);
-        self.keep_places(shard, &evicted);
+        self.keep_places(shard, evicted, &newest);
     }
 
-    fn keep_places(&self, shard: &mut Shard, evicted: &[Kept]) {
-        if self.places_bytes == 0 {
+    /// Keeps the pointers of rows that have gone because `newest` came.
+    fn keep_places(&self, shard: &mut Shard, evicted: Vec<Kept>, newest: &Row) {
+        if !self.has_pointers {
             return;
         }
         for Kept { row, spared } in evicted {
+            // One that was replaced has gone as well, and is out of date. The newest itself may have found no room.
+            let is_replaced = row.key() == newest.key() && !Arc::ptr_eq(&row.bytes, &newest.bytes);
             let spared = spared.load(Ordering::Relaxed);
-            if is_pointer(row.stored())
+            if !is_replaced
+                && is_pointer(row.stored())
                 && let Some(place) = Place::of(row.stored(), spared, self.removed.count())
             {
                 shard.places.put(self.tag(row.key()), place);
@@ -374,7 +395,7 @@ impl RowCache {
     fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.rows = rows(self.rows_bytes);
+            shard.rows = rows(shard.rows.capacity());
             shard.places.clear();
         }
     }
@@ -387,7 +408,8 @@ impl RowCache {
         let take = |shard: &Mutex<Shard>| {
             let mut shard = shard.lock();
             shard.places.clear();
-            let gone = std::mem::replace(&mut shard.rows, rows(self.rows_bytes));
+            let none = rows(shard.rows.capacity());
+            let gone = std::mem::replace(&mut shard.rows, none);
             self.freeing.bytes.fetch_add(gone.weight(), Ordering::Relaxed);
             gone
         };
@@ -397,7 +419,7 @@ impl RowCache {
     /// Each shard's part of what is still being freed.
     #[inline]
     fn gone_bytes(&self) -> u64 {
-        self.freeing.bytes.load(Ordering::Relaxed).div_ceil(SHARDS as u64)
+        self.freeing.bytes.load(Ordering::Relaxed).div_ceil(self.shards.len() as u64)
     }
 
     /// Keeps what RocksDB has `stored` with `key`, found since `absent` was told of it.
@@ -411,6 +433,10 @@ impl RowCache {
         let mut shard = self.shard(absent.hash).lock();
         let fits = gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes);
         if shard.writers == 0 && shard.changes == changes && fits {
+            if !shard.places.are_empty() {
+                // Another lookup may have brought it, whose row has gone again.
+                shard.places.take(self.tag(key));
+            }
             self.insert(&mut shard, absent.hash, self.kept(row));
         }
     }
@@ -427,7 +453,7 @@ impl RowCache {
         let here = shard.rows.peek(&hash).filter(|here| Arc::ptr_eq(&here.row.bytes, &row.bytes));
         let spared = here.map(|here| here.spared.load(Ordering::Relaxed));
         if let Some(spared) = spared
-            && shard.has_place(value)
+            && shard.takes_value(value)
             && (gone_bytes == 0 || shard.has_room(value.len(), gone_bytes))
         {
             self.replace(&mut shard, hash, Kept { row: row.with(value), spared: spared.into() });
@@ -460,7 +486,7 @@ impl RowCache {
 
     /// `key` has `stored` from now on. A pointer leads to the value it was `made_of`.
     fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], made_of: Option<MadeOf<'_>>) {
-        let tag = (self.places_bytes > 0).then(|| self.tag(key));
+        let tag = self.has_pointers.then(|| self.tag(key));
         let had_place = tag.is_some_and(|tag| shard.places.take(tag).is_some());
         // Of the room so many bytes are still taken by rows that have gone.
         let gone_bytes = self.gone_bytes();
@@ -469,7 +495,7 @@ impl RowCache {
         } else if let Some(here) = shard.rows.peek(&hash) {
             let had_value = here.row.value().is_some();
             let made_of = made_of.filter(|_| had_value && is_pointer(stored));
-            let value = made_of.and_then(MadeOf::value).filter(|value| shard.has_place(value)).unwrap_or_default();
+            let value = made_of.and_then(MadeOf::value).filter(|value| shard.takes_value(value)).unwrap_or_default();
             let row = Row::of(key, stored, value);
             if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
                 self.replace(shard, hash, self.kept(row));
@@ -517,6 +543,12 @@ impl Shard {
         self.changes += 1;
     }
 
+    /// The first pointers come: from now on rows give way to one another where there is still room for their places.
+    fn leave_room_for_places(&mut self) {
+        self.has_pointers = true;
+        self.rows.set_capacity(self.rows.capacity() - self.places_bytes);
+    }
+
     /// Whether a row of so many bytes fits beside all that are here, and those that have gone and are not freed.
     #[inline]
     fn has_room(&self, bytes: usize, gone_bytes: u64) -> bool {
@@ -524,7 +556,7 @@ impl Shard {
     }
 
     /// Whether `value` may stand beside its pointer.
-    fn has_place(&self, value: &[u8]) -> bool {
+    fn takes_value(&self, value: &[u8]) -> bool {
         value.len() <= MOST_VALUE_BYTES && weight(value.len()) <= self.rows.capacity() / VALUES_OF_SHARD
     }
 }

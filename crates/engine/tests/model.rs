@@ -197,7 +197,8 @@ fn options() -> impl Strategy<Value = StoreOptions> {
             relocation(),
             any::<bool>(),
             proptest::option::of(64..100_u32),
-            proptest::option::of(prop_oneof![Just(64_u64 << 10), Just(8 << 20)]),
+            // Room for twenty pointers, and for as many without their rows; or for all.
+            proptest::option::of(prop_oneof![Just(4_u64 << 10), Just(8 << 20)]),
             dedup(),
             prop_oneof![3 => Just(MemtableOrder::Tree), 1 => Just(MemtableOrder::SkipList)],
             (

@@ -1,16 +1,16 @@
 //! Where values lie whose rows had to give way: what is stored with a key, without the key and the value, in a fortieth of what a row with a value of a
-//! kilobyte takes. A lookup of RocksDB costs half of what it costs to read such a value from the device, so a place is worth more than a row of the same size.
+//! kilobyte takes. A row spares a lookup of RocksDB and a read of the device, forty places as many lookups.
 //!
 //! A key stands here by 64 bits of a hash with a seed that nobody knows, from which follows where it stands. That a lookup of a key that is not
 //! here finds another one's place happens once in 2^64 by the number of places; where the value is read, its record tells.
 //!
-//! Bounds: the bytes given, which are taken as they are needed, by doubling. In a full bucket one goes for another.
+//! Bounds: the bytes given, which are taken by doubling when half of what is there is used. In a full bucket one goes for another.
 //!
 //! Threads: those of the shard it is part of, one at a time.
 
 use super::removed::MOST_RANGES;
 
-/// The longest pointer with its header and an expiry.
+/// The longest pointer behind a header with a type and an expiry.
 pub(super) const MOST_PLACE_BYTES: usize = 22;
 
 /// A key may stand in any of so many.
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// Tags stand together, so that one line of the processor's cache tells whether a key is here.
+/// Tags stand together, so that one line of the processor's cache, or two, tell whether a key is here.
 #[derive(Clone)]
 struct Bucket {
     tags: [u64; WAYS],
@@ -78,8 +78,9 @@ const BUCKET_BYTES: usize = size_of::<Bucket>();
 /// The places of one shard.
 pub(super) struct Places {
     buckets: Vec<Bucket>,
+    count: usize,
     first_buckets: usize,
-    /// So many times twice the first ones that it is all there is room for, but for a part of it.
+    /// The first ones doubled as often as there is room.
     most_buckets: usize,
 }
 
@@ -91,7 +92,7 @@ impl Places {
         while first_buckets >= 2 * FEWEST_BUCKETS {
             (first_buckets, doublings) = (first_buckets / 2, doublings + 1);
         }
-        Self { buckets: Vec::new(), first_buckets, most_buckets: first_buckets << doublings }
+        Self { buckets: Vec::new(), count: 0, first_buckets, most_buckets: first_buckets << doublings }
     }
 
     pub(super) fn are_empty(&self) -> bool {
@@ -100,7 +101,8 @@ impl Places {
 
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.buckets.iter().flat_map(|bucket| &bucket.tags).filter(|tag| **tag != 0).count()
+        assert_eq!(self.count, self.buckets.iter().flat_map(|bucket| &bucket.tags).filter(|tag| **tag != 0).count());
+        self.count
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -108,7 +110,7 @@ impl Places {
     }
 
     pub(super) fn clear(&mut self) {
-        self.buckets = Vec::new();
+        (self.buckets, self.count) = (Vec::new(), 0);
     }
 
     /// Where `tag` stands, if it does.
@@ -123,6 +125,7 @@ impl Places {
         let (bucket, way) = self.find(tag)?;
         let bucket = &mut self.buckets[bucket];
         bucket.tags[way] = 0;
+        self.count -= 1;
         Some(bucket.places[way])
     }
 
@@ -141,28 +144,36 @@ impl Places {
     /// Puts `place` here if no other of its bucket has to go for it.
     pub(super) fn put_where_room(&mut self, tag: Tag, place: Place) -> bool {
         loop {
-            if let Some(bucket) = bucket_of(tag, self.buckets.len()) {
-                let bucket = &mut self.buckets[bucket];
-                let of_tag = bucket.tags.iter().position(|here| *here == tag.0);
-                if let Some(way) = of_tag.or_else(|| bucket.tags.iter().position(|here| *here == 0)) {
-                    (bucket.tags[way], bucket.places[way]) = (tag.0, place);
-                    return true;
-                }
+            if self.put_in_bucket(tag, place) {
+                return true;
             }
-            if self.buckets.len() >= self.most_buckets {
+            // Buckets fill unevenly: with one that is full most others are not.
+            let is_half_full = 2 * self.count >= WAYS * self.buckets.len();
+            if !is_half_full || self.buckets.len() >= self.most_buckets {
                 return false;
             }
             self.grow();
         }
     }
 
+    fn put_in_bucket(&mut self, tag: Tag, place: Place) -> bool {
+        let Some(bucket) = bucket_of(tag, self.buckets.len()) else { return false };
+        let bucket = &mut self.buckets[bucket];
+        let of_tag = bucket.tags.iter().position(|here| *here == tag.0);
+        let Some(way) = of_tag.or_else(|| bucket.tags.iter().position(|here| *here == 0)) else { return false };
+        self.count += usize::from(of_tag.is_none());
+        (bucket.tags[way], bucket.places[way]) = (tag.0, place);
+        true
+    }
+
     /// Each bucket becomes two.
     fn grow(&mut self) {
         let count = (self.buckets.len() * 2).max(self.first_buckets);
         let before = std::mem::replace(&mut self.buckets, vec![EMPTY; count]);
+        self.count = 0;
         for (tag, place) in before.into_iter().flat_map(|bucket| bucket.tags.into_iter().zip(bucket.places)) {
             if tag != 0 {
-                self.put_where_room(Tag(tag), place);
+                self.put_in_bucket(Tag(tag), place);
             }
         }
     }
@@ -191,18 +202,30 @@ mod tests {
     fn what_was_put_is_here_until_it_is_taken() {
         let mut places = Places::new(1 << 20);
         assert!(places.are_empty() && places.take(tag(1)).is_none());
-        for number in 0..2000 {
-            assert!(places.put_where_room(tag(number), place(number)), "{number}");
-        }
-        assert!(places.bytes() <= 1 << 20);
-        assert!(places.put_where_room(tag(7), place(8)), "one that is here changes");
-        assert_eq!(places.take(tag(7)).map(|place| place.stored().to_vec()), Some(8u64.to_le_bytes().to_vec()));
-        assert_eq!(places.take(tag(7)), None);
-        for number in (0..2000).filter(|number| *number != 7) {
+        let here: Vec<u64> = (0..20_000).filter(|number| places.put_where_room(tag(*number), place(*number))).collect();
+        assert!(here.len() > 16_000 && here.len() == places.count(), "{}", here.len());
+        let one = here[7];
+        assert!(places.put_where_room(tag(one), place(one + 1)), "one that is here changes");
+        assert_eq!(places.take(tag(one)), Some(place(one + 1)));
+        assert_eq!(places.take(tag(one)), None);
+        for number in here.into_iter().filter(|number| *number != one) {
             assert_eq!(places.take(tag(number)), Some(place(number)), "{number}");
         }
+        assert_eq!(places.count(), 0);
         places.clear();
         assert_eq!(places.bytes(), 0);
+    }
+
+    #[test]
+    fn memory_is_taken_when_half_of_what_there_is_has_a_use() {
+        let mut places = Places::new(1 << 20);
+        for number in 0..40_000 {
+            let before = (places.bytes(), places.count());
+            places.put(tag(number), place(number));
+            let doubles = places.bytes() > before.0 && before.0 > 0;
+            assert!(!doubles || before.1 * 2 >= before.0 as usize / BUCKET_BYTES * WAYS, "{before:?}");
+        }
+        assert!(places.bytes() > 1 << 19);
     }
 
     #[test]

@@ -172,7 +172,8 @@ fn remove(rows: &RowCache, from: &str, to: &str) {
     rows.begin_write(&removal, Apart::Nothing).succeed();
 }
 
-/// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is written are pointers, each another one.
+/// Has what `rows` tell compared with the truth, while keys are written, read and removed. What is written are pointers and values that stand with their
+/// keys, each another one, some of them behind a longer header than a place takes.
 fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
     let mut truth = std::collections::BTreeMap::new();
     let mut state = 7_u64;
@@ -185,9 +186,13 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
         let key = format!("{:05}", random(keys));
         match random(20) {
             0..=5 => {
-                let pointer = stored(Some(step as u32), b"value");
+                let written = match random(4) {
+                    0 => stored(None, step.to_string().as_bytes()),
+                    1 => with_long_header(step as u32),
+                    _ => stored(Some(step as u32), b"value"),
+                };
                 let mut change = WriteBatch::default();
-                change.put(&key, &pointer);
+                change.put(&key, &written);
                 let writing = rows.begin_write(&change, Apart::Nothing);
                 if random(10) == 0 {
                     // RocksDB may have it all the same.
@@ -196,7 +201,7 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
                 } else {
                     writing.succeed();
                 }
-                truth.insert(key, pointer);
+                truth.insert(key, written);
             }
             6 => {
                 // One in ten is large, and may reach into those with another first byte.
@@ -216,7 +221,7 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
                 (Ok(row), found) => {
                     told_rows += 1;
                     assert_eq!(Some(row.stored()), found.map(Vec::as_slice), "{key} at {step}");
-                    if random(2) == 0 {
+                    if random(2) == 0 && is_pointer(row.stored()) {
                         rows.keep_value(&row, &[b'v'; 1000]);
                     }
                 }
@@ -226,6 +231,25 @@ fn compare_with_truth(rows: &RowCache, keys: u64, steps: u64) {
         }
     }
     assert!(told_rows > 1000 && removed_rows > 1000 && failed > 1000, "{told_rows} {removed_rows} {failed}");
+    for number in 0..keys {
+        let key = format!("{number:05}");
+        let hash = XxHash3_64::oneshot(key.as_bytes());
+        let mut shard = rows.shard(hash).lock();
+        let has_row = shard.rows.peek(&hash).is_some();
+        assert!(!has_row || shard.places.take(rows.tag(key.as_bytes())).is_none(), "{key} has a row and a place");
+    }
+}
+
+/// A pointer behind a header with an expiry and a version, which no place takes.
+fn with_long_header(segment: u32) -> Vec<u8> {
+    let attributes = Attributes { expires_at_ms: Some(1), version: Some(1), ..Attributes::NONE };
+    let mut header = Vec::new();
+    crate::header::encode_inline(&attributes, &mut header).unwrap();
+    let mut stored = Vec::new();
+    let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: 5 };
+    encode_separated(&header, pointer, &mut stored);
+    assert!(stored.len() > places::MOST_PLACE_BYTES);
+    stored
 }
 
 /// How many keys have a place and no row.
@@ -240,11 +264,33 @@ fn after_ranges_of_any_size_nothing_is_told_that_was_removed() {
 
 #[test]
 fn places_of_rows_that_had_to_go_are_told_until_they_are_changed() {
-    for (bytes, keys) in [(1 << 20, 8000), (1 << 20, 60_000), (2 << 20, 20_000)] {
+    for (bytes, keys) in [(1 << 18, 8000), (1 << 20, 60_000), (2 << 20, 20_000)] {
         let rows = RowCache::new(bytes, true);
         compare_with_truth(&rows, keys, 100_000);
-        assert!(places(&rows) > 200, "{}", places(&rows));
+        assert!(places(&rows) > 100, "{}", places(&rows));
         assert!(rows.counts().bytes <= bytes);
+    }
+}
+
+#[test]
+fn what_a_write_has_replaced_has_no_place() {
+    for newer in [stored(None, b"newer"), with_long_header(2)] {
+        let rows = RowCache::new(1 << 19, true);
+        rows.keep(absent(&rows, "key"), b"key", &stored(Some(1), b"older"));
+        let mut change = WriteBatch::default();
+        change.put("key", &newer);
+        rows.begin_write(&change, Apart::Nothing).succeed();
+        // Others have its row go.
+        let is_here =
+            || rows.shard(XxHash3_64::oneshot(b"key")).lock().rows.peek(&XxHash3_64::oneshot(b"key")).is_some();
+        for number in (0..100_000).take_while(|_| is_here()) {
+            // Twice: what is asked for once takes nothing from what is asked for often.
+            let other = format!("other {number}");
+            read(&rows, &other, &"v".repeat(100));
+            told(&rows, &other);
+        }
+        assert!(!is_here());
+        assert!(rows.get(b"key").is_err(), "what it had before is told");
     }
 }
 
@@ -379,51 +425,67 @@ fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
 
 #[test]
 fn no_reader_sees_an_older_value_after_a_newer_one() {
-    // What RocksDB is to the cache: the truth, changed while the cache is told of it.
-    let rows = RowCache::new(ROOM, false);
-    let truth = [const { AtomicU64::new(0) }; 8];
-    let keys: Vec<String> = (0..8).map(|number| format!("key {number}")).collect();
-    let writing = AtomicU64::new(2);
-    std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (rows, truth, keys, writing) = (&rows, &truth, &keys, &writing);
-            scope.spawn(move || {
-                for round in 0..20_000 {
-                    // Each has keys of its own.
-                    let which = round % 4 * 2 + thread;
-                    let next = (truth[which].load(Ordering::SeqCst) + 1).to_string();
-                    let change = batch(&[(&keys[which], Some(&next))]);
-                    let write = rows.begin_write(&change, Apart::Nothing);
-                    truth[which].fetch_add(1, Ordering::SeqCst);
-                    write.succeed();
-                }
-                writing.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut seen = [0; 8];
-                while writing.load(Ordering::SeqCst) > 0 {
-                    for (which, key) in keys.iter().enumerate() {
-                        let found = match rows.get(key.as_bytes()) {
-                            Ok(row) => std::str::from_utf8(row.stored()).unwrap().parse().unwrap(),
-                            Err(absent) => {
-                                let found = truth[which].load(Ordering::SeqCst);
-                                rows.keep(absent, key.as_bytes(), found.to_string().as_bytes());
-                                found
-                            }
-                        };
-                        assert!(found >= seen[which], "{found} after {}", seen[which]);
-                        seen[which] = found;
+    // What RocksDB is to the cache: the truth, changed while the cache is told of it. In the second one rows give way to one another all the time.
+    let (roomy, crowded) = (RowCache::new(ROOM, false), RowCache::new(4096, true));
+    for rows in [roomy, crowded] {
+        const KEYS: usize = 64;
+        let truth = [const { AtomicU64::new(0) }; KEYS];
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
+        let writing = AtomicU64::new(2);
+        let number_of = |row: &Row| match Header::decode(row.stored()).unwrap().kind {
+            Kind::Separated(pointer) => u64::from(pointer.segment.0),
+            Kind::Inline => std::str::from_utf8(&row.stored()[1..]).unwrap().parse().unwrap(),
+        };
+        // Pointers, and now and then what has no place.
+        let stored_for = |number: u64| match number % 8 {
+            7 => stored(None, number.to_string().as_bytes()),
+            _ => stored(Some(number as u32), b"value"),
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (rows, truth, keys, writing) = (&rows, &truth, &keys, &writing);
+                scope.spawn(move || {
+                    for round in 0..40_000 {
+                        // Each has keys of its own.
+                        let which = round % (KEYS / 2) * 2 + thread;
+                        let mut change = WriteBatch::default();
+                        change.put(&keys[which], stored_for(truth[which].load(Ordering::SeqCst) + 1));
+                        let write = rows.begin_write(&change, Apart::Nothing);
+                        truth[which].fetch_add(1, Ordering::SeqCst);
+                        write.succeed();
                     }
-                }
-            });
+                    writing.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut seen = [0; KEYS];
+                    while writing.load(Ordering::SeqCst) > 0 {
+                        for (which, key) in keys.iter().enumerate() {
+                            let found = match rows.get(key.as_bytes()) {
+                                Ok(row) => {
+                                    rows.keep_value(&row, b"value");
+                                    number_of(&row)
+                                }
+                                Err(absent) => {
+                                    let found = truth[which].load(Ordering::SeqCst);
+                                    rows.keep(absent, key.as_bytes(), &stored_for(found));
+                                    found
+                                }
+                            };
+                            assert!(found >= seen[which], "{found} after {}", seen[which]);
+                            seen[which] = found;
+                        }
+                    }
+                });
+            }
+        });
+        for (key, truth) in keys.iter().zip(&truth) {
+            if let Ok(row) = rows.get(key.as_bytes()) {
+                assert_eq!(number_of(&row), truth.load(Ordering::SeqCst));
+            }
         }
-    });
-    for (key, truth) in keys.iter().zip(&truth) {
-        if let Some(told) = told(&rows, key) {
-            assert_eq!(told, truth.load(Ordering::SeqCst).to_string());
-        }
+        assert_eq!(places(&rows) > 0, rows.has_pointers);
     }
 }
 
@@ -546,7 +608,7 @@ fn values_take_no_more_than_there_is() {
 
 #[test]
 fn a_value_that_is_large_for_its_cache_costs_no_row() {
-    let rows = RowCache::new(SHARDS as u64 * 4096, false);
+    let rows = RowCache::new(4096, false);
     read(&rows, "a", "pointer");
     let row = rows.get(b"a").ok().unwrap();
     rows.keep_value(&row, &[b'v'; MOST_VALUE_BYTES]);
