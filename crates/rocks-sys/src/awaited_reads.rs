@@ -17,13 +17,12 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::rc::Rc;
 
 use io_uring::{IoUring, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::direct_reads::{Arrived, Block, Held, blocks};
+use crate::direct_reads::{Arrived, Held, Memory};
 use crate::local_file::MissedRead;
 
 /// Reads that are under way at a time: more would only wait in the device's queue.
@@ -33,7 +32,7 @@ const MOST_UNDER_WAY: usize = 256;
 const MOST_READ_BYTES: usize = 64 * 1024;
 
 /// What is handed over takes no more memory at a time.
-const MOST_HELD_BYTES: u64 = (MOST_UNDER_WAY * MOST_READ_BYTES) as u64;
+const MOST_HELD_BYTES: usize = MOST_UNDER_WAY * MOST_READ_BYTES;
 
 /// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
 const MOST_WORKERS: u32 = 16;
@@ -57,8 +56,8 @@ pub struct AwaitedReads<T> {
     ring: IoUring,
     under_way: Vec<Option<UnderWay<T>>>,
     free: Vec<u16>,
-    /// Bytes of memory for what is handed over.
-    held: Arc<AtomicUsize>,
+    /// For what is handed over.
+    memory: Rc<Memory>,
     /// The kernel knows the thread that made it.
     _of_one_thread: PhantomData<*const ()>,
 }
@@ -66,8 +65,7 @@ pub struct AwaitedReads<T> {
 struct UnderWay<T> {
     read: MissedRead,
     /// Where it goes, if it does not go nowhere.
-    into: Vec<Block>,
-    held: Held,
+    into: Option<Held>,
     token: T,
 }
 
@@ -91,7 +89,7 @@ impl<T: Clone> AwaitedReads<T> {
         ring.submitter().register_iowq_max_workers(&mut [MOST_WORKERS; 2])?;
         let under_way = (0..MOST_UNDER_WAY).map(|_| None).collect();
         let free = (0..MOST_UNDER_WAY as u16).rev().collect();
-        Ok((Self { ring, under_way, free, held: Arc::default(), _of_one_thread: PhantomData }, over))
+        Ok((Self { ring, under_way, free, memory: Rc::default(), _of_one_thread: PhantomData }, over))
     }
 
     /// Makes `reads` ready, which [`submit`](Self::submit) begins. `false`: not all of them, since one is too long or lies nowhere, or too many are
@@ -103,23 +101,23 @@ impl<T: Clone> AwaitedReads<T> {
     pub fn add(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
         // The kernel has a meaning of its own for the last offset.
         let is_refused = |read: &MissedRead| read.bytes > MOST_READ_BYTES as u64 || read.offset > i64::MAX as u64;
-        let held: u64 = reads.iter().filter(|read| read.direct.is_some()).map(|read| read.bytes).sum();
-        if reads.len() > self.free.len()
-            || reads.iter().any(is_refused)
-            || self.held.load(Ordering::Relaxed) as u64 + held > MOST_HELD_BYTES
-        {
+        if reads.len() > self.free.len() || reads.iter().any(is_refused) {
+            return Ok(false);
+        }
+        let direct = reads.iter().filter(|read| read.direct.is_some());
+        let held: usize = direct.map(|read| Memory::held_by(read.bytes as usize)).sum();
+        if self.memory.held_bytes() + held > MOST_HELD_BYTES {
             return Ok(false);
         }
         for read in reads {
             let Some(place) = self.free.pop() else { break };
-            let mut into = if read.direct.is_some() { blocks(read.bytes) } else { Vec::new() };
-            let to = if into.is_empty() { NOWHERE.0.get().cast() } else { into.as_mut_ptr().cast() };
+            let mut into = read.direct.map(|_| self.memory.hold(read.bytes as usize));
+            let to = into.as_mut().map_or(NOWHERE.0.get().cast(), |into| into.as_mut_slice().as_mut_ptr());
             let entry = opcode::Read::new(types::Fd(read.as_raw_fd()), to, read.bytes as u32)
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
-            let held = Held::new(size_of_val(into.as_slice()), &self.held);
-            self.under_way[usize::from(place)] = Some(UnderWay { read, into, held, token: token.clone() });
+            self.under_way[usize::from(place)] = Some(UnderWay { read, into, token: token.clone() });
             // SAFETY: the descriptor is open until the read is over. What it reads into is for ever and nobody's, or has room for all of it, and is
             // neither looked at nor freed before the read is over.
             let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -158,9 +156,11 @@ impl<T: Clone> AwaitedReads<T> {
             self.submit()?;
             for over in self.ring.completion() {
                 let place = over.user_data() as u16;
-                if let Some(UnderWay { read, into, held, token }) = self.under_way[usize::from(place)].take() {
-                    if let (Some(number), Ok(bytes @ 1..)) = (read.direct, usize::try_from(over.result())) {
-                        arrived(&token, Arrived::new(number, read.offset, into, bytes, held));
+                if let Some(UnderWay { read, into, token }) = self.under_way[usize::from(place)].take() {
+                    if let (Some(number), Some(into), Ok(bytes @ 1..)) =
+                        (read.direct, into, usize::try_from(over.result()))
+                    {
+                        arrived(&token, Arrived::new(number, read.offset, into, bytes));
                     }
                     self.free.push(place);
                 }

@@ -5,22 +5,25 @@
 //! page of the kernel's, and takes the place of none. Who may wait [reads at once](DirectFile::read).
 //!
 //! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`], which counts what has arrived until it is
-//! dropped.
+//! dropped. Of memory that is done with [`MOST_SPARE`] pieces of [`SPARE_BYTES`] are kept for each of those, and for each thread that waits one as
+//! large as its longest read.
 //!
 //! Failure: what a read does not bring is missed again. Where a file system offers no such reads there is no [`DirectFile`].
 //!
-//! Threads: what arrived is for the thread that it is handed to.
+//! Threads: what arrived stays with the thread that it was read for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut};
+use std::io;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
-use rustix::io::{Errno, preadv};
+use rustix::io::{Errno, pread};
 
 use crate::local_file::{MissedRead, note_direct, notes_missed};
 
@@ -29,6 +32,12 @@ const BLOCK_BYTES: usize = 512;
 
 /// Devices that want their reads coarser are not read so: most of what came would be thrown away.
 const MOST_ALIGNMENT_BYTES: u64 = 4096;
+
+/// Memory of this size serves read after read: that of most values of which the kernel's cache would hold a whole page.
+const SPARE_BYTES: usize = 4096;
+
+/// So much of it is kept: as one client's reads take, or those of several.
+const MOST_SPARE: usize = 64;
 
 /// Says which bytes are the same: those of one number never change, however often they are read, and by which descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +53,85 @@ impl FileNumber {
 
 thread_local! {
     static ARRIVED: RefCell<Vec<Arrived>> = const { RefCell::new(Vec::new()) };
+    /// For reads that this thread waits for: as large as the longest of them.
+    static SCRATCH: RefCell<Buffer> = RefCell::default();
 }
 
-/// A piece of memory as the device wants it.
-#[derive(Clone)]
-#[repr(C, align(512))]
-pub(crate) struct Block([u8; BLOCK_BYTES]);
+/// Memory that begins where the device wants it to.
+#[derive(Default)]
+struct Buffer {
+    bytes: Box<[u8]>,
+    /// Which of them are used.
+    range: Range<usize>,
+}
+
+impl Buffer {
+    fn of(bytes: usize) -> Self {
+        let all = vec![0; bytes + BLOCK_BYTES - 1].into_boxed_slice();
+        let skip = all.as_ptr().addr().wrapping_neg() % BLOCK_BYTES;
+        Self { bytes: all, range: skip..skip + bytes }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.range.clone()]
+    }
+}
+
+/// What reads that nobody waits for bring: counted from the begin of each until it is dropped.
+#[derive(Default)]
+pub(crate) struct Memory {
+    held_bytes: Cell<usize>,
+    spare: RefCell<Vec<Buffer>>,
+}
+
+impl Memory {
+    /// Bytes that reads hold now.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
+
+    /// What a read of so many bytes holds.
+    pub(crate) fn held_by(bytes: usize) -> usize {
+        bytes.max(SPARE_BYTES)
+    }
+
+    /// Takes memory for a read of so many bytes.
+    pub(crate) fn hold(self: &Rc<Self>, bytes: usize) -> Held {
+        let bytes = Self::held_by(bytes);
+        let spare = if bytes == SPARE_BYTES { self.spare.borrow_mut().pop() } else { None };
+        let buffer = spare.unwrap_or_else(|| Buffer::of(bytes));
+        self.held_bytes.set(self.held_bytes.get() + bytes);
+        Held { buffer, memory: self.clone() }
+    }
+}
+
+/// Memory of one read.
+pub(crate) struct Held {
+    buffer: Buffer,
+    memory: Rc<Memory>,
+}
+
+impl Held {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.buffer.as_mut_slice()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Memory { held_bytes, spare } = &*self.memory;
+        let bytes = self.buffer.range.len();
+        held_bytes.set(held_bytes.get() - bytes);
+        let mut spare = spare.borrow_mut();
+        if bytes == SPARE_BYTES && spare.len() < MOST_SPARE {
+            spare.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}
 
 /// A file that is read past the kernel's cache.
 #[derive(Debug)]
@@ -112,20 +194,22 @@ impl DirectFile {
     /// The device's, and [`io::ErrorKind::UnexpectedEof`] where the file ends before.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let (begin, bytes) = self.around(offset, into.len()).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut blocks = blocks(bytes);
-        let mut slices: Vec<_> = blocks.iter_mut().map(|block| IoSliceMut::new(&mut block.0)).collect();
-        let read = loop {
-            match preadv(&*self.file, &mut slices, begin) {
-                Err(Errno::INTR) => (),
-                read => break read?,
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.range.len() < bytes {
+                *scratch = Buffer::of(bytes);
             }
-        };
-        let skip = (offset - begin) as usize;
-        if read < skip + into.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        copy_from(&blocks, skip, into);
-        Ok(())
+            let read = loop {
+                match pread(&*self.file, &mut scratch.as_mut_slice()[..bytes], begin) {
+                    Err(Errno::INTR) => (),
+                    read => break read?,
+                }
+            };
+            let skip = (offset - begin) as usize;
+            let found = scratch.as_slice()[..read].get(skip..skip + into.len());
+            into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        })
     }
 
     /// Where a read of so many bytes at `offset` begins and how much it brings.
@@ -140,57 +224,27 @@ impl DirectFile {
 pub struct Arrived {
     number: FileNumber,
     offset: u64,
-    blocks: Vec<Block>,
-    /// Of these so many.
+    held: Held,
+    /// Of what is held so many were read.
     bytes: usize,
-    _held: Held,
-}
-
-/// Bytes of memory that count until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Held {
-    bytes: usize,
-    all: Arc<AtomicUsize>,
-}
-
-impl Held {
-    pub(crate) fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Self {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        Self { bytes, all: all.clone() }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 impl Arrived {
-    pub(crate) fn new(number: FileNumber, offset: u64, blocks: Vec<Block>, bytes: usize, held: Held) -> Self {
-        Self { number, offset, blocks, bytes, _held: held }
+    pub(crate) fn new(number: FileNumber, offset: u64, held: Held, bytes: usize) -> Self {
+        Self { number, offset, held, bytes }
     }
 
     /// Copies what lies at `offset` of file `number`; false where that is not here whole.
     fn copy(&self, number: FileNumber, offset: u64, into: &mut [u8]) -> bool {
         let skip = offset.checked_sub(self.offset).and_then(|skip| usize::try_from(skip).ok());
-        let Some(skip) = skip.filter(|skip| number == self.number && skip.saturating_add(into.len()) <= self.bytes)
-        else {
-            return false;
-        };
-        copy_from(&self.blocks, skip, into);
-        true
-    }
-}
-
-/// Copies what lies behind the first `skip` bytes of `blocks`, which have all of it.
-fn copy_from(blocks: &[Block], skip: usize, into: &mut [u8]) {
-    let (mut block, mut from, mut rest) = (skip / BLOCK_BYTES, skip % BLOCK_BYTES, into);
-    while !rest.is_empty() {
-        let bytes = (BLOCK_BYTES - from).min(rest.len());
-        let (now, later) = rest.split_at_mut(bytes);
-        now.copy_from_slice(&blocks[block].0[from..from + bytes]);
-        (block, from, rest) = (block + 1, 0, later);
+        let found = skip.filter(|_| number == self.number).and_then(|skip| {
+            let end = skip.checked_add(into.len()).filter(|end| *end <= self.bytes)?;
+            self.held.buffer.as_slice().get(skip..end)
+        });
+        found.is_some_and(|found| {
+            into.copy_from_slice(found);
+            true
+        })
     }
 }
 
@@ -198,11 +252,6 @@ impl std::fmt::Debug for Arrived {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Arrived").field("offset", &self.offset).field("bytes", &self.bytes).finish()
     }
-}
-
-/// Memory for a read of so many bytes.
-pub(crate) fn blocks(bytes: u64) -> Vec<Block> {
-    vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES as u64) as usize]
 }
 
 /// Whether a read past the kernel's cache may be of use to this thread: it notes what it misses, or something has arrived for it.
