@@ -412,13 +412,18 @@ impl ValueLog {
         record_bytes <= MOST_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
     }
 
-    /// Reads a record of `segment` past the kernel's cache, and waits for the device; false where it is not read so.
+    /// Whether so many bytes of segments, read in any order, are likely to stay in the kernel's cache until all of them were: half of it is for others.
+    pub fn fits_in_cache(&self, bytes: u64) -> bool {
+        self.page_cache_bytes.is_none_or(|cached| bytes <= cached / 2)
+    }
+
+    /// Reads a record of `segment` past the kernel's cache, and waits for the device; false where it is too long for that, or cannot be read so.
     ///
     /// # Errors
     ///
     /// The segment's file cannot be opened.
     pub fn read_past_cache(&self, segment: &Segment, offset: u64, record: &mut [u8]) -> Result<bool> {
-        if !self.reads_past_cache(record.len()) {
+        if record.len() > MOST_DIRECT_BYTES {
             return Ok(false);
         }
         self.will_open(segment, true);
@@ -443,7 +448,7 @@ impl ValueLog {
         }
     }
 
-    /// The same, by another way of reading than the segment's own.
+    /// The same, by another way of reading than the segment's own, which [says](Self::will_open) what it opens.
     ///
     /// # Errors
     ///
@@ -455,10 +460,7 @@ impl ValueLog {
         into: &mut Vec<u8>,
         read: impl FnOnce(&Arc<Segment>, u64, &mut [u8]) -> Result<()>,
     ) -> Result<std::ops::Range<usize>> {
-        self.read_with(key, pointer, into, |segment, offset, into| {
-            self.will_open(segment, false);
-            read(segment, offset, into)
-        })
+        self.read_with(key, pointer, into, read)
     }
 
     fn read_with(
@@ -509,6 +511,11 @@ impl ValueLog {
         self.segments.read().get(&number).cloned()
     }
 
+    /// Whether there is such a segment.
+    pub fn has_segment(&self, number: SegmentNumber) -> bool {
+        self.segments.read().contains_key(&number)
+    }
+
     /// All segments, in the order of their numbers.
     pub fn segments(&self) -> Vec<Arc<Segment>> {
         let mut segments: Vec<_> = self.segments.read().values().cloned().collect();
@@ -550,7 +557,7 @@ impl ValueLog {
 
     /// Before a read of `segment`, with `directly` past the kernel's cache.
     #[inline]
-    fn will_open(&self, segment: &Segment, directly: bool) {
+    pub fn will_open(&self, segment: &Segment, directly: bool) {
         if self.descriptors.open() >= self.most_open && segment.is_to_be_opened(directly) {
             self.close_some();
         }

@@ -127,7 +127,10 @@ fn more_segments_than_may_be_open_can_be_read() {
         let begin = |number: u32| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap();
         for (number, pointer) in pointers.iter().enumerate() {
             let key = (number as u32).to_le_bytes();
-            let by_call = |segment: &Arc<Segment>, offset, into: &mut [u8]| segment.read(offset, into);
+            let by_call = |segment: &Arc<Segment>, offset, into: &mut [u8]| {
+                log.will_open(segment, false);
+                segment.read(offset, into)
+            };
             log.read_by(&key, *pointer, &mut Vec::new(), by_call).unwrap();
             begin(number as u32);
             log.sync().unwrap();

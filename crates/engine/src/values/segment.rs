@@ -384,8 +384,13 @@ impl Segment {
     ///
     /// As [`read`](Self::read).
     pub fn read_past_cache(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        let Some(direct) = self.direct()? else { return Ok(false) };
         // Who reads it in another way finds out why it failed.
-        Ok(self.direct()?.is_some_and(|direct| direct.read(offset, into).is_ok()))
+        let read = direct.read(offset, into);
+        if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidInput) {
+            *self.direct.lock() = Direct::Never;
+        }
+        Ok(read.is_ok())
     }
 
     /// The same, if all of it is in the kernel's memory.
