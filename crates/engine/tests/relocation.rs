@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::offloads::InProcess;
 use common::{Model, assert_equals, fill, halve, numbered, until, value_of};
@@ -282,16 +283,28 @@ fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
 
 #[test]
 fn more_garbage_may_stay_while_writers_are_held_up() {
-    let (_directory, store) = common::store(common::relocating_early(64 * 1024));
-    let ratio_after_a_flush = || {
-        store.put(b"key", &[7; 100]).unwrap();
-        store.flush(true).unwrap();
-        store.value_log().unwrap().ratio_per_mille
+    let parameters = RelocationParameters {
+        min_garbage_bytes: Bytes(4096),
+        pace_ratio: 1.01,
+        slowest_ratio: 1.02,
+        // However full the disk is.
+        ample_free_share: 1e-6,
+        ..relocating().relocation
     };
-    let calm = until(&store, |_| ratio_after_a_flush() > 0).ratio_per_mille;
-    until(&store, |_| {
-        // As who writes for clients says it.
-        store.has_rested(std::time::Duration::from_secs(1));
-        ratio_after_a_flush() > calm
-    });
+    let (_directory, store) =
+        common::store(StoreOptions { relocation: parameters, l0_compaction_trigger: 2, ..relocating() });
+    let mut model = Model::new();
+    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    let begin = Instant::now();
+    for round in 0.. {
+        fill(&store, &mut model, round, 1_000, 2_000);
+        store.flush(true).unwrap();
+        let log = store.value_log().unwrap();
+        if log.ratio_per_mille > calm {
+            assert!(log.paced_ms > 0, "nobody was held up: {log:?}");
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{log:?}");
+    }
+    assert_equals(&store, &model);
 }

@@ -97,8 +97,9 @@ const LEAST_OBSERVED: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct HeldUp {
     pressure: Pressure,
-    /// Since when writers are slowed down, if they are, and for how long they were before.
+    /// Since when writers are slowed down, if they are, and for how long they were before. They are until their last rests are over.
     slowed_since: Option<Instant>,
+    slowed_until: Option<Instant>,
     slowed: Duration,
     /// When it last looked, and how long writers had rested, been busy and been slowed down by then.
     seen: Option<(Instant, [Duration; 3])>,
@@ -108,14 +109,21 @@ impl HeldUp {
     /// From `now` on writers rest for this share of their time.
     pub(super) fn slow_down(&mut self, pacing: &Pacing, share: f64, now: Instant) {
         self.count_slowed(now);
-        self.slowed_since = (share > 0.0).then_some(now);
+        if share > 0.0 {
+            (self.slowed_since, self.slowed_until) = (Some(now), None);
+        } else if self.slowed_since.is_some() {
+            self.slowed_until.get_or_insert(now + MOST_REST);
+        }
         pacing.set(share);
     }
 
     fn count_slowed(&mut self, now: Instant) {
-        if let Some(since) = &mut self.slowed_since {
-            self.slowed += now.saturating_duration_since(*since);
-            *since = now;
+        let Some(since) = &mut self.slowed_since else { return };
+        let end = self.slowed_until.map_or(now, |until| until.min(now));
+        self.slowed += end.saturating_duration_since(*since);
+        *since = end;
+        if self.slowed_until.is_some_and(|until| until <= now) {
+            (self.slowed_since, self.slowed_until) = (None, None);
         }
     }
 
@@ -181,6 +189,27 @@ mod tests {
             writers.degree()
         });
         assert_eq!((a_moment, most), (0.0, 1.0));
+    }
+
+    #[test]
+    fn rests_that_end_after_the_slowing_that_made_them_count() {
+        let begin = Instant::now();
+        let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+        writers.look(&pacing, begin);
+        // Again and again slowed down for 60 ms, of which 50 writers learn with one write each, and rest for 100.
+        for round in 0..300 {
+            let at = |ms: u64| begin + Duration::from_millis(round * 300 + ms);
+            writers.slow_down(&pacing, 0.9, at(0));
+            pacing.was_busy(Duration::from_millis(50 * 10));
+            writers.slow_down(&pacing, 0.0, at(60));
+            writers.look(&pacing, at(70));
+            pacing.has_rested(Duration::from_millis(50 * 100));
+            writers.look(&pacing, at(200));
+        }
+        assert_eq!(writers.degree(), 1.0, "they rest for a third of the time");
+        writers.slow_down(&pacing, 0.0, begin + Duration::from_secs(91));
+        writers.look(&pacing, begin + Duration::from_secs(150));
+        assert_eq!(writers.degree(), 0.0);
     }
 
     fn busy(time: Duration) {
