@@ -486,8 +486,7 @@ impl RowCache {
 
     /// `key` has `stored` from now on. A pointer leads to the value it was `made_of`.
     fn put(&self, shard: &mut Shard, hash: u64, key: &[u8], stored: &[u8], made_of: Option<MadeOf<'_>>) {
-        let tag = self.has_pointers.then(|| self.tag(key));
-        let had_place = tag.is_some_and(|tag| shard.places.take(tag).is_some());
+        let had_place = !shard.places.are_empty() && shard.places.take(self.tag(key)).is_some();
         // Of the room so many bytes are still taken by rows that have gone.
         let gone_bytes = self.gone_bytes();
         if shard.is_mixed || stored.len() > MOST_ROW_BYTES {
@@ -502,15 +501,16 @@ impl RowCache {
             } else {
                 shard.rows.remove(&hash);
             }
-        } else if shard.has_room(key.len() + stored.len(), gone_bytes) {
+        } else if stored.len() > 1 && shard.has_room(key.len() + stored.len(), gone_bytes) {
+            // What has no value is a name in an order, which is not looked up but gone through; if it is, that brings its row.
             self.insert(shard, hash, self.kept(Row::of(key, stored, &[])));
-        } else if let Some(tag) = tag.filter(|_| is_pointer(stored)) {
+        } else if self.has_pointers && is_pointer(stored) {
             let removed = self.removed.count();
             if let Some(place) = Place::of(stored, removed, removed) {
                 // As with rows: a write brings none that would take another's room.
                 match had_place {
-                    true => shard.places.put(tag, place),
-                    false => _ = shard.places.put_where_room(tag, place),
+                    true => shard.places.put(self.tag(key), place),
+                    false => _ = shard.places.put_where_room(self.tag(key), place),
                 }
             }
         }

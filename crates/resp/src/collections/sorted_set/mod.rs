@@ -56,10 +56,13 @@ const MOST_TURNED: u64 = 16_384;
 
 /// After one removal in so many it is looked whether it was at an end: often enough for those who take the first member time and again, and
 /// seldom enough that removals from the middle cost hardly more.
-const LOOKS_ONE_IN: u32 = 16;
+const LOOKS_ONE_IN: u32 = 64;
 
 /// Members that are counted from one end before as many are from the other; twice as many each time.
 const FIRST_COUNTED: u64 = 256;
+
+/// What the key of a large one says is seldom longer.
+const LARGE_BYTES: usize = 64;
 
 /// Notes in `left` one in so many of those that have left their place.
 fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
@@ -237,7 +240,7 @@ impl<'k> SortedSet<'k> {
                 keys.set_to(self.key, tag, self.expires_at_ms, packing.bytes(), || packing.pack())
             }
             Form::Large(large, ends) => {
-                let mut payload = Vec::new();
+                let mut payload = Vec::with_capacity(LARGE_BYTES);
                 large.encode(&mut payload);
                 ends.encode(&mut payload);
                 keys.set(self.key, Tag::large(Type::SortedSet), self.expires_at_ms, &payload)
