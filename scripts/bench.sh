@@ -184,6 +184,23 @@ measure lab-separation lab fillrandom "${lab[@]}" --policies local,eco --separat
 measure lab-six lab fillrandom --profile six --seconds 90 --policies local,edgepilot,eco
 measure lab-pair lab fillrandom --profile pair --seconds 90 --policies local,eco-target --rate 4000
 
+# The server beside Debian's Redis, and YCSB in little memory.
+# measure_script NAME SCRIPT ARGUMENTS...
+measure_script() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2053 # a pattern is meant
+  [[ $name == $pattern ]] || return 0
+  echo "matched $name" >>"$outcome"
+  printf '\n== %s\n%s\n' "$name" "$*" | tee "$results/$name.txt"
+  WHERE=$stores "$@" 2>&1 | tee -a "$results/$name.txt" || echo "failed $name" >>"$outcome"
+}
+for mode in throughput latency idle; do
+  measure_script "redis-$mode" scripts/redis-benchmark.sh $mode "$ecotone"
+done
+KEYS=10000000 VALUE=1000 ROUNDS=3 measure_script redis-open scripts/redis-benchmark.sh open "$ecotone"
+measure_script redis-ycsb scripts/ycsb-beside-redis.sh "$ecotone"
+
 if ! grep -q '^matched' "$outcome"; then
   echo "bench: no measurement is named like $pattern; see scripts/bench.sh" >&2
   exit 1

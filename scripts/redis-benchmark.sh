@@ -6,11 +6,12 @@
 #               get, set, hset, zadd, incr and lpush, on KEYS keys that are there; medians of the ratio within a round
 #   latency     p99.9 of GET, one request at a time on each of 50 connections, at half of what each server reaches so (ecotone bench --rate)
 #   idle        share of one core that a server with KEYS keys takes while nobody asks anything, over LENGTH
-#   open        milliseconds from the start until PING is answered, on a folder of KEYS keys
+#   open        milliseconds from the start until PING is answered, on a folder of KEYS keys, in each round after an orderly end and after
+#               SIGKILL with a fifth of KEYS written behind it; as root nothing of it is in the kernel's memory
 #   whole       all tests of redis-benchmark, once, against Ecotone: must end without an error
 #
 # ECOTONE is the program [default: $CARGO_TARGET_DIR/release/ecotone]. Variables: ROUNDS (5), REQUESTS for each test (1000000; of whole
-# 100000), KEYS (1000000), LENGTH in seconds (60; of latency 20), WHERE (folders of the servers, on a disk; default /var/tmp), CLIENTS (50),
+# 100000), KEYS (1000000), VALUE bytes of each (100; of open and idle alone), LENGTH in seconds (60; of latency 20), WHERE (folders of the servers, on a disk; default /var/tmp), CLIENTS (50),
 # REST (seconds that a loaded server may take to come to rest; 300), OPTIONS (of ecotone serve; no ECOTONE_ variable counts). Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
 set -euo pipefail
 
@@ -21,7 +22,7 @@ usage() {
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then usage; fi
 mode=$1
 ecotone=${2:-${CARGO_TARGET_DIR:-target}/release/ecotone}
-rounds=${ROUNDS:-5} keys=${KEYS:-1000000} clients=${CLIENTS:-50} rest_s=${REST:-300}
+rounds=${ROUNDS:-5} keys=${KEYS:-1000000} value_bytes=${VALUE:-100} clients=${CLIENTS:-50} rest_s=${REST:-300}
 # Settings and a password that the caller has for servers of their own.
 unset "${!ECOTONE_@}" REDISCLI_AUTH
 case $mode in
@@ -103,17 +104,17 @@ measured() {
   grep -v '^"test"' "$work/csv" | sed "s/^/\"$name\",/"
 }
 
-# Every key that get and set draw is there before anything is measured.
+# preload [KEYS]: every key that get and set draw is there before anything is measured.
 preload() {
-  python3 - "$port" "$keys" <<'PYTHON'
+  python3 - "$port" "${1:-$keys}" "$value_bytes" <<'PYTHON'
 import socket, sys
-port, keys = int(sys.argv[1]), int(sys.argv[2])
-value = b"x" * 100
+port, keys, value_bytes = map(int, sys.argv[1:])
+value = b"x" * value_bytes
 with socket.create_connection(("127.0.0.1", port)) as server:
     answers = server.makefile("rb")
     for begin in range(0, keys, 1000):
         batch = range(begin, min(begin + 1000, keys))
-        server.sendall(b"".join(b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$100\r\n%s\r\n" % (key, value) for key in batch))
+        server.sendall(b"".join(b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$%d\r\n%s\r\n" % (key, value_bytes, value) for key in batch))
         for _ in batch:
             answer = answers.readline()
             if answer != b"+OK\r\n":
@@ -135,6 +136,11 @@ rest() {
     busy=$(tr -d '\r' <<<"$info" | grep -E "$work") || true
     if [[ -z $busy && $info == *redis_version:* ]]; then quiet=$((quiet + 1)); else quiet=0; fi
   done
+}
+
+# Has the kernel forget what it has read of files, where it is asked by root.
+forget() {
+  [ "$(id -u)" -ne 0 ] || { sync && echo 1 >/proc/sys/vm/drop_caches; }
 }
 
 # The processor time of the server so far, in clock ticks: fields 14 and 15, behind the name, which may hold spaces.
@@ -242,20 +248,30 @@ PYTHON
       stop
       bytes=$(du -sb "$work/$kind" | cut -f1)
       for ((round = 1; round <= rounds; round++)); do
+        forget
         start "$kind" "$work/$kind"
-        echo "$kind $bytes $opened_ms" >>"$work/rounds"
+        echo "$kind $bytes orderly $opened_ms" >>"$work/rounds"
+        preload $((keys / 5))
+        kill -KILL "$server"
+        wait "$server" 2>/dev/null || true
+        forget
+        start "$kind" "$work/$kind"
+        echo "$kind $bytes killed $opened_ms" >>"$work/rounds"
+        rest
         stop
       done
+      rm -rf "${work:?}/$kind"
     done
     python3 - "$work/rounds" <<'PYTHON'
 import json, statistics, sys
 opened = {}
 for line in open(sys.argv[1]):
-    kind, size, ms = line.split()
-    opened.setdefault(kind, {"bytes": int(size), "ms": []})["ms"].append(int(ms))
+    kind, size, end, ms = line.split()
+    opened.setdefault(kind, {"bytes": int(size), "ms": {}})["ms"].setdefault(end, []).append(int(ms))
 for kind, of in opened.items():
-    of["median_ms"] = statistics.median(of["ms"])
-    print(f"{kind:<10}{of['median_ms']:>8.0f} ms for {of['bytes'] / 1e6:.0f} MB (rounds {of['ms']})")
+    of["median_ms"] = {end: statistics.median(ms) for end, ms in of["ms"].items()}
+    for end, ms in of["ms"].items():
+        print(f"{kind:<10}{end:<9}{of['median_ms'][end]:>8.0f} ms for {of['bytes'] / 1e6:.0f} MB (rounds {ms})")
 print(json.dumps({"mode": "open", "servers": opened}))
 PYTHON
     ;;

@@ -68,6 +68,10 @@ expect OK set greeting hello
 expect 3 hset sensor:7 temperature 21.5 humidity 48 place 'hall 2'
 expect 2 zadd alarms 3 overheat 1 door
 expect 'overheat door' zrange alarms 0 -1 rev
+expect 3 rpush jobs weigh seal label
+expect weigh lpop jobs
+expect 2 sadd doors:open north east
+expect OK set badge:9 guest ex 3600
 
 echo '  > multi, set account:a 90, set account:b 110, exec'
 client >/dev/null <<'COMMANDS'
@@ -102,6 +106,13 @@ expect hello get greeting
 expect '21.5 48 hall 2' hmget sensor:7 temperature humidity place
 expect 'overheat door' zrange alarms 0 -1 rev
 expect '90 110' mget account:a account:b
+expect 'seal label' lrange jobs 0 -1
+expect '1 1 0' smismember doors:open north east west
+expect guest get badge:9
+left_s=$(client ttl badge:9)
+echo "  > ttl badge:9"
+echo "  $left_s"
+[ "$left_s" -gt 0 ] && [ "$left_s" -le 3600 ] || { echo 'session: the badge has lost its expiry' >&2; exit 1; }
 found=$(client get counter)
 echo "  > get counter"
 echo "  $found"

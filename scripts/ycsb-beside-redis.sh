@@ -7,6 +7,8 @@
 # (512), WHERE (folders of the servers, on the disk that is to be measured; default /var/tmp), OPTIONS (of ecotone serve; no ECOTONE_ variable
 # counts), and those of ycsb.sh. Redis has appendonly yes and appendfsync everysec, Ecotone its default durability, which is everysec.
 #
+# Ends with an error where an operation failed, a key was evicted or the kernel ended a process for memory.
+#
 # Needs the right to make control groups, and memory for Redis: twice the data.
 set -euo pipefail
 
@@ -142,4 +144,6 @@ for name, (peak_kib, kills, evicted) in servers.items():
     print(f"{name}: {peak_kib >> 10} MiB resident at most, {kills} ended by the kernel for memory, {evicted} keys evicted")
 print(json.dumps({"memory_mib": int(sys.argv[4]), "workloads": table, "servers": {
     name: {"resident_mib": peak_kib >> 10, "oom_kills": kills, "evicted": evicted} for name, (peak_kib, kills, evicted) in servers.items()}}))
+if any(kills or evicted for _, kills, evicted in servers.values()):
+    sys.exit("ycsb-beside-redis: memory did not suffice")
 PYTHON

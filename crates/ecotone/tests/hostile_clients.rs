@@ -274,10 +274,18 @@ fn attack(limits: &str, announced_bytes: usize) {
             // Who is refused is gone before it has sent all.
             let _ = (&client.stream).write_all(&begin);
         }
+        // And others ask for much, over and over, and read none of it but the first byte, by which it is known that they are owed the rest.
+        let deaf: Vec<TcpStream> = (0..HOSTILE).map(|_| server.connect().0).collect();
+        let questions =
+            [request(&[b"GET", b"value0"]), request(&[b"LRANGE", b"list", b"0", b"-1"])].concat().repeat(50);
+        deaf.iter().for_each(|mut stream| stream.write_all(&questions).unwrap());
+        let answered =
+            deaf.iter().filter(|stream| (&mut &**stream).read(&mut [0]).is_ok_and(|bytes| bytes == 1)).count();
+        assert!(answered > 0, "nobody is owed anything");
         is_over.store(true, Ordering::Relaxed);
         let mut small = watching.join().unwrap();
         let sums = sums.into_iter().map(Result::unwrap).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        drop(idle);
+        drop((idle, deaf));
         for (words, count) in
             [("SCARD set", ELEMENTS), ("HLEN hash", ELEMENTS), ("ZCARD sorted", ELEMENTS), ("LLEN list", ELEMENTS)]
         {

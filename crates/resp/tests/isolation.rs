@@ -17,6 +17,9 @@ use ecotone_resp::service::Limits;
 /// Elements of each large collection.
 const ELEMENTS: usize = 300;
 
+/// Memtables are so small that transactions are told from tables as well, and while they are flushed.
+const FLUSHED_BYTES: u64 = 64 << 10;
+
 /// Transactions of each of two writers.
 const TRANSACTIONS: u64 = 40;
 
@@ -92,7 +95,8 @@ const KEYS: usize = 200;
 
 #[test]
 fn a_transaction_sees_the_same_keys_from_its_first_look_to_its_last() {
-    let options = StoreOptions { durability: Durability::None, ..StoreOptions::default() };
+    let options =
+        StoreOptions { durability: Durability::None, memtable_bytes: FLUSHED_BYTES, ..StoreOptions::default() };
     let served = Served::with(Limits::default(), options, 2);
     let address = served.address();
     let (reading, counts) = (AtomicBool::new(true), &mut BTreeSet::new());
@@ -145,7 +149,9 @@ fn a_transaction_sees_the_same_keys_from_its_first_look_to_its_last() {
 
 #[test]
 fn a_reader_never_sees_a_part_of_a_transaction() {
-    let options = StoreOptions { durability: Durability::None, ..StoreOptions::default() }.with_separation(128);
+    let options =
+        StoreOptions { durability: Durability::None, memtable_bytes: FLUSHED_BYTES, ..StoreOptions::default() }
+            .with_separation(128);
     let served = Served::with(Limits::default(), options, 2);
     let address = served.address();
     let write = |wire: &mut Wire, mark: &str| {
