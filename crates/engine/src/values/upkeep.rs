@@ -540,7 +540,7 @@ impl Thread {
             self.relocation.set_cohort(SegmentSet::default());
             return Ok(false);
         };
-        // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the first step on.
+        // RocksDB compacts nothing else meanwhile, so garbage must not grow at full speed from the first step on. Not by the method: `pass` is borrowed.
         self.writers.slow_down(&self.relocation.pacing, pace(ratio_with_hidden, &parameters), Instant::now());
         let began = Instant::now();
         let outcome = self.sweep.compact(db, self.family, &tables, table, self.settings.target_file_bytes, &turn);
