@@ -71,6 +71,10 @@ fn never() -> RelocationParameters {
     RelocationParameters { min_garbage_bytes: Bytes(u64::MAX / 2), ..Default::default() }
 }
 
+/// Writes after which all compactions and merges that are due are waited for: where other programs have the cores, one who never rests leaves
+/// RocksDB pressed all the time, and merges are forbidden then.
+const WRITES_AT_ONCE: u64 = 20_000;
+
 /// Overwrites random keys, now and then deletes one or a few in a row, until `done`.
 fn overwrite_until(store: &Store, model: &mut Model, keys: usize, done: impl Fn() -> bool) {
     let mut random = Random::new(7);
@@ -90,6 +94,10 @@ fn overwrite_until(store: &Store, model: &mut Model, keys: usize, done: impl Fn(
             store.put(&key(number), &value).unwrap();
             model.insert(key(number), value);
         }
+        while write % WRITES_AT_ONCE == WRITES_AT_ONCE - 1 && is_busy(store) && !done() {
+            assert!(begin.elapsed() < LONG, "{write} writes: {:?} {:?}", store.dedup(), store.counters());
+            std::thread::yield_now();
+        }
         if write % 1_000 == 0 && done() {
             return;
         }
@@ -97,18 +105,20 @@ fn overwrite_until(store: &Store, model: &mut Model, keys: usize, done: impl Fn(
     }
 }
 
+fn is_busy(store: &Store) -> bool {
+    let properties = store.properties().unwrap();
+    properties.running_compactions > 0 || properties.compaction_pending || store.dedup().unwrap().is_busy
+}
+
 /// Waits until no compaction and no merge is to be made any more.
 fn settled(store: &Store) -> (DedupProperties, Counters) {
     let begin = Instant::now();
     loop {
         let compactions = store.counters().compactions;
-        let properties = store.properties().unwrap();
-        let dedup = store.dedup().unwrap();
-        let is_busy = properties.running_compactions > 0 || properties.compaction_pending || dedup.is_busy;
-        if !is_busy && store.counters().compactions == compactions {
-            return (dedup, store.counters());
+        if !is_busy(store) && store.counters().compactions == compactions {
+            return (store.dedup().unwrap(), store.counters());
         }
-        assert!(begin.elapsed() < LONG, "{properties:?} {dedup:?}");
+        assert!(begin.elapsed() < LONG, "{:?} {:?}", store.properties(), store.dedup());
         std::thread::yield_now();
     }
 }

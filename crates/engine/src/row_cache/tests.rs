@@ -40,16 +40,17 @@ fn what_was_written_or_found_is_told_until_it_is_changed() {
     rows.keep(a, b"a", b"1");
     rows.keep(b, b"b", b"");
     assert_eq!((told(&rows, "a").as_deref(), told(&rows, "b").as_deref()), (Some("1"), Some("")));
-    write(&rows, &[("a", Some("2")), ("b", Some("3")), ("b", Some("4")), ("c", Some("5"))]);
+    write(&rows, &[("a", Some("2")), ("b", Some("3")), ("b", Some("4")), ("c", Some("@5")), ("d", Some("@"))]);
     assert_eq!(told(&rows, "a").as_deref(), Some("2"));
     assert_eq!(told(&rows, "b").as_deref(), Some("4"), "the last one of a batch holds");
-    assert_eq!(told(&rows, "c").as_deref(), Some("5"), "there is room");
+    assert_eq!(told(&rows, "c").as_deref(), Some("@5"), "there is room");
+    assert_eq!(told(&rows, "d"), None, "it has no value");
     write(&rows, &[("a", Some("6")), ("a", None)]);
     assert_eq!(told(&rows, "a"), None);
     rows.forget(b"b");
     assert_eq!(told(&rows, "b"), None);
     let counts = rows.counts();
-    assert_eq!((counts.hits, counts.misses), (5, 4));
+    assert_eq!((counts.hits, counts.misses), (5, 5));
 }
 
 #[test]
