@@ -7,7 +7,7 @@
 #   latency     p99.9 of GET, one request at a time on each of 50 connections, at half of what each server reaches so (ecotone bench --rate)
 #   idle        share of one core that a server with KEYS keys takes while nobody asks anything, over LENGTH
 #   open        milliseconds from the start until PING is answered, on a folder of KEYS keys, in each round after an orderly end and after
-#               SIGKILL with a fifth of KEYS written behind it; as root nothing of it is in the kernel's memory
+#               SIGKILL with a fifth of KEYS written behind it, so that the folder grows; as root nothing of it is in the kernel's memory
 #   whole       all tests of redis-benchmark, once, against Ecotone: must end without an error
 #
 # ECOTONE is the program [default: $CARGO_TARGET_DIR/release/ecotone]. Variables: ROUNDS (5), REQUESTS for each test (1000000; of whole
@@ -26,7 +26,8 @@ rounds=${ROUNDS:-5} keys=${KEYS:-1000000} value_bytes=${VALUE:-100} clients=${CL
 # Settings and a password that the caller has for servers of their own.
 unset "${!ECOTONE_@}" REDISCLI_AUTH
 case $mode in
-  throughput | idle | open) requests=${REQUESTS:-1000000} seconds=60 ;;
+  throughput) requests=${REQUESTS:-1000000} seconds=60 value_bytes=100 ;;
+  idle | open) requests=${REQUESTS:-1000000} seconds=60 ;;
   latency) requests=${REQUESTS:-1000000} seconds=20 ;;
   whole) requests=${REQUESTS:-100000} seconds=0 ;;
   *) usage ;;
@@ -140,7 +141,9 @@ rest() {
 
 # Has the kernel forget what it has read of files, where it is asked by root.
 forget() {
-  [ "$(id -u)" -ne 0 ] || { sync && echo 1 >/proc/sys/vm/drop_caches; }
+  [ "$(id -u)" -eq 0 ] || return 0
+  sync
+  { echo 1 >/proc/sys/vm/drop_caches; } 2>/dev/null || echo 'redis-benchmark: the kernel keeps what it has read of files' >&2
 }
 
 # The processor time of the server so far, in clock ticks: fields 14 and 15, behind the name, which may hold spaces.
@@ -241,22 +244,25 @@ print(json.dumps({"mode": "idle", "share_of_a_core": shares}))
 PYTHON
     ;;
   open)
+    folder_bytes() { du -sb "$work/$kind" | cut -f1; }
     for kind in redis ecotone; do
       start "$kind" "$work/$kind"
       preload
       rest
       stop
-      bytes=$(du -sb "$work/$kind" | cut -f1)
       for ((round = 1; round <= rounds; round++)); do
         forget
         start "$kind" "$work/$kind"
-        echo "$kind $bytes orderly $opened_ms" >>"$work/rounds"
+        echo "$kind orderly $opened_ms $(folder_bytes)" >>"$work/rounds"
         preload $((keys / 5))
-        kill -KILL "$server"
-        wait "$server" 2>/dev/null || true
+        # In one group: the shell tells of a child that was killed where it next looks.
+        {
+          kill -KILL "$server"
+          wait "$server"
+        } 2>/dev/null || true
         forget
         start "$kind" "$work/$kind"
-        echo "$kind $bytes killed $opened_ms" >>"$work/rounds"
+        echo "$kind killed $opened_ms $(folder_bytes)" >>"$work/rounds"
         rest
         stop
       done
@@ -266,12 +272,13 @@ PYTHON
 import json, statistics, sys
 opened = {}
 for line in open(sys.argv[1]):
-    kind, size, end, ms = line.split()
-    opened.setdefault(kind, {"bytes": int(size), "ms": {}})["ms"].setdefault(end, []).append(int(ms))
-for kind, of in opened.items():
-    of["median_ms"] = {end: statistics.median(ms) for end, ms in of["ms"].items()}
-    for end, ms in of["ms"].items():
-        print(f"{kind:<10}{end:<9}{of['median_ms'][end]:>8.0f} ms for {of['bytes'] / 1e6:.0f} MB (rounds {ms})")
+    kind, end, ms, size = line.split()
+    opened.setdefault(kind, {}).setdefault(end, []).append({"ms": int(ms), "bytes": int(size)})
+for kind, ends in opened.items():
+    for end, rounds in ends.items():
+        median = statistics.median(of["ms"] for of in rounds)
+        told = ", ".join(f"{of['ms']} for {of['bytes'] / 1e6:.0f} MB" for of in rounds)
+        print(f"{kind:<10}{end:<9}{median:>8.0f} ms (rounds {told})")
 print(json.dumps({"mode": "open", "servers": opened}))
 PYTHON
     ;;

@@ -2,7 +2,7 @@
 //!
 //! A row is what is stored with a key: the whole of a short value, of a value kept apart the pointer. With the pointer comes a value of up to
 //! half a page once it was read by the row: where memory is short the kernel's cache would hold a whole page for it, and asking the kernel
-//! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them.
+//! costs more than the copy. Rows go when others need their place, and nothing depends on them. What was written lately is likely to be read next, so a write brings its rows while there is room for them, but for those without a value.
 //! Once there is none reads alone decide what is worth a place: a write then changes the row that is here, and brings none. A row that had its
 //! value has the new one from the write on: it was read, and need not be read again from where the write has put it. Of a pointer whose row had to go its
 //! [place](places) stays longer.
@@ -21,7 +21,8 @@
 //! beside them of at most [`MOST_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
 //! have room. While they are freed a further wide removal is remembered as any other range, so there is one thread at most.
 //!
-//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, and where its places double.
+//! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, where its places double,
+//! and once when its first pointer comes, for which a quarter of its rows may go.
 
 mod places;
 mod removed;
@@ -314,9 +315,7 @@ impl RowCache {
 
     /// Adds a row. Of those that give way to it pointers stay.
     fn insert(&self, shard: &mut Shard, hash: u64, kept: Kept) {
-        if self.has_pointers && !shard.has_pointers && is_pointer(kept.row.stored()) {
-            shard.leave_room_for_places();
-        }
+        self.expect_places(shard, kept.row.stored());
         let (mut evicted, newest) = (Vec::new(), kept.row.clone());
         shard.rows.insert_with_lifecycle(hash, kept, &mut evicted);
         self.keep_places(shard, evicted, &newest);
@@ -324,10 +323,20 @@ impl RowCache {
 
     /// Puts a row in the place of the one that is here, as [`insert`](Self::insert) does.
     fn replace(&self, shard: &mut Shard, hash: u64, kept: Kept) {
+        self.expect_places(shard, kept.row.stored());
         let (mut evicted, newest) = (Vec::new(), kept.row.clone());
-        // It is here. The lookup that found it has counted as one already.
+        // It is here, or has just lost its room. The lookup that found it has counted as one already.
         let _ = shard.rows.replace_with_lifecycle(hash, kept, true, &mut evicted);
         self.keep_places(shard, evicted, &newest);
+    }
+
+    /// With the first pointer that comes to a shard rows leave room for places, while there may not be any yet.
+    fn expect_places(&self, shard: &mut Shard, stored: &[u8]) {
+        if self.has_pointers && !shard.has_pointers && is_pointer(stored) {
+            shard.has_pointers = true;
+            // What goes for that goes without a place.
+            shard.rows.set_capacity(shard.rows.capacity() - shard.places_bytes);
+        }
     }
 
     /// Keeps the pointers of rows that have gone because `newest` came.
@@ -502,9 +511,10 @@ impl RowCache {
                 shard.rows.remove(&hash);
             }
         } else if stored.len() > 1 && shard.has_room(key.len() + stored.len(), gone_bytes) {
-            // What has no value is a name in an order, which is not looked up but gone through; if it is, that brings its row.
+            // What has no value is often a name in an order, which is gone through and not looked up; where it is, that brings its row.
             self.insert(shard, hash, self.kept(Row::of(key, stored, &[])));
         } else if self.has_pointers && is_pointer(stored) {
+            self.expect_places(shard, stored);
             let removed = self.removed.count();
             if let Some(place) = Place::of(stored, removed, removed) {
                 // As with rows: a write brings none that would take another's room.
@@ -541,12 +551,6 @@ impl Shard {
     fn end(&mut self) {
         self.writers -= 1;
         self.changes += 1;
-    }
-
-    /// The first pointers come: from now on rows give way to one another where there is still room for their places.
-    fn leave_room_for_places(&mut self) {
-        self.has_pointers = true;
-        self.rows.set_capacity(self.rows.capacity() - self.places_bytes);
     }
 
     /// Whether a row of so many bytes fits beside all that are here, and those that have gone and are not freed.

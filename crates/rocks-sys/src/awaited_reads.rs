@@ -111,13 +111,14 @@ impl<T: Clone> AwaitedReads<T> {
         }
         for read in reads {
             let Some(place) = self.free.pop() else { break };
-            let mut into = read.direct.map(|_| self.memory.hold(read.bytes as usize));
+            let into = read.direct.map(|_| self.memory.hold(read.bytes as usize));
+            let UnderWay { read, into, .. } =
+                self.under_way[usize::from(place)].insert(UnderWay { read, into, token: token.clone() });
             let to = into.as_mut().map_or(NOWHERE.0.get().cast(), |into| into.as_mut_slice().as_mut_ptr());
             let entry = opcode::Read::new(types::Fd(read.as_raw_fd()), to, read.bytes as u32)
                 .offset(read.offset)
                 .build()
                 .user_data(place.into());
-            self.under_way[usize::from(place)] = Some(UnderWay { read, into, token: token.clone() });
             // SAFETY: the descriptor is open until the read is over. What it reads into is for ever and nobody's, or has room for all of it, and is
             // neither looked at nor freed before the read is over.
             let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -177,7 +178,7 @@ impl<T: Clone> AwaitedReads<T> {
 impl<T> Drop for AwaitedReads<T> {
     fn drop(&mut self) {
         // The kernel may still write where reads go that are under way.
-        self.under_way.drain(..).flatten().for_each(|of| std::mem::forget(of.into));
+        self.under_way.drain(..).flatten().filter_map(|of| of.into).for_each(Held::leak);
     }
 }
 

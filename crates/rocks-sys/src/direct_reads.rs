@@ -119,6 +119,11 @@ impl Held {
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         self.buffer.as_mut_slice()
     }
+
+    /// Never frees it: the kernel may still write there.
+    pub(crate) fn leak(mut self) {
+        std::mem::forget(std::mem::take(&mut self.buffer));
+    }
 }
 
 impl Drop for Held {

@@ -296,6 +296,28 @@ fn what_a_write_has_replaced_has_no_place() {
 }
 
 #[test]
+fn places_find_room_whatever_was_here_before_them() {
+    const BYTES: u64 = 1 << 19;
+    for is_overwritten in [false, true] {
+        let rows = RowCache::new(BYTES, true);
+        // Short values until there is no room, then pointers: under other keys, or the same ones.
+        (0..10_000).for_each(|number| read(&rows, &format!("key {number}"), "@value"));
+        for number in 0..20_000 {
+            let mut change = WriteBatch::default();
+            let name = if is_overwritten { "key" } else { "other" };
+            change.put(format!("{name} {number}"), stored(Some(number), b"value"));
+            rows.begin_write(&change, Apart::Nothing).succeed();
+            if is_overwritten {
+                // Others want the room.
+                read(&rows, &format!("more {number}"), "@value");
+            }
+            assert!(rows.counts().bytes <= BYTES, "{} after {number}", rows.counts().bytes);
+        }
+        assert!(places(&rows) > 500, "{}", places(&rows));
+    }
+}
+
+#[test]
 fn a_place_becomes_a_row_when_its_key_is_asked_for() {
     const BYTES: u64 = 1 << 19;
     let rows = RowCache::new(BYTES, true);
