@@ -28,14 +28,22 @@ touch "$outcome"
 measure() {
   local name=$1
   shift
+  measure_command "$name" "$ecotone" "$@"
+}
+
+# measure_command NAME COMMAND...: the same of another program.
+measure_command() {
+  local name=$1
+  shift
   # shellcheck disable=SC2053 # a pattern is meant
   [[ $name == $pattern ]] || return 0
   echo "matched $name" >>"$outcome"
-  printf '\n== %s\necotone %s\n' "$name" "$*" | tee "$results/$name.txt"
+  local told=$*
+  printf '\n== %s\n%s\n' "$name" "${told//"$ecotone"/ecotone}" | tee "$results/$name.txt"
   {
     # Without its limit it would be another measurement.
     [ -z "$memory_group" ] || echo "$BASHPID" >"$memory_group/cgroup.procs" || exit 1
-    "$ecotone" "$@" 2>&1
+    "$@" 2>&1
   } | tee -a "$results/$name.txt" || echo "failed $name" >>"$outcome"
 }
 
@@ -185,23 +193,14 @@ measure lab-six lab fillrandom --profile six --seconds 90 --policies local,edgep
 measure lab-pair lab fillrandom --profile pair --seconds 90 --policies local,eco-target --rate 4000
 
 # The server beside Debian's Redis, and YCSB in little memory.
-# measure_script NAME SCRIPT ARGUMENTS...
-measure_script() {
-  local name=$1
-  shift
-  # shellcheck disable=SC2053 # a pattern is meant
-  [[ $name == $pattern ]] || return 0
-  echo "matched $name" >>"$outcome"
-  printf '\n== %s\n%s\n' "$name" "$*" | tee "$results/$name.txt"
-  WHERE=$stores "$@" 2>&1 | tee -a "$results/$name.txt" || echo "failed $name" >>"$outcome"
-}
-measure_script redis-throughput env ROUNDS=4 REQUESTS=300000 scripts/redis-benchmark.sh throughput "$ecotone"
-measure_script redis-latency env ROUNDS=3 LENGTH=8 REQUESTS=200000 scripts/redis-benchmark.sh latency "$ecotone"
-measure_script redis-idle scripts/redis-benchmark.sh idle "$ecotone"
+export WHERE=$stores
+measure_command redis-throughput env ROUNDS=4 REQUESTS=300000 scripts/redis-benchmark.sh throughput "$ecotone"
+measure_command redis-latency env ROUNDS=3 LENGTH=8 REQUESTS=200000 scripts/redis-benchmark.sh latency "$ecotone"
+measure_command redis-idle scripts/redis-benchmark.sh idle "$ecotone"
 # Redis takes 12 GB of memory for it.
-measure_script redis-open env KEYS=10000000 VALUE=1000 ROUNDS=3 scripts/redis-benchmark.sh open "$ecotone"
+measure_command redis-open env KEYS=10000000 VALUE=1000 ROUNDS=3 scripts/redis-benchmark.sh open "$ecotone"
 # With YCSB_BINDING by that binding.
-measure_script redis-ycsb env OPERATIONS=240000 scripts/ycsb-beside-redis.sh "$ecotone"
+measure_command redis-ycsb env OPERATIONS=240000 scripts/ycsb-beside-redis.sh "$ecotone"
 
 if ! grep -q '^matched' "$outcome"; then
   echo "bench: no measurement is named like $pattern; see scripts/bench.sh" >&2

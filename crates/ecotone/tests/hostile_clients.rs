@@ -8,8 +8,9 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use common::{Server, configuration};
+use common::{PATIENCE, Server, configuration};
 
 /// `clients.max_memory_bytes` of the server.
 const CLIENT_BYTES: usize = 32 << 20;
@@ -287,7 +288,10 @@ fn attack(limits: &str, announced_bytes: usize) {
         drop(idle);
         // What they kept is free soon.
         let mut next = Client::of(server);
-        while !next.ask("GET value0").starts_with('$') {}
+        let begin = Instant::now();
+        while !next.ask("GET value0").starts_with('$') {
+            assert!(begin.elapsed() < PATIENCE, "who left has left no memory");
+        }
         // And others ask for much, over and over, and read none of it but the first byte, by which it is known that they are owed the rest.
         let deaf: Vec<TcpStream> = (0..HOSTILE).map(|_| server.connect().0).collect();
         let questions =
