@@ -139,16 +139,18 @@ struct Shard {
     misses: u64,
 }
 
-/// Tells which rows have given way to another.
+/// Tells which pointers have given way to another row, with the hashes of their keys.
 #[derive(Clone)]
 struct Evicted;
 
 impl Lifecycle<u64, Kept> for Evicted {
-    type RequestState = Vec<Kept>;
+    type RequestState = Vec<(u64, Kept)>;
 
     #[inline]
-    fn on_evict(&self, evicted: &mut Vec<Kept>, _: u64, kept: Kept) {
-        evicted.push(kept);
+    fn on_evict(&self, evicted: &mut Vec<(u64, Kept)>, hash: u64, kept: Kept) {
+        if is_pointer(kept.row.stored()) {
+            evicted.push((hash, kept));
+        }
     }
 }
 
@@ -173,6 +175,23 @@ impl Row {
     fn of(key: &[u8], stored: &[u8], value: &[u8]) -> Self {
         let bytes = joined(&[key, stored, value]);
         Self { bytes, key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
+    }
+
+    /// Puts `stored` and `value` in the place of what is here of `key`, where they are as long and nobody else has it. `false`: nothing was done.
+    fn overwrite(&mut self, key: &[u8], stored: &[u8], value: &[u8]) -> bool {
+        let (key_bytes, stored_bytes) = (self.key_bytes as usize, self.stored_bytes as usize);
+        let is_as_long = (key_bytes, stored_bytes) == (key.len(), stored.len());
+        if !is_as_long || self.bytes.len() != key_bytes + stored_bytes + value.len() {
+            return false;
+        }
+        match Arc::get_mut(&mut self.bytes) {
+            Some(bytes) if bytes[..key_bytes] == *key => {
+                bytes[key_bytes..key_bytes + stored_bytes].copy_from_slice(stored);
+                bytes[key_bytes + stored_bytes..].copy_from_slice(value);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn with(&self, value: &[u8]) -> Self {
@@ -316,18 +335,18 @@ impl RowCache {
     /// Adds a row. Of those that give way to it pointers stay.
     fn insert(&self, shard: &mut Shard, hash: u64, kept: Kept) {
         self.expect_places(shard, kept.row.stored());
-        let (mut evicted, newest) = (Vec::new(), kept.row.clone());
+        let (mut evicted, newest) = (Vec::new(), Arc::as_ptr(&kept.row.bytes));
         shard.rows.insert_with_lifecycle(hash, kept, &mut evicted);
-        self.keep_places(shard, evicted, &newest);
+        self.keep_places(shard, evicted, hash, newest);
     }
 
     /// Puts a row in the place of the one that is here, as [`insert`](Self::insert) does.
     fn replace(&self, shard: &mut Shard, hash: u64, kept: Kept) {
         self.expect_places(shard, kept.row.stored());
-        let (mut evicted, newest) = (Vec::new(), kept.row.clone());
+        let (mut evicted, newest) = (Vec::new(), Arc::as_ptr(&kept.row.bytes));
         // It is here, or has just lost its room. The lookup that found it has counted as one already.
         let _ = shard.rows.replace_with_lifecycle(hash, kept, true, &mut evicted);
-        self.keep_places(shard, evicted, &newest);
+        self.keep_places(shard, evicted, hash, newest);
     }
 
     /// With the first pointer that comes to a shard rows leave room for places, while there may not be any yet.
@@ -339,19 +358,16 @@ impl RowCache {
         }
     }
 
-    /// Keeps the pointers of rows that have gone because `newest` came.
-    fn keep_places(&self, shard: &mut Shard, evicted: Vec<Kept>, newest: &Row) {
+    /// Keeps the pointers of rows that have gone because `newest` came, whose key has `hash`.
+    fn keep_places(&self, shard: &mut Shard, evicted: Vec<(u64, Kept)>, hash: u64, newest: *const [u8]) {
         if !self.has_pointers {
             return;
         }
-        for Kept { row, spared } in evicted {
+        for (evicted_hash, Kept { row, spared }) in evicted {
             // One that was replaced has gone as well, and is out of date. The newest itself may have found no room.
-            let is_replaced = row.key() == newest.key() && !Arc::ptr_eq(&row.bytes, &newest.bytes);
+            let is_replaced = evicted_hash == hash && !std::ptr::addr_eq(Arc::as_ptr(&row.bytes), newest);
             let spared = spared.load(Ordering::Relaxed);
-            if !is_replaced
-                && is_pointer(row.stored())
-                && let Some(place) = Place::of(row.stored(), spared, self.removed.count())
-            {
+            if !is_replaced && let Some(place) = Place::of(row.stored(), spared, self.removed.count()) {
                 shard.places.put(self.tag(row.key()), place);
             }
         }
@@ -504,6 +520,13 @@ impl RowCache {
             let had_value = here.row.value().is_some();
             let made_of = made_of.filter(|_| had_value && is_pointer(stored));
             let value = made_of.and_then(MadeOf::value).filter(|value| shard.takes_value(value)).unwrap_or_default();
+            self.expect_places(shard, stored);
+            if let Some(mut here) = shard.rows.peek_mut(&hash)
+                && here.row.overwrite(key, stored, value)
+            {
+                here.spared = self.removed.count().into();
+                return;
+            }
             let row = Row::of(key, stored, value);
             if gone_bytes == 0 || shard.has_room(row.bytes.len(), gone_bytes) {
                 self.replace(shard, hash, self.kept(row));

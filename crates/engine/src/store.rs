@@ -426,6 +426,12 @@ impl Store {
         sync.map(|error| error.to_string()).or_else(|| self.background.error())
     }
 
+    /// Whether who writes batches should rest after them now: see [`rest_after`](Self::rest_after).
+    #[inline]
+    pub fn asks_for_rests(&self) -> bool {
+        self.values.as_ref().is_some_and(|values| values.pacing().asks_for_rests())
+    }
+
     /// How long who writes batches should rest after a write that took `busy`: more than nothing while garbage grows faster than
     /// relocation frees it, so that the store does not outgrow what lives in it. [`put`](Self::put) rests by itself. Say with
     /// [`has_rested`](Self::has_rested) that it was done.

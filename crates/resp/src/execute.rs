@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ecotone_engine::Error as StoreError;
+use smallvec::SmallVec;
 
 use crate::client::{Client, Then};
 use crate::command::{Call, Command, flag, secrets, table, transactions};
@@ -23,6 +24,9 @@ pub(crate) const MOST_ARGUMENTS_AT_ONCE: usize = 1024;
 
 /// A command that makes nothing larger may write this much, all the same, into a full store: a small collection with an element less.
 const MOST_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
+
+/// Most commands have no more keys. For those no memory is taken.
+const FEW_SLOTS: usize = 4;
 
 /// What keeping an argument of a queued command takes besides its bytes.
 const QUEUED_ARGUMENT_BYTES: usize = 48;
@@ -264,7 +268,8 @@ pub fn execute_command<'s>(
             return Step::Latched;
         }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
-        let turn = Turn { waiting, now_ms: service.keyspace.clock().now_ms(), known: known.take() };
+        let began = Instant::now();
+        let turn = Turn { waiting, began, now_ms: service.keyspace.clock().ms_at(began), known: known.take() };
         let step = match run_latched(service, client, group, command, arguments, reply, turn) {
             Ok(ran) => {
                 ran.count(service, client, arguments);
@@ -291,6 +296,8 @@ pub fn execute_command<'s>(
 #[derive(Debug)]
 pub(crate) struct Turn<'s> {
     pub(crate) waiting: Waiting,
+    /// Now.
+    pub(crate) began: Instant,
     /// The time by which keys have expired.
     pub(crate) now_ms: u64,
     /// What is known of the key that it reads first.
@@ -346,7 +353,6 @@ pub(crate) fn run_latched(
     turn: Turn<'_>,
 ) -> Result<Ran, SentBack> {
     let (mark, replied) = (group.mark(), reply.len());
-    let began = Instant::now();
     let takes_room = command.has(flag::DENYOOM);
     group.begins(takes_room);
     let room = if takes_room { service.keyspace.store().check_room() } else { Ok(()) };
@@ -382,7 +388,7 @@ pub(crate) fn run_latched(
         }
     }
     let depends = group.has_written_since(mark) || seen.is_uncommitted;
-    Ok(Ran { depends, command, took: began.elapsed().saturating_add(sleeps), seen, error })
+    Ok(Ran { depends, command, took: turn.began.elapsed().saturating_add(sleeps), seen, error })
 }
 
 /// What a client is told instead of a reply that is longer than it may be.
@@ -406,11 +412,11 @@ fn note_if_slow(service: &Service, client: &Client, command: &Command, arguments
 }
 
 /// The slots whose latches a command needs: ascending, each once.
-pub(crate) fn slots(command: &Command, arguments: &[&[u8]]) -> Vec<Slot> {
+pub(crate) fn slots(command: &Command, arguments: &[&[u8]]) -> SmallVec<[Slot; FEW_SLOTS]> {
     if command.has(flag::ALL_SLOTS) {
         return Slot::all().collect();
     }
-    let mut slots: Vec<Slot> = command.keys.of(arguments).map(|index| Slot::of(arguments[index])).collect();
+    let mut slots: SmallVec<_> = command.keys.of(arguments).map(|index| Slot::of(arguments[index])).collect();
     slots.sort_unstable();
     slots.dedup();
     slots

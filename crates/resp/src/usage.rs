@@ -13,6 +13,8 @@ use crate::histogram::Histogram;
 pub struct Usage {
     /// By the addresses of the table's entries, ascending.
     counts: Box<[Counts]>,
+    /// Those addresses, which are looked through for each command.
+    addresses: Box<[usize]>,
 }
 
 /// What was asked of one command.
@@ -44,7 +46,8 @@ impl Default for Usage {
         };
         let mut counts: Box<[Counts]> = table::all_with_subcommands().map(counts).collect();
         counts.sort_unstable_by_key(|counts| address(counts.command));
-        Self { counts }
+        let addresses = counts.iter().map(|counts| address(counts.command)).collect();
+        Self { counts, addresses }
     }
 }
 
@@ -91,8 +94,8 @@ impl Usage {
     }
 
     fn of(&self, command: &'static Command) -> Option<&Counts> {
-        let place = self.counts.binary_search_by_key(&address(command), |counts| address(counts.command));
-        place.ok().map(|place| &self.counts[place])
+        let place = self.addresses.binary_search(&address(command)).ok()?;
+        Some(&self.counts[place])
     }
 }
 

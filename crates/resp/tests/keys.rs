@@ -70,7 +70,7 @@ fn a_large_collection_that_is_removed_is_given_up() {
     let id = fixture.plant_large("b", Type::List, 3);
     client.ask("FLUSHALL");
     assert_eq!(fixture.reclaimed(), 0);
-    assert!(fixture.change(|keys| keys.element(id, b"1").unwrap().is_none()));
+    assert!(fixture.change(|keys| keys.element(id, &[b"1"]).unwrap().is_none()));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn a_copy_of_a_large_collection_is_another_one() {
     assert_ne!(copy, id);
     assert_eq!(elements.len(), 700);
     fixture.change(|keys| {
-        keys.set_element(id, b"new", b"new").unwrap();
-        keys.remove_element(id, b"0");
+        keys.set_element(id, &[b"new"], b"new").unwrap();
+        keys.remove_element(id, &[b"0"]);
     });
     assert_eq!(large(&fixture, "b").1, elements);
     client.ask("DEL a");

@@ -57,9 +57,9 @@ fn check(keys: &mut Keys<'_>, id: CollectionId, model: &Model) -> Result<(), Tes
     prop_assert_eq!(&found(keys, id, Direction::Forward), &expected);
     prop_assert_eq!(found(keys, id, Direction::Reverse), expected.into_iter().rev().collect::<Vec<_>>());
     for sub_key in 0..=u8::MAX {
-        let value = keys.element(id, &[sub_key]).unwrap().map(|value| value.to_vec());
+        let value = keys.element(id, &[&[sub_key]]).unwrap().map(|value| value.to_vec());
         prop_assert_eq!(value.as_ref(), model.get(&[sub_key][..]));
-        prop_assert_eq!(keys.has_element(id, &[sub_key]).unwrap(), value.is_some());
+        prop_assert_eq!(keys.has_element(id, &[&[sub_key]]).unwrap(), value.is_some());
     }
     Ok(())
 }
@@ -78,17 +78,17 @@ proptest! {
         let hold = |group: &mut Group| assert!(group.hold(&Slot::all().collect::<Vec<_>>(), Waiting::Allowed));
         hold(&mut group);
         // Beside it: no range goes beyond its collection.
-        group.keys(Waiting::Allowed).set_element(neighbour, b"beside", b"it").unwrap();
+        group.keys(Waiting::Allowed).set_element(neighbour, &[b"beside"], b"it").unwrap();
         let (mut model, mut was_cleared) = (Model::new(), false);
         let mut mark = (group.mark(), model.clone(), was_cleared);
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Set(sub_key) => {
-                    group.keys(Waiting::Allowed).set_element(id, &[sub_key], &number.to_be_bytes()).unwrap();
+                    group.keys(Waiting::Allowed).set_element(id, &[&[sub_key]], &number.to_be_bytes()).unwrap();
                     model.insert(vec![sub_key], number.to_be_bytes().to_vec());
                 }
                 Step::Remove(sub_key) => {
-                    group.keys(Waiting::Allowed).remove_element(id, &[sub_key]);
+                    group.keys(Waiting::Allowed).remove_element(id, &[&[sub_key]]);
                     model.remove(&[sub_key][..]);
                 }
                 Step::RemoveRange(from, to) => {
@@ -118,7 +118,7 @@ proptest! {
         group.commit(Waiting::Allowed).unwrap();
         fixture.change(|keys| {
             check(keys, id, &model)?;
-            prop_assert_eq!(keys.has_element(neighbour, b"beside").unwrap(), !was_cleared);
+            prop_assert_eq!(keys.has_element(neighbour, &[b"beside"]).unwrap(), !was_cleared);
             Ok(())
         })?;
     }

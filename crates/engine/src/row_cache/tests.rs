@@ -54,6 +54,20 @@ fn what_was_written_or_found_is_told_until_it_is_changed() {
 }
 
 #[test]
+fn who_was_told_a_row_keeps_it_over_a_write() {
+    let rows = RowCache::new(ROOM, false);
+    read(&rows, "a", "@one");
+    let bytes = rows.counts().bytes;
+    let told_before = rows.get(b"a").ok().unwrap();
+    for (number, value) in ["@two", "@six", "@ten", "@more", "@"].into_iter().enumerate() {
+        write(&rows, &[("a", Some(value))]);
+        assert_eq!(told(&rows, "a").as_deref(), Some(value));
+        assert_eq!(told_before.stored(), b"@one");
+        assert_eq!(rows.counts().bytes == bytes, number < 3, "{value}: one row, of its length");
+    }
+}
+
+#[test]
 fn while_a_key_is_written_nothing_of_it_is_told_or_kept() {
     let rows = RowCache::new(ROOM, false);
     let before = absent(&rows, "a");

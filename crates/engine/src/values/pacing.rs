@@ -39,6 +39,12 @@ impl Pacing {
         self.rest_per_mille.store((share.clamp(0.0, 0.9) * 1000.0) as u32, Ordering::Relaxed);
     }
 
+    /// Whether writers are to rest.
+    #[inline]
+    pub(crate) fn asks_for_rests(&self) -> bool {
+        self.rest_per_mille.load(Ordering::Relaxed) > 0
+    }
+
     /// For a writer that rests by itself: how long after a write that took `busy`. It says so with [`has_rested`](Self::has_rested).
     pub(crate) fn rest_after(&self, busy: Duration) -> Duration {
         let share = f64::from(self.rest_per_mille.load(Ordering::Relaxed)) / 1000.0;

@@ -10,10 +10,10 @@ pub fn run(input: &[u8]) {
     if let Some((id, rest)) = CollectionId::decode(input) {
         assert_eq!([&id.encode()[..], rest].concat(), input);
         assert_eq!(layout::ledger_id(&layout::ledger(id)), Some(id));
-        let element = layout::element(id, rest);
+        let element = layout::element(id, &[rest]);
         assert_eq!(layout::sub_key(&element), rest);
         let all = layout::elements(id);
-        assert!(all.start <= element && element < all.end);
+        assert!(*all.start <= *element && *element < *all.end);
         assert!(layout::is_known(&element));
     }
     // Any bytes may be a user's key, and any bytes may stand in the store.
@@ -21,12 +21,12 @@ pub fn run(input: &[u8]) {
     assert_eq!(layout::user_key(&key), input);
     assert!(layout::is_known(&key));
     let place = layout::place_of(&key).expect("a user's key has a place");
-    assert!(place < layout::PLACES && layout::from_place(place) <= key);
+    assert!(place < layout::PLACES && *layout::from_place(place) <= *key);
     if layout::is_known(input)
         && let Some(place) = layout::place_of(input)
     {
         assert!(layout::from_place(place) <= input.to_vec());
-        assert_eq!(layout::key(Slot::of(layout::user_key(input)), layout::user_key(input)), input);
+        assert_eq!(*layout::key(Slot::of(layout::user_key(input)), layout::user_key(input)), *input);
     }
     if let Some(id) = layout::ledger_id(input) {
         assert_eq!(layout::ledger(id), input);

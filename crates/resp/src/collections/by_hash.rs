@@ -41,8 +41,22 @@ pub fn hash_of(name: &[u8]) -> u32 {
 }
 
 /// The sub-key of a name.
-pub fn sub_key(name: &[u8]) -> Vec<u8> {
-    [&hash_of(name).to_be_bytes(), name].concat()
+#[derive(Debug, Clone, Copy)]
+pub struct SubKey<'n> {
+    hash: [u8; HASH_BYTES],
+    name: &'n [u8],
+}
+
+impl<'n> SubKey<'n> {
+    /// That of `name`.
+    pub fn of(name: &'n [u8]) -> Self {
+        Self { hash: hash_of(name).to_be_bytes(), name }
+    }
+
+    /// What it is, one behind the other.
+    pub fn parts(&self) -> [&[u8]; 2] {
+        [&self.hash, self.name]
+    }
 }
 
 /// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `most_skipped` removed ones in a row.

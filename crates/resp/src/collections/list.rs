@@ -95,7 +95,7 @@ impl Lay {
     /// Takes one more index at `end` and puts `element` there.
     fn push(&mut self, keys: &mut Keys<'_>, end: End, element: &[u8]) -> Outcome {
         let index = self.grow(end)?;
-        keys.set_element(self.id, &index.to_be_bytes(), element)
+        keys.set_element(self.id, &[&index.to_be_bytes()], element)
     }
 
     /// Takes one more index at `end`.
@@ -124,7 +124,7 @@ impl Lay {
             keys.remove_elements(self.id, &indices.start.to_be_bytes()..&indices.end.to_be_bytes())?;
         } else {
             for index in indices.clone() {
-                keys.remove_element(self.id, &index.to_be_bytes());
+                keys.remove_element(self.id, &[&index.to_be_bytes()]);
             }
         }
         if indices.start == self.first {
@@ -208,7 +208,7 @@ impl<'c> List<'c> {
         match self.large {
             Some(lay) if position >= lay.count() => Ok(look(None)),
             Some(lay) => {
-                let found = keys.element(lay.id, &(lay.first + position).to_be_bytes())?;
+                let found = keys.element(lay.id, &[&(lay.first + position).to_be_bytes()])?;
                 Ok(look(Some(&found.ok_or_else(missing)?)))
             }
             None => Ok(look(self.small()?.get(position as usize).copied())),
@@ -281,7 +281,7 @@ impl<'c> List<'c> {
     /// Those of reads and writes.
     pub fn set(&self, keys: &mut Keys<'c>, key: &[u8], position: u64, element: &[u8]) -> Outcome {
         if let Some(lay) = self.large {
-            keys.set_element(lay.id, &(lay.first + position).to_be_bytes(), element)?;
+            keys.set_element(lay.id, &[&(lay.first + position).to_be_bytes()], element)?;
             keys.changed_within(key);
             return Ok(());
         }
@@ -460,7 +460,7 @@ fn collect<'c>(keys: &mut Keys<'c>, lay: Lay, indices: Range<u64>, without: &[u6
 /// Puts `elements` at the indices from `first` on.
 fn put<'e>(keys: &mut Keys<'_>, id: CollectionId, first: u64, elements: impl Iterator<Item = &'e [u8]>) -> Outcome {
     for (index, element) in (first..).zip(elements) {
-        keys.set_element(id, &index.to_be_bytes(), element)?;
+        keys.set_element(id, &[&index.to_be_bytes()], element)?;
     }
     Ok(())
 }

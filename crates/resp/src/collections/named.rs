@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::Error as StoreError;
 
-use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, random_below, sub_key};
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, SubKey, random_below};
 use super::page::{Page, Place};
 use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
@@ -75,7 +75,7 @@ impl<'c, K: Kind> Named<'c, K> {
     pub fn value<T>(&self, keys: &mut Keys<'c>, name: &[u8], look: impl FnOnce(Option<&[u8]>) -> T) -> Outcome<T> {
         match self.large {
             Some(_) if name.len() > MAX_NAME_BYTES => Ok(look(None)),
-            Some(large) => Ok(look(keys.element(large.id, &sub_key(name))?.as_deref())),
+            Some(large) => Ok(look(keys.element(large.id, &SubKey::of(name).parts())?.as_deref())),
             None => Ok(look(find::<K>(&self.entry, name)?)),
         }
     }
@@ -87,7 +87,7 @@ impl<'c, K: Kind> Named<'c, K> {
     /// Those of a read.
     pub fn has(&self, keys: &mut Keys<'c>, name: &[u8]) -> Outcome<bool> {
         match self.large {
-            Some(large) => Ok(name.len() <= MAX_NAME_BYTES && keys.has_element(large.id, &sub_key(name))?),
+            Some(large) => Ok(name.len() <= MAX_NAME_BYTES && keys.has_element(large.id, &SubKey::of(name).parts())?),
             None => Ok(find::<K>(&self.entry, name)?.is_some()),
         }
     }
@@ -330,7 +330,7 @@ impl<'c, K: Kind> Named<'c, K> {
         let large = Large { id: keys.new_collection(key)?, elements: pairs.len() as u64 };
         for [name, value] in pairs {
             check_name::<K>(name)?;
-            keys.set_element(large.id, &sub_key(name), value)?;
+            keys.set_element(large.id, &SubKey::of(name).parts(), value)?;
         }
         Ok(created + put_in_large::<K>(keys, key, expires_at_ms, Large { elements: 0, ..large }, large, rest)?)
     }
@@ -358,7 +358,7 @@ impl<'c, K: Kind> Named<'c, K> {
         let mut left = large.elements;
         for name in names {
             if self.has(keys, name)? {
-                keys.remove_element(large.id, &sub_key(name));
+                keys.remove_element(large.id, &SubKey::of(name).parts());
                 left = left.saturating_sub(1);
             }
         }
@@ -384,10 +384,10 @@ fn put_in_large<'n, K: Kind>(
     let before = large.elements;
     for [name, value] in new {
         check_name::<K>(name)?;
-        let sub_key = sub_key(name);
-        let is_new = !keys.has_element(large.id, &sub_key)?;
+        let sub_key = SubKey::of(name);
+        let is_new = !keys.has_element(large.id, &sub_key.parts())?;
         if is_new || K::HAS_VALUES {
-            keys.set_element(large.id, &sub_key, value)?;
+            keys.set_element(large.id, &sub_key.parts(), value)?;
         }
         large.elements += u64::from(is_new);
     }

@@ -3,6 +3,8 @@
 //! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
 //! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
 
+use std::time::Instant;
+
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -228,7 +230,7 @@ fn exec_queued(
             // It may show what was counted, and nothing is sent back from here on.
             count(service, client, &mut uncounted);
         }
-        let turn = Turn { waiting, now_ms, known: None };
+        let turn = Turn { waiting, began: Instant::now(), now_ms, known: None };
         let (is_closing, told) = (client.then == Then::Close, reply.len());
         match execute::run_latched(service, client, group, command, arguments, reply, turn) {
             Ok(ran) => {

@@ -35,7 +35,13 @@ impl Clock {
     /// Now. Not less than any time it has shown.
     #[inline]
     pub fn now_ms(&self) -> u64 {
-        self.show(Instant::now(), system_ms())
+        self.ms_at(Instant::now())
+    }
+
+    /// The same, where `now` was looked at just now.
+    #[inline]
+    pub fn ms_at(&self, now: Instant) -> u64 {
+        self.show(now, system_ms())
     }
 
     /// How far the system's clock is behind this one.

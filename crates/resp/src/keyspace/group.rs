@@ -23,7 +23,8 @@ use ecotone_engine::{Attributes, Durability, Error as StoreError, WriteOptions};
 use super::Keyspace;
 use super::keys::Keys;
 use super::known::Known;
-use super::layout::CollectionId;
+use super::layout::{CollectionId, StoredKey};
+use super::payload::Payload;
 use super::slot::{SLOTS, Slot};
 use super::unsynced::Unsynced;
 use crate::memory::SMALL_BYTES;
@@ -59,11 +60,13 @@ pub struct Group {
     state: State,
 }
 
+/// What is written, by the store's keys; `None` is removed.
+pub(super) type Written = BTreeMap<StoredKey, Option<Pending>>;
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) held: Held,
-    /// By the store's keys; `None` is removed.
-    pub(super) pending: BTreeMap<Vec<u8>, Option<Pending>>,
+    pub(super) pending: Written,
     /// What it takes to be as before the command that is being carried out, the last step first.
     pub(super) undo: Vec<Undo>,
     /// All that was in the store before with a key in one of these is to be removed.
@@ -77,18 +80,18 @@ pub(super) struct State {
     /// Large collections that have lost their key, if this is committed.
     pub(super) orphans: Vec<CollectionId>,
     /// Memory for a key of the store's.
-    pub(super) stored_key: Vec<u8>,
+    pub(super) stored_key: StoredKey,
 }
 
 /// How one step of a command is taken back.
 #[derive(Debug)]
 pub(super) enum Undo {
     /// Something was written under `key`, where `before` stood in `pending`.
-    Written { key: Vec<u8>, before: Option<Option<Pending>> },
+    Written { key: StoredKey, before: Option<Option<Pending>> },
     /// A range was added to those that are removed: this is what stood in `pending` within it.
-    Removed { pending: Vec<(Vec<u8>, Option<Pending>)> },
+    Removed { pending: Vec<(StoredKey, Option<Pending>)> },
     /// All keys were removed: this is what the group was until then.
-    Cleared { pending: BTreeMap<Vec<u8>, Option<Pending>>, orphans: Vec<CollectionId>, removed: Vec<Range<Vec<u8>>> },
+    Cleared { pending: Written, orphans: Vec<CollectionId>, removed: Vec<Range<Vec<u8>>> },
 }
 
 impl State {
@@ -128,7 +131,7 @@ pub(super) struct Taken {
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) attributes: Attributes,
-    pub(super) payload: Arc<[u8]>,
+    pub(super) payload: Payload,
 }
 
 /// The slots whose latches a group has.

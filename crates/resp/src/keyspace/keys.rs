@@ -14,7 +14,8 @@ use ecotone_engine::{Attributes, Direction, MAX_BATCH_BYTES, Store, Value};
 use super::Keyspace;
 use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
-use super::layout::{self, CollectionId, Tag, Type};
+use super::layout::{self, CollectionId, StoredKey, Tag, Type};
+use super::payload::Payload;
 use super::pendings::Pendings;
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
@@ -30,7 +31,7 @@ const MOST_VISITED_AT_ONCE: usize = 1000;
 const MOST_SKIPPED_BRIEFLY: u64 = 2000;
 
 /// What a write takes besides its bytes, at most: places in the group, in what undoes it, and in the batch.
-const WRITE_BYTES: usize = 256;
+const WRITE_BYTES: usize = 384;
 
 /// What a batch needs for a write besides its bytes, at most: lengths and a header.
 const BATCH_ENTRY_BYTES: usize = 64;
@@ -41,7 +42,7 @@ pub struct Keys<'c> {
     state: &'c mut State,
     waiting: Waiting,
     now_ms: u64,
-    stored_key: Vec<u8>,
+    stored_key: StoredKey,
     known: Option<Known<'c>>,
     seen: Seen,
     /// Whether keys that are looked up are among those that were asked for.
@@ -74,13 +75,13 @@ pub struct Entry<'c> {
     pub tag: Tag,
     /// When it expires, in ms since 1970 UTC.
     pub expires_at_ms: Option<u64>,
-    payload: Payload<'c>,
+    payload: Held<'c>,
 }
 
 #[derive(Debug)]
-enum Payload<'c> {
+enum Held<'c> {
     Stored(Value<'c>),
-    Pending(Arc<[u8]>),
+    Pending(Payload),
 }
 
 impl Deref for Entry<'_> {
@@ -89,8 +90,8 @@ impl Deref for Entry<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.payload {
-            Payload::Stored(value) => value,
-            Payload::Pending(payload) => payload,
+            Held::Stored(value) => value,
+            Held::Pending(payload) => payload,
         }
     }
 }
@@ -253,7 +254,7 @@ impl<'c> Keys<'c> {
     /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
     /// [`orphan`](Self::orphan), or are found later.
     pub fn set(&mut self, key: &[u8], tag: Tag, expires_at_ms: Option<u64>, payload: &[u8]) -> Outcome {
-        self.set_to(key, tag, expires_at_ms, payload.len(), || payload.into())
+        self.set_payload(key, tag, expires_at_ms, payload.len(), || payload.into())
     }
 
     /// The same with what `build` gives: `payload_bytes` that are built where they will be kept, once it is known that they may be.
@@ -264,6 +265,17 @@ impl<'c> Keys<'c> {
         expires_at_ms: Option<u64>,
         payload_bytes: usize,
         build: impl FnOnce() -> Arc<[u8]>,
+    ) -> Outcome {
+        self.set_payload(key, tag, expires_at_ms, payload_bytes, || Payload::Long(build()))
+    }
+
+    fn set_payload(
+        &mut self,
+        key: &[u8],
+        tag: Tag,
+        expires_at_ms: Option<u64>,
+        payload_bytes: usize,
+        build: impl FnOnce() -> Payload,
     ) -> Outcome {
         check_key(key)?;
         let attributes = Attributes { expires_at_ms, type_tag: tag.encode(), ..Attributes::NONE };
@@ -306,7 +318,7 @@ impl<'c> Keys<'c> {
     }
 
     fn note_in_ledger(&mut self, id: CollectionId, key: &[u8]) -> Outcome {
-        self.put_plain(layout::ledger(id), key)
+        self.put_plain(layout::ledger(id).into(), key)
     }
 
     /// The large collection `id` has lost its key; its elements are removed later.
@@ -315,14 +327,14 @@ impl<'c> Keys<'c> {
     }
 
     /// The value of an element of a large collection.
-    pub fn element(&mut self, id: CollectionId, sub_key: &[u8]) -> Outcome<Option<Entry<'c>>> {
-        self.stored_key = layout::element(id, sub_key);
+    pub fn element(&mut self, id: CollectionId, sub_key: &[&[u8]]) -> Outcome<Option<Entry<'c>>> {
+        layout::element_into(id, sub_key, &mut self.stored_key);
         self.read()
     }
 
     /// Whether a large collection has an element. Its value is not read.
-    pub fn has_element(&mut self, id: CollectionId, sub_key: &[u8]) -> Outcome<bool> {
-        self.stored_key = layout::element(id, sub_key);
+    pub fn has_element(&mut self, id: CollectionId, sub_key: &[&[u8]]) -> Outcome<bool> {
+        layout::element_into(id, sub_key, &mut self.stored_key);
         if let Some(pending) = self.pending() {
             return Ok(pending.is_some());
         }
@@ -337,14 +349,14 @@ impl<'c> Keys<'c> {
     }
 
     /// Sets an element of a large collection whose key's slot is held.
-    pub fn set_element(&mut self, id: CollectionId, sub_key: &[u8], value: &[u8]) -> Outcome {
-        check_key(sub_key)?;
+    pub fn set_element(&mut self, id: CollectionId, sub_key: &[&[u8]], value: &[u8]) -> Outcome {
+        check_key_bytes(sub_key.iter().map(|part| part.len()).sum())?;
         self.put_plain(layout::element(id, sub_key), value)
     }
 
     /// Removes an element of a large collection whose key's slot is held. Whether there was memory to note that is told by
     /// [`refusal`](Self::refusal).
-    pub fn remove_element(&mut self, id: CollectionId, sub_key: &[u8]) {
+    pub fn remove_element(&mut self, id: CollectionId, sub_key: &[&[u8]]) {
         if self.refusal.is_none() {
             self.refusal = self.put(layout::element(id, sub_key), 0, || None).err();
         }
@@ -353,13 +365,17 @@ impl<'c> Keys<'c> {
     /// Removes the elements with sub-keys in `range` of a large collection whose key's slot is held. However many there are, that is one entry of the
     /// batch; but it stays in the way of reads until compactions have carried it out, so few are better removed one by one.
     pub fn remove_elements(&mut self, id: CollectionId, range: Range<&[u8]>) -> Outcome {
-        let range = layout::element(id, range.start)..layout::element(id, range.end);
+        let range = layout::element_range(id, range);
         if range.start >= range.end {
             return Ok(());
         }
         self.take_write(range.start.len() + range.end.len(), 0)?;
         // What stays in `pending` would be written after the range is removed.
-        let pending = self.state.pending.extract_if(range.clone(), |_, _| true).collect();
+        let pending = self
+            .state
+            .pending
+            .extract_if(StoredKey::from_slice(&range.start)..StoredKey::from_slice(&range.end), |_, _| true)
+            .collect();
         self.state.removed.push(range);
         self.state.undo.push(Undo::Removed { pending });
         Ok(())
@@ -373,12 +389,9 @@ impl<'c> Keys<'c> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        self.visit(
-            layout::element(id, range.start)..layout::element(id, range.end),
-            direction,
-            true,
-            |key, _, value| visit(layout::sub_key(key), value),
-        )
+        self.visit(layout::element_range(id, range), direction, true, |key, _, value| {
+            visit(layout::sub_key(key), value)
+        })
     }
 
     /// The same for all elements of the collection.
@@ -404,7 +417,7 @@ impl<'c> Keys<'c> {
         most_skipped: Option<u64>,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        let range = layout::element(id, from)..layout::elements(id).end;
+        let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
         let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
         self.visit_skipping(range, Direction::Forward, true, most_skipped, visit)
     }
@@ -452,7 +465,7 @@ impl<'c> Keys<'c> {
         }
         self.seen.is_uncommitted |= !self.state.is_empty();
         let store = self.store();
-        let mut pending = Pendings::new(&self.state.pending, range.clone(), direction);
+        let mut pending = Pendings::new(&self.state.pending, range.start.as_slice()..range.end.as_slice(), direction);
         let removed: Vec<_> =
             self.state.removed.iter().filter(|it| it.start < range.end && range.start < it.end).collect();
         let is_removed = |key: &[u8]| removed.iter().any(|it| *it.start <= *key && *key < *it.end);
@@ -499,11 +512,11 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    fn put_plain(&mut self, key: Vec<u8>, value: &[u8]) -> Outcome {
+    fn put_plain(&mut self, key: StoredKey, value: &[u8]) -> Outcome {
         self.put(key, value.len(), || Some(Pending { attributes: Attributes::NONE, payload: value.into() }))
     }
 
-    fn put(&mut self, key: Vec<u8>, payload_bytes: usize, make: impl FnOnce() -> Option<Pending>) -> Outcome {
+    fn put(&mut self, key: StoredKey, payload_bytes: usize, make: impl FnOnce() -> Option<Pending>) -> Outcome {
         self.take_write(key.len(), payload_bytes)?;
         let pending = make();
         match self.state.pending.entry(key) {
@@ -559,7 +572,7 @@ impl<'c> Keys<'c> {
         if self.state.is_empty() {
             return None;
         }
-        let pending = self.state.pending.get(&self.stored_key).map(Option::as_ref);
+        let pending = self.state.pending.get(self.stored_key.as_slice()).map(Option::as_ref);
         let pending = pending.or_else(|| self.state.removes(&self.stored_key).then_some(None));
         self.seen.is_uncommitted |= pending.is_some();
         pending
@@ -590,9 +603,9 @@ impl<'c> Keys<'c> {
     fn read(&mut self) -> Outcome<Option<Entry<'c>>> {
         let (attributes, payload) = match self.pending() {
             Some(None) => return Ok(None),
-            Some(Some(Pending { attributes, payload })) => (*attributes, Payload::Pending(payload.clone())),
+            Some(Some(Pending { attributes, payload })) => (*attributes, Held::Pending(payload.clone())),
             None => match self.stored()? {
-                Some(value) => (*value.attributes(), Payload::Stored(value)),
+                Some(value) => (*value.attributes(), Held::Stored(value)),
                 None => return Ok(None),
             },
         };
@@ -620,8 +633,12 @@ fn can_be_there(key: &[u8]) -> bool {
 }
 
 fn check_key(key: &[u8]) -> Outcome {
-    if !can_be_there(key) {
-        return Err(Failure::with(format!("ERR the key has {} bytes, the most is {MAX_KEY_BYTES}", key.len())));
+    check_key_bytes(key.len())
+}
+
+fn check_key_bytes(bytes: usize) -> Outcome {
+    if bytes > MAX_KEY_BYTES {
+        return Err(Failure::with(format!("ERR the key has {bytes} bytes, the most is {MAX_KEY_BYTES}")));
     }
     Ok(())
 }

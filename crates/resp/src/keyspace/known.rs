@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use ecotone_engine::{Error as StoreError, Value};
 
-use super::layout;
+use super::layout::{self, StoredKey};
 use super::slot::Slot;
 use super::{Keyspace, Waiting};
 
@@ -17,7 +17,7 @@ pub const MOST_TOGETHER: usize = 128;
 /// What a lookup of one key came to.
 #[derive(Debug)]
 pub struct Known<'s> {
-    pub(super) stored_key: Vec<u8>,
+    pub(super) stored_key: StoredKey,
     pub(super) found: Result<Option<Value<'s>>, StoreError>,
 }
 
@@ -25,7 +25,7 @@ impl Keyspace {
     /// Looks up the first of `keys`, at least one and at most [`MOST_TOGETHER`]: as many as do not take much memory together.
     pub fn look_up<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, waiting: Waiting) -> VecDeque<Known<'_>> {
         let stored = |key: &[u8]| layout::key(Slot::of(key), key);
-        let stored: Vec<Vec<u8>> = keys.take(MOST_TOGETHER).map(stored).collect();
+        let stored: Vec<StoredKey> = keys.take(MOST_TOGETHER).map(stored).collect();
         let found = self.store.multi_get_first(&stored, waiting == Waiting::Never);
         stored.into_iter().zip(found).map(|(stored_key, found)| Known { stored_key, found }).collect()
     }

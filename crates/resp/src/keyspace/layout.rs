@@ -12,8 +12,10 @@
 //! [`ecotone_engine::header`]): none for a string, else [`Type`], and [`LARGE`] where the elements have entries of their own.
 
 use std::num::NonZeroU8;
+use std::ops::Range;
 
 use ecotone_engine::Attributes;
+use smallvec::SmallVec;
 
 use super::slot::{SLOTS, Slot, position_in_slot};
 
@@ -22,8 +24,17 @@ const ELEMENT: u8 = b'e';
 const LEDGER: u8 = b'c';
 const OWN: u8 = b'm';
 
+/// Most keys of the store's are no longer. One that a group has written takes so much of its table whatever its length.
+const SHORT_KEY_BYTES: usize = 48;
+
+/// A key of the store's. A short one takes no memory of its own: each write has some.
+pub type StoredKey = SmallVec<[u8; SHORT_KEY_BYTES]>;
+
 /// Bytes before the user's key in the store's key.
 pub const KEY_PREFIX_BYTES: usize = 5;
+
+/// Parts of a sub-key at most.
+const MOST_PARTS: usize = 3;
 
 /// Bytes before the sub-key in an element's key.
 pub const ELEMENT_PREFIX_BYTES: usize = 11;
@@ -141,18 +152,21 @@ impl CollectionId {
 
 /// Puts the store's key of the user's `key` into `to`.
 #[inline]
-pub fn key_into(slot: Slot, key: &[u8], to: &mut Vec<u8>) {
+pub fn key_into(slot: Slot, key: &[u8], to: &mut StoredKey) {
+    join_into(&[&[KEY], &slot.number().to_be_bytes(), &position_in_slot(key).to_be_bytes(), key], to);
+}
+
+/// Puts all `parts` into `to`, one behind the other.
+#[inline]
+fn join_into(parts: &[&[u8]], to: &mut StoredKey) {
     to.clear();
-    to.reserve(KEY_PREFIX_BYTES + key.len());
-    to.push(KEY);
-    to.extend_from_slice(&slot.number().to_be_bytes());
-    to.extend_from_slice(&position_in_slot(key).to_be_bytes());
-    to.extend_from_slice(key);
+    to.reserve(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| to.extend_from_slice(part));
 }
 
 /// The store's key of the user's `key`.
-pub fn key(slot: Slot, key: &[u8]) -> Vec<u8> {
-    let mut stored = Vec::new();
+pub fn key(slot: Slot, key: &[u8]) -> StoredKey {
+    let mut stored = StoredKey::new();
     key_into(slot, key, &mut stored);
     stored
 }
@@ -179,27 +193,39 @@ pub fn from_place(place: u32) -> Vec<u8> {
 }
 
 /// From the first of the user's keys to before what follows the last.
-pub fn all_keys() -> std::ops::Range<Vec<u8>> {
+pub fn all_keys() -> Range<Vec<u8>> {
     vec![KEY]..vec![KEY + 1]
 }
 
 /// The same of the ledger.
-pub fn whole_ledger() -> std::ops::Range<Vec<u8>> {
+pub fn whole_ledger() -> Range<Vec<u8>> {
     vec![LEDGER]..vec![LEDGER + 1]
 }
 
 /// The same of all that clients have written: keys, elements and the ledger.
-pub fn everything() -> [std::ops::Range<Vec<u8>>; 3] {
+pub fn everything() -> [Range<Vec<u8>>; 3] {
     [all_keys(), vec![ELEMENT]..vec![ELEMENT + 1], whole_ledger()]
 }
 
+/// Puts the store's key of an element into `to`. The sub-key is all its parts, of which there are at most [`MOST_PARTS`].
+#[inline]
+pub fn element_into(id: CollectionId, sub_key: &[&[u8]], to: &mut StoredKey) {
+    let id = id.encode();
+    let mut parts: [&[u8]; 2 + MOST_PARTS] = [&[ELEMENT], &id, &[], &[], &[]];
+    parts[2..2 + sub_key.len()].copy_from_slice(sub_key);
+    join_into(&parts, to);
+}
+
 /// The store's key of an element.
-pub fn element(id: CollectionId, sub_key: &[u8]) -> Vec<u8> {
-    let mut stored = Vec::with_capacity(ELEMENT_PREFIX_BYTES + sub_key.len());
-    stored.push(ELEMENT);
-    stored.extend_from_slice(&id.encode());
-    stored.extend_from_slice(sub_key);
+pub fn element(id: CollectionId, sub_key: &[&[u8]]) -> StoredKey {
+    let mut stored = StoredKey::new();
+    element_into(id, sub_key, &mut stored);
     stored
+}
+
+/// The same of all from one sub-key to before another one.
+pub fn element_range(id: CollectionId, range: Range<&[u8]>) -> Range<Vec<u8>> {
+    element(id, &[range.start]).into_vec()..element(id, &[range.end]).into_vec()
 }
 
 /// The sub-key in the store's key of an element.
@@ -208,9 +234,9 @@ pub fn sub_key(stored: &[u8]) -> &[u8] {
 }
 
 /// From the first element of a collection to before what follows its last.
-pub fn elements(id: CollectionId) -> std::ops::Range<Vec<u8>> {
-    let from = element(id, &[]);
-    let after = element(CollectionId { number: id.number.wrapping_add(1), ..id }, &[]);
+pub fn elements(id: CollectionId) -> Range<Vec<u8>> {
+    let from = element(id, &[]).into_vec();
+    let after = element(CollectionId { number: id.number.wrapping_add(1), ..id }, &[]).into_vec();
     // No number is ever the greatest: they are counted from 1.
     from..after
 }
@@ -243,7 +269,7 @@ pub fn is_known(stored: &[u8]) -> bool {
         Some(&KEY) => {
             stored.get(..KEY_PREFIX_BYTES).is_some() && {
                 let user = user_key(stored);
-                key(Slot::of(user), user) == stored
+                key(Slot::of(user), user)[..] == *stored
             }
         }
         Some(&ELEMENT) => CollectionId::decode(&stored[1..]).is_some(),
@@ -261,9 +287,13 @@ mod tests {
     #[test]
     fn what_a_keyspace_writes_is_known_and_nothing_else() {
         let id = CollectionId { slot: Slot::of(b"k"), number: 7 };
-        for own in
-            [key(Slot::of(b""), b""), key(Slot::of(b"{a}b"), b"{a}b"), element(id, b""), ledger(id), own("clock")]
-        {
+        for own in [
+            key(Slot::of(b""), b""),
+            key(Slot::of(b"{a}b"), b"{a}b"),
+            element(id, &[]),
+            ledger(id).into(),
+            own("clock").into(),
+        ] {
             assert!(is_known(&own), "{}", own.escape_ascii());
         }
         for foreign in [

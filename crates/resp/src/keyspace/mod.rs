@@ -11,6 +11,7 @@ mod latches;
 pub mod layout;
 mod numbers;
 mod orphans;
+mod payload;
 mod pendings;
 pub mod slot;
 mod unsynced;

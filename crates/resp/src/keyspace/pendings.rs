@@ -1,27 +1,24 @@
 //! What a group has written, in the order of a scan of the store.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use ecotone_engine::Direction;
 
-use super::group::Pending;
+use super::group::{Pending, Written};
+use super::layout::StoredKey;
 
 /// What a group has written within a range, beside a scan of the store.
 pub(super) struct Pendings<'p> {
-    rest: Vec<(&'p Vec<u8>, Option<&'p Pending>)>,
+    rest: Vec<(&'p StoredKey, Option<&'p Pending>)>,
     direction: Direction,
     /// The last one that was taken.
-    last: Option<&'p Vec<u8>>,
+    last: Option<&'p StoredKey>,
 }
 
 impl<'p> Pendings<'p> {
-    pub(super) fn new(
-        pending: &'p BTreeMap<Vec<u8>, Option<Pending>>,
-        range: Range<Vec<u8>>,
-        direction: Direction,
-    ) -> Self {
-        let within = pending.range(range).map(|(key, written)| (key, written.as_ref()));
+    pub(super) fn new(pending: &'p Written, range: Range<&[u8]>, direction: Direction) -> Self {
+        let within = pending.range::<[u8], _>((Bound::Included(range.start), Bound::Excluded(range.end)));
+        let within = within.map(|(key, written)| (key, written.as_ref()));
         // Taken from the end.
         let rest = match direction {
             Direction::Forward => within.rev().collect(),
@@ -48,6 +45,6 @@ impl<'p> Pendings<'p> {
 
     /// Whether the one that was taken last stands in the place of `key`.
     pub(super) fn hides(&self, key: &[u8]) -> bool {
-        self.last.is_some_and(|last| last == key)
+        self.last.is_some_and(|last| last.as_slice() == key)
     }
 }

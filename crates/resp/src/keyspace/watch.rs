@@ -3,12 +3,12 @@
 //!
 //! Bounds: a client watches what it has named and no more; what it sent is bounded by the limits of requests.
 //!
-//! Threads: a write looks at one counter of its slot, under the slot's latch. Only where somebody watches a key of that slot is a lock
-//! taken.
+//! Threads: a write looks whether anybody watches anything and then at a counter of its slot, under the slot's latch. Only where somebody watches
+//! a key of that slot is a lock taken, which few other slots share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -25,34 +25,47 @@ impl Touched {
     }
 }
 
+/// The watched keys are in so many tables, by their slots.
+const TABLES: usize = 64;
+
 /// The watched keys of all clients.
 #[derive(Debug)]
 pub struct Watches {
+    /// All of them: one word that all writes look at, and that seldom changes.
+    count: AtomicUsize,
     in_slot: Box<[AtomicU32]>,
-    keys: Mutex<HashMap<Vec<u8>, Vec<Touched>>>,
+    tables: [Mutex<HashMap<Vec<u8>, Vec<Touched>>>; TABLES],
 }
 
 impl Default for Watches {
     fn default() -> Self {
-        Self { in_slot: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(), keys: Mutex::default() }
+        Self {
+            count: AtomicUsize::new(0),
+            in_slot: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            tables: std::array::from_fn(|_| Mutex::default()),
+        }
     }
 }
 
 impl Watches {
     /// From now on a write of `key` sets `touched`. Once for each client and key.
     pub fn add(&self, key: &[u8], touched: &Touched) {
-        let mut keys = self.keys.lock();
+        let slot = Slot::of(key);
+        let mut keys = self.keys(slot).lock();
         keys.entry(key.to_vec()).or_default().push(touched.clone());
-        self.count(key).fetch_add(1, Ordering::SeqCst);
+        self.in_slot(slot).fetch_add(1, Ordering::SeqCst);
+        self.count.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The end of what [`add`](Self::add) began.
     pub fn remove(&self, key: &[u8], touched: &Touched) {
-        let mut keys = self.keys.lock();
+        let slot = Slot::of(key);
+        let mut keys = self.keys(slot).lock();
         let Some(watching) = keys.get_mut(key) else { return };
         if let Some(found) = watching.iter().position(|other| Arc::ptr_eq(&other.0, &touched.0)) {
             watching.swap_remove(found);
-            self.count(key).fetch_sub(1, Ordering::SeqCst);
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            self.in_slot(slot).fetch_sub(1, Ordering::SeqCst);
         }
         if watching.is_empty() {
             keys.remove(key);
@@ -62,20 +75,24 @@ impl Watches {
     /// `key` is being written, under the latch of its slot.
     #[inline]
     pub fn touch(&self, slot: Slot, key: &[u8]) {
-        if self.in_slot[usize::from(slot.number())].load(Ordering::SeqCst) > 0 {
-            self.touch_watched(key);
+        if self.count.load(Ordering::SeqCst) > 0 && self.in_slot(slot).load(Ordering::SeqCst) > 0 {
+            self.touch_watched(slot, key);
         }
     }
 
     #[cold]
-    fn touch_watched(&self, key: &[u8]) {
-        for touched in self.keys.lock().get(key).into_iter().flatten() {
+    fn touch_watched(&self, slot: Slot, key: &[u8]) {
+        for touched in self.keys(slot).lock().get(key).into_iter().flatten() {
             touched.0.store(true, Ordering::Release);
         }
     }
 
-    fn count(&self, key: &[u8]) -> &AtomicU32 {
-        &self.in_slot[usize::from(Slot::of(key).number())]
+    fn in_slot(&self, slot: Slot) -> &AtomicU32 {
+        &self.in_slot[usize::from(slot.number())]
+    }
+
+    fn keys(&self, slot: Slot) -> &Mutex<HashMap<Vec<u8>, Vec<Touched>>> {
+        &self.tables[usize::from(slot.number()) % TABLES]
     }
 }
 
@@ -98,7 +115,8 @@ mod tests {
         watches.touch(Slot::of(b"b"), b"b");
         assert!(!other.is_set());
         watches.remove(b"a", &one);
-        assert!(watches.keys.lock().is_empty());
+        assert!(watches.tables.iter().all(|keys| keys.lock().is_empty()));
+        assert_eq!(watches.count.load(Ordering::SeqCst), 0);
         assert!(watches.in_slot.iter().all(|count| count.load(Ordering::SeqCst) == 0));
     }
 }

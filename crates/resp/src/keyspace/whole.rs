@@ -100,7 +100,7 @@ impl<'c> Keys<'c> {
         let elements = elements.whole()?;
         let to = self.new_collection(key)?;
         for (sub_key, value) in elements.iter() {
-            self.set_element(to, sub_key, value)?;
+            self.set_element(to, &[sub_key], value)?;
         }
         let mut payload = to.encode().to_vec();
         payload.extend_from_slice(&entry[payload.len()..]);

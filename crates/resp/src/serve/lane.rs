@@ -256,7 +256,9 @@ impl Lane {
     /// Lets a client that has written rest where the store asks its writers to, with no latch held and nobody else held up.
     async fn rest(&self, connection: &mut Connection, began: Instant) {
         let store = self.service.keyspace.store();
-        connection.owed_rest += store.rest_after(began.elapsed());
+        if store.asks_for_rests() {
+            connection.owed_rest += store.rest_after(began.elapsed());
+        }
         if connection.owed_rest >= LEAST_REST {
             let rest = Instant::now();
             tokio::time::sleep(connection.owed_rest.min(MOST_REST)).await;

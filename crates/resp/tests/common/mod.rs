@@ -131,7 +131,7 @@ impl Fixture {
             let id = keys.new_collection(key.as_bytes()).unwrap();
             for number in 0..elements {
                 let number = number.to_string();
-                keys.set_element(id, number.as_bytes(), number.as_bytes()).unwrap();
+                keys.set_element(id, &[number.as_bytes()], number.as_bytes()).unwrap();
             }
             let payload = [&id.encode()[..], b"common"].concat();
             keys.set(key.as_bytes(), Tag::large(of), None, &payload).unwrap();

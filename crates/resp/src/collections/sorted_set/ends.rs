@@ -44,21 +44,20 @@ impl Ends {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        let part = |bytes: &[u8]| {
+        fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
             let (length, rest) = bytes.split_first()?;
-            let (part, rest) = rest.split_at_checked(usize::from(*length))?;
-            Some((part.to_vec(), rest.to_vec()))
-        };
+            rest.split_at_checked(usize::from(*length))
+        }
         let ends = part(bytes).and_then(|(first, rest)| {
-            let (behind, rest) = part(&rest)?;
-            (rest.is_empty() && first < behind).then_some(Self(first..behind))
+            let (behind, rest) = part(rest)?;
+            (rest.is_empty() && first < behind).then(|| Self(first.to_vec()..behind.to_vec()))
         });
         ends.ok_or_else(|| corrupt("the key of a sorted set does not say between which places its members lie"))
     }
 
     /// Adds that to `to`.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
-        if *self != Self::default() {
+        if !self.are_all() {
             for end in [&self.0.start, &self.0.end] {
                 // Never more than MOST_BYTES.
                 to.push(end.len() as u8);
@@ -67,13 +66,25 @@ impl Ends {
         }
     }
 
-    /// There is a member at `place`.
-    pub(super) fn include(&mut self, place: &[u8]) {
-        if *place < *self.0.start {
-            self.0.start = not_behind(place);
+    fn are_all(&self) -> bool {
+        let Range { start, end } = &self.0;
+        start.is_empty() && *end == [u8::MAX; score::SCORE_BYTES]
+    }
+
+    /// There is a `member` with `score`.
+    pub(super) fn include(&mut self, score: f64, member: &[u8]) {
+        let Range { start, end } = &self.0;
+        let first = &score::encode(score)[..];
+        // Of most the score tells.
+        if &start[..] <= first && first < &end[..] && !end.starts_with(first) {
+            return;
         }
-        if *place >= *self.0.end {
-            self.0.end = not_before(&[place, &[0]].concat());
+        let place = score::place(score, member);
+        if place < self.0.start {
+            self.0.start = not_behind(&place);
+        }
+        if place >= self.0.end {
+            self.0.end = not_before(&[&place[..], &[0]].concat());
         }
     }
 
@@ -135,7 +146,8 @@ mod tests {
             let mut ends = Ends::default();
             for (one, other, adds) in steps {
                 if adds {
-                    ends.include(&one);
+                    let (score, member) = score::split(&one).unwrap();
+                    ends.include(score, member);
                     members.insert(one);
                 } else {
                     let range = one.clone().min(other.clone())..one.max(other);
@@ -158,7 +170,7 @@ mod tests {
     #[test]
     fn what_was_taken_from_an_end_is_out() {
         let mut ends = Ends::default();
-        ends.include(&score::place(1.0, b"a"));
+        ends.include(1.0, b"a");
         ends.exclude(&(Vec::new()..score::place(1.0, b"a\0")));
         assert_eq!(ends.within(&score::all()).start, score::place(1.0, b"a\0"));
         ends.exclude(&(score::place(7.0, b"z")..score::all().end));

@@ -25,8 +25,9 @@ pub fn hash(member: &[u8]) -> u32 {
     (twox_hash::XxHash3_64::oneshot(member) >> 32) as u32
 }
 
-fn member_key(member: &[u8]) -> Vec<u8> {
-    [&[MEMBER][..], &hash(member).to_be_bytes(), member].concat()
+/// The sub-key of a member: what it is, one behind the other.
+fn with_member_key<T>(member: &[u8], then: impl FnOnce(&[&[u8]]) -> T) -> T {
+    then(&[&[MEMBER], &hash(member).to_be_bytes(), member])
 }
 
 fn place_key(place: &[u8]) -> Vec<u8> {
@@ -34,23 +35,24 @@ fn place_key(place: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn score_of(large: Large, keys: &mut Keys<'_>, member: &[u8]) -> Outcome<Option<f64>> {
-    let entry = keys.element(large.id, &member_key(member))?;
+    let entry = with_member_key(member, |sub_key| keys.element(large.id, sub_key))?;
     Ok(entry.map(|score| score::decode(&score)).transpose()?)
 }
 
 /// Adds `member`, which is not in it, or is with the score `old`.
 pub(super) fn put(id: CollectionId, keys: &mut Keys<'_>, member: &[u8], score: f64, old: Option<f64>) -> Outcome {
     if let Some(old) = old {
-        keys.remove_element(id, &place_key(&score::place(old, member)));
+        keys.remove_element(id, &[&[PLACE], &score::encode(old), member]);
     }
-    keys.set_element(id, &member_key(member), &score::encode(score))?;
-    keys.set_element(id, &place_key(&score::place(score, member)), &[])
+    let score = score::encode(score);
+    with_member_key(member, |sub_key| keys.set_element(id, sub_key, &score))?;
+    keys.set_element(id, &[&[PLACE], &score, member], &[])
 }
 
 /// Removes `member`, which is in it with `score`.
 pub(super) fn remove(id: CollectionId, keys: &mut Keys<'_>, member: &[u8], score: f64) {
-    keys.remove_element(id, &member_key(member));
-    keys.remove_element(id, &place_key(&score::place(score, member)));
+    with_member_key(member, |sub_key| keys.remove_element(id, sub_key));
+    keys.remove_element(id, &[&[PLACE], &score::encode(score), member]);
 }
 
 pub(super) fn visit(

@@ -16,6 +16,7 @@ mod small;
 use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::Direction;
+use twox_hash::XxHash3_64;
 
 use super::Large;
 use crate::error::{Failure, Outcome};
@@ -56,7 +57,7 @@ const MOST_TURNED: u64 = 16_384;
 
 /// After one removal in so many it is looked whether it was at an end: often enough for those who take the first member time and again, and
 /// seldom enough that removals from the middle cost hardly more.
-const LOOKS_ONE_IN: u32 = 64;
+const LOOKS_ONE_IN: u64 = 128;
 
 /// Members that are counted from one end before as many are from the other; twice as many each time.
 const FIRST_COUNTED: u64 = 256;
@@ -66,10 +67,9 @@ const LARGE_BYTES: usize = 64;
 
 /// Notes in `left` one in so many of those that have left their place.
 fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
-    let place = score::place(score, member);
     // Of places, not of members: one member may be put off time and again.
-    if hash(&place).is_multiple_of(LOOKS_ONE_IN) {
-        *left = Some(place);
+    if XxHash3_64::oneshot_with_seed(score.to_bits(), member).is_multiple_of(LOOKS_ONE_IN) {
+        *left = Some(score::place(score, member));
     }
 }
 
@@ -181,7 +181,7 @@ impl<'k> SortedSet<'k> {
                 if let Some(old) = old {
                     note_left(&mut self.left, member, old);
                 }
-                ends.include(&score::place(score, member));
+                ends.include(score, member);
                 large.elements += u64::from(old.is_none());
             }
         }
