@@ -24,7 +24,7 @@ use super::Keyspace;
 use super::keys::Keys;
 use super::known::Known;
 use super::layout::{CollectionId, StoredKey};
-use super::payload::Payload;
+use super::payload::{Payload, SideBySide};
 use super::slot::{SLOTS, Slot};
 use super::unsynced::Unsynced;
 use crate::memory::SMALL_BYTES;
@@ -67,6 +67,8 @@ pub(super) type Written = BTreeMap<StoredKey, Option<Pending>>;
 pub(super) struct State {
     pub(super) held: Held,
     pub(super) pending: Written,
+    /// Payloads of what is written.
+    pub(super) beside: SideBySide,
     /// What it takes to be as before the command that is being carried out, the last step first.
     pub(super) undo: Vec<Undo>,
     /// All that was in the store before with a key in one of these is to be removed.
@@ -179,6 +181,7 @@ fn place(slot: Slot) -> (usize, u64) {
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     undo: usize,
+    beside: usize,
     bytes: usize,
     unasked_bytes: usize,
     charged_bytes: usize,
@@ -270,7 +273,13 @@ impl Group {
     /// Where the group stands, for [`undo_to`](Self::undo_to). Valid until what stands is kept.
     pub fn mark(&self) -> Mark {
         let Taken { unasked_bytes, charged_bytes, .. } = self.state.taken;
-        Mark { undo: self.state.undo.len(), bytes: self.state.bytes, unasked_bytes, charged_bytes }
+        Mark {
+            undo: self.state.undo.len(),
+            beside: self.state.beside.end(),
+            bytes: self.state.bytes,
+            unasked_bytes,
+            charged_bytes,
+        }
     }
 
     /// A command failed: takes out of the group what was written since `mark`.
@@ -278,6 +287,7 @@ impl Group {
         self.state.bytes = mark.bytes;
         self.state.taken.unasked_bytes = mark.unasked_bytes;
         self.give_back_to(mark.charged_bytes);
+        self.state.beside.forget_from(mark.beside);
         while self.state.undo.len() > mark.undo
             && let Some(undo) = self.state.undo.pop()
         {
@@ -372,6 +382,7 @@ impl Group {
             self.keyspace.orphans.add(orphans);
         }
         self.state.pending.clear();
+        self.state.beside.forget_from(0);
         self.state.undo.clear();
         self.state.removed.clear();
         self.state.bytes = 0;
@@ -393,7 +404,9 @@ impl Group {
         }
         for (key, pending) in &self.state.pending {
             match pending {
-                Some(Pending { attributes, payload }) => batch.put_with(key, payload, attributes)?,
+                Some(Pending { attributes, payload }) => {
+                    batch.put_with(key, self.state.beside.bytes(payload), attributes)?
+                }
                 None if self.state.removes(key) => {}
                 None => batch.delete(key)?,
             }

@@ -15,7 +15,7 @@ use super::Keyspace;
 use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, StoredKey, Tag, Type};
-use super::payload::Payload;
+use super::payload::{Detached, Payload, SideBySide};
 use super::pendings::Pendings;
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
@@ -81,7 +81,7 @@ pub struct Entry<'c> {
 #[derive(Debug)]
 enum Held<'c> {
     Stored(Value<'c>),
-    Pending(Payload),
+    Pending(Detached),
 }
 
 impl Deref for Entry<'_> {
@@ -240,7 +240,7 @@ impl<'c> Keys<'c> {
         }
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
         let attributes = match self.pending() {
-            Some(pending) => pending.map(|pending| pending.attributes),
+            Some(pending) => pending.map(|(pending, _)| pending.attributes),
             None => match self.known.take_if(|known| known.stored_key == self.stored_key) {
                 Some(known) => known.found?.map(|value| *value.attributes()),
                 None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
@@ -254,7 +254,7 @@ impl<'c> Keys<'c> {
     /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
     /// [`orphan`](Self::orphan), or are found later.
     pub fn set(&mut self, key: &[u8], tag: Tag, expires_at_ms: Option<u64>, payload: &[u8]) -> Outcome {
-        self.set_payload(key, tag, expires_at_ms, payload.len(), || payload.into())
+        self.set_payload(key, tag, expires_at_ms, payload.len(), |beside| beside.payload(payload))
     }
 
     /// The same with what `build` gives: `payload_bytes` that are built where they will be kept, once it is known that they may be.
@@ -266,7 +266,7 @@ impl<'c> Keys<'c> {
         payload_bytes: usize,
         build: impl FnOnce() -> Arc<[u8]>,
     ) -> Outcome {
-        self.set_payload(key, tag, expires_at_ms, payload_bytes, || Payload::Long(build()))
+        self.set_payload(key, tag, expires_at_ms, payload_bytes, |_| Payload::Long(build()))
     }
 
     fn set_payload(
@@ -275,21 +275,23 @@ impl<'c> Keys<'c> {
         tag: Tag,
         expires_at_ms: Option<u64>,
         payload_bytes: usize,
-        build: impl FnOnce() -> Payload,
+        build: impl FnOnce(&mut SideBySide) -> Payload,
     ) -> Outcome {
         check_key(key)?;
         let attributes = Attributes { expires_at_ms, type_tag: tag.encode(), ..Attributes::NONE };
-        let stored = layout::key(Slot::of(key), key);
-        self.put(stored, payload_bytes, || Some(Pending { attributes, payload: build() }))?;
-        self.changed_within(key);
+        let slot = Slot::of(key);
+        let stored = layout::key(slot, key);
+        self.put(stored, payload_bytes, |beside| Some(Pending { attributes, payload: build(beside) }))?;
+        self.changed(slot, key);
         Ok(())
     }
 
     /// Removes `key`, whose slot is held.
     pub fn remove(&mut self, key: &[u8]) -> Outcome {
         check_key(key)?;
-        self.put(layout::key(Slot::of(key), key), 0, || None)?;
-        self.changed_within(key);
+        let slot = Slot::of(key);
+        self.put(layout::key(slot, key), 0, |_| None)?;
+        self.changed(slot, key);
         Ok(())
     }
 
@@ -343,7 +345,10 @@ impl<'c> Keys<'c> {
 
     /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
     pub fn changed_within(&mut self, key: &[u8]) {
-        let slot = Slot::of(key);
+        self.changed(Slot::of(key), key);
+    }
+
+    fn changed(&mut self, slot: Slot, key: &[u8]) {
         debug_assert!(self.state.held.has(slot), "a key is changed under the latch of its slot");
         self.keyspace.watches.touch(slot, key);
     }
@@ -358,7 +363,7 @@ impl<'c> Keys<'c> {
     /// [`refusal`](Self::refusal).
     pub fn remove_element(&mut self, id: CollectionId, sub_key: &[&[u8]]) {
         if self.refusal.is_none() {
-            self.refusal = self.put(layout::element(id, sub_key), 0, || None).err();
+            self.refusal = self.put(layout::element(id, sub_key), 0, |_| None).err();
         }
     }
 
@@ -465,6 +470,7 @@ impl<'c> Keys<'c> {
         }
         self.seen.is_uncommitted |= !self.state.is_empty();
         let store = self.store();
+        let beside = &self.state.beside;
         let mut pending = Pendings::new(&self.state.pending, range.start.as_slice()..range.end.as_slice(), direction);
         let removed: Vec<_> =
             self.state.removed.iter().filter(|it| it.start < range.end && range.start < it.end).collect();
@@ -492,7 +498,7 @@ impl<'c> Keys<'c> {
                 }
                 while let Some((key, written)) = pending.next_before(key) {
                     if let Some(written) = written
-                        && visit(key, &written.attributes, &written.payload).is_break()
+                        && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
                     {
                         return Ok(());
                     }
@@ -504,7 +510,7 @@ impl<'c> Keys<'c> {
         }
         while let Some((key, written)) = pending.next() {
             if let Some(written) = written
-                && visit(key, &written.attributes, &written.payload).is_break()
+                && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
             {
                 return Ok(());
             }
@@ -513,12 +519,19 @@ impl<'c> Keys<'c> {
     }
 
     fn put_plain(&mut self, key: StoredKey, value: &[u8]) -> Outcome {
-        self.put(key, value.len(), || Some(Pending { attributes: Attributes::NONE, payload: value.into() }))
+        self.put(key, value.len(), |beside| {
+            Some(Pending { attributes: Attributes::NONE, payload: beside.payload(value) })
+        })
     }
 
-    fn put(&mut self, key: StoredKey, payload_bytes: usize, make: impl FnOnce() -> Option<Pending>) -> Outcome {
+    fn put(
+        &mut self,
+        key: StoredKey,
+        payload_bytes: usize,
+        make: impl FnOnce(&mut SideBySide) -> Option<Pending>,
+    ) -> Outcome {
         self.take_write(key.len(), payload_bytes)?;
-        let pending = make();
+        let pending = make(&mut self.state.beside);
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
                 let before = place.insert(pending);
@@ -568,14 +581,15 @@ impl<'c> Keys<'c> {
     }
 
     /// What the group has written under `stored_key`; `None`: nothing, and what is in the store counts.
-    fn pending(&mut self) -> Option<Option<&Pending>> {
-        if self.state.is_empty() {
+    fn pending(&mut self) -> Option<Option<(&Pending, &SideBySide)>> {
+        let state = &*self.state;
+        if state.is_empty() {
             return None;
         }
-        let pending = self.state.pending.get(self.stored_key.as_slice()).map(Option::as_ref);
-        let pending = pending.or_else(|| self.state.removes(&self.stored_key).then_some(None));
-        self.seen.is_uncommitted |= pending.is_some();
-        pending
+        let pending = state.pending.get(self.stored_key.as_slice()).map(Option::as_ref);
+        let pending = pending.or_else(|| state.removes(&self.stored_key).then_some(None))?;
+        self.seen.is_uncommitted = true;
+        Some(pending.map(|pending| (pending, &state.beside)))
     }
 
     /// What the store has under `stored_key`.
@@ -603,7 +617,9 @@ impl<'c> Keys<'c> {
     fn read(&mut self) -> Outcome<Option<Entry<'c>>> {
         let (attributes, payload) = match self.pending() {
             Some(None) => return Ok(None),
-            Some(Some(Pending { attributes, payload })) => (*attributes, Held::Pending(payload.clone())),
+            Some(Some((Pending { attributes, payload }, beside))) => {
+                (*attributes, Held::Pending(beside.detached(payload)))
+            }
             None => match self.stored()? {
                 Some(value) => (*value.attributes(), Held::Stored(value)),
                 None => return Ok(None),
