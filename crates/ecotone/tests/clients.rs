@@ -60,7 +60,8 @@ fn clients_leave_file_descriptors_to_the_store() {
     first.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
     first.says(SET, "+OK\r\n");
     first.says(GET, VALUE);
-    server.terminate();
+    let log = server.terminate_and_read();
+    assert_eq!(log.matches("max_clients").count(), 1, "once for many: {log}");
 }
 
 #[test]

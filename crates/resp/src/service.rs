@@ -13,6 +13,7 @@ use crate::client::Clients;
 use crate::histogram::Times;
 use crate::keyspace::Keyspace;
 pub use crate::memory::SMALL_BYTES;
+use crate::process;
 use crate::saves::Saves;
 use crate::slowlog::Slowlog;
 use crate::usage::{Rates, Usage};
@@ -44,6 +45,8 @@ pub struct Service {
     pub run_id: String,
     /// When it began.
     pub since: Instant,
+    /// What the process had in memory then.
+    pub memory_at_start_bytes: u64,
     /// Set for good when the server stops: commands that would keep it from that end with an error.
     pub stops: AtomicBool,
 }
@@ -64,6 +67,7 @@ impl Service {
             saves: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
+            memory_at_start_bytes: process::memory().resident_bytes,
             stops: AtomicBool::new(false),
         }
     }
@@ -200,6 +204,10 @@ pub struct Statistics {
     pub connections: AtomicU64,
     /// Connections refused because there were too many.
     pub refused: AtomicU64,
+    /// How often something was received of a client.
+    pub reads: AtomicU64,
+    /// How often replies were sent to one.
+    pub writes: AtomicU64,
     /// Bytes received.
     pub bytes_in: AtomicU64,
     /// Bytes sent.
@@ -244,6 +252,8 @@ impl Statistics {
             &self.commands,
             &self.connections,
             &self.refused,
+            &self.reads,
+            &self.writes,
             &self.bytes_in,
             &self.bytes_out,
             &self.hits,

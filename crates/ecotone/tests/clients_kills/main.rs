@@ -10,6 +10,7 @@ mod families;
 mod flush;
 mod passing;
 mod vast;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,7 +33,8 @@ const WRITERS: u64 = 2;
 
 /// All families.
 fn families() -> impl Iterator<Item = &'static Family> {
-    families::FAMILIES.iter().chain(&passing::FAMILIES).chain(&copies::FAMILIES).chain(&vast::FAMILIES)
+    let lasting = families::FAMILIES.iter().chain(&copies::FAMILIES).chain(&vast::FAMILIES).chain(&windows::FAMILIES);
+    lasting.chain(&passing::FAMILIES)
 }
 
 /// What there is by every count of keys.

@@ -8,9 +8,8 @@ use super::entry::plain;
 use super::{Call, Command, flag};
 use crate::error::Outcome;
 use crate::keyspace::{Census, UPKEEP_HZ};
+use crate::process;
 use crate::service::{COMPATIBLE_VERSION, InfoSection};
-
-mod process;
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -28,6 +27,9 @@ pub const COMMANDS: &[Command] = &[Command {
 
 /// Of `Latencystats`, those that Redis tells unless it is told otherwise.
 const PERCENTILES: [f64; 3] = [50.0, 99.0, 99.9];
+
+/// Redis' clock of when keys were last used, in seconds, begins anew after so many.
+const LRU_CLOCK_ENDS: u64 = 1 << 24;
 
 /// Lines of one section.
 type Lines = Vec<(String, String)>;
@@ -108,6 +110,13 @@ fn add(lines: &mut Lines, key: &str, value: impl Display) {
     lines.push((key.to_owned(), value.to_string()));
 }
 
+/// What there is none of here, and never will be.
+fn add_none(lines: &mut Lines, keys: &[&str]) {
+    for key in keys {
+        add(lines, key, 0);
+    }
+}
+
 /// Bytes, and the same for people.
 fn add_bytes(lines: &mut Lines, key: &str, bytes: u64) {
     add(lines, key, bytes);
@@ -144,8 +153,11 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "ecotone_version", env!("CARGO_PKG_VERSION"));
     add(lines, "os", process::system());
     add(lines, "arch_bits", usize::BITS);
+    add(lines, "monotonic_clock", "POSIX clock_gettime");
     add(lines, "multiplexing_api", "epoll");
     add(lines, "process_id", std::process::id());
+    let is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    add(lines, "process_supervised", if is_supervised { "systemd" } else { "no" });
     add(lines, "run_id", &call.service.run_id);
     if let Some(port) = setting(call, "port") {
         add(lines, "tcp_port", port);
@@ -156,9 +168,12 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     // How often a second the upkeep of keys looks around.
     add(lines, "hz", UPKEEP_HZ);
     add(lines, "configured_hz", UPKEEP_HZ);
+    add(lines, "lru_clock", now.as_secs() % LRU_CLOCK_ENDS);
     if let Ok(executable) = std::env::current_exe() {
         add(lines, "executable", executable.display());
     }
+    let has_more_lanes = call.service.statistics.lanes.load(Ordering::Relaxed) > 1;
+    add(lines, "io_threads_active", u8::from(has_more_lanes));
     Ok(())
 }
 
@@ -179,21 +194,49 @@ fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// What Redis counts in its allocator is here what the process has in memory: caches and memtables are not Rust's.
-fn memory(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
+/// What Redis counts in its allocator is here what the process has in memory: caches and memtables are not Rust's. So `used_memory_dataset` is
+/// what is kept in memory of the data.
+fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let memory = process::memory();
+    let service = call.service;
+    let startup_bytes = service.memory_at_start_bytes.min(memory.resident_bytes);
+    let client_bytes = service.client_memory.load(Ordering::Relaxed) as u64;
+    let overhead_bytes = startup_bytes.saturating_add(client_bytes).min(memory.resident_bytes);
+    let dataset_bytes = memory.resident_bytes - overhead_bytes;
+    let beyond_startup_bytes = (memory.resident_bytes - startup_bytes).max(1);
     add_bytes(lines, "used_memory", memory.resident_bytes);
     add_bytes(lines, "used_memory_rss", memory.resident_bytes);
     add_bytes(lines, "used_memory_peak", memory.peak_bytes);
     let share = memory.resident_bytes as f64 / memory.peak_bytes.max(1) as f64;
     add(lines, "used_memory_peak_perc", format!("{:.2}%", share * 100.0));
+    add(lines, "used_memory_overhead", overhead_bytes);
+    add(lines, "used_memory_startup", startup_bytes);
+    add(lines, "used_memory_dataset", dataset_bytes);
+    let share = dataset_bytes as f64 / beyond_startup_bytes as f64;
+    add(lines, "used_memory_dataset_perc", format!("{:.2}%", share * 100.0));
     add_bytes(lines, "total_system_memory", memory.system_bytes);
+    // There are neither scripts nor functions.
+    for none in ["used_memory_lua", "used_memory_vm_total", "used_memory_scripts"] {
+        add_bytes(lines, none, 0);
+    }
+    add_none(lines, &["used_memory_vm_eval", "used_memory_scripts_eval", "number_of_cached_scripts"]);
+    add_none(
+        lines,
+        &["number_of_functions", "number_of_libraries", "used_memory_vm_functions", "used_memory_functions"],
+    );
     // There is no limit after which keys are evicted.
     add_bytes(lines, "maxmemory", 0);
     add(lines, "maxmemory_policy", "noeviction");
     add(lines, "mem_fragmentation_ratio", "1.00");
+    add_none(lines, &["mem_fragmentation_bytes", "mem_not_counted_for_evict", "mem_replication_backlog"]);
+    add_none(lines, &["mem_total_replication_buffers", "mem_clients_slaves", "mem_cluster_links", "mem_aof_buffer"]);
+    add(lines, "mem_clients_normal", client_bytes);
     // As Redis names that of the C library: this process brings none of its own.
     add(lines, "mem_allocator", "libc");
+    add(lines, "active_defrag_running", 0);
+    // Collections that have lost their key and whose elements have not gone yet.
+    add(lines, "lazyfree_pending_objects", service.keyspace.known_orphans());
+    add(lines, "lazyfreed_objects", service.keyspace.reclaimed_orphans());
     Ok(())
 }
 
@@ -203,6 +246,12 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let running = saved.background_since.map(|since| since.elapsed());
     add(lines, "loading", 0);
     add(lines, "async_loading", 0);
+    // No process is forked for a save, and none counts what it has saved.
+    add_none(lines, &["current_cow_peak", "current_cow_size", "current_cow_size_age", "current_save_keys_processed"]);
+    add_none(lines, &["current_save_keys_total", "rdb_last_cow_size", "aof_last_cow_size"]);
+    add(lines, "current_fork_perc", "0.00");
+    add_none(lines, &["rdb_last_load_keys_expired", "rdb_last_load_keys_loaded"]);
+    add_none(lines, &["module_fork_in_progress", "module_fork_last_cow_size"]);
     let changes = store.counters().keys_written.saturating_sub(saved.keys_written);
     add(lines, "rdb_changes_since_last_save", changes);
     add(lines, "rdb_bgsave_in_progress", u8::from(running.is_some()));
@@ -219,7 +268,7 @@ fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "aof_last_rewrite_time_sec", -1);
     add(lines, "aof_current_rewrite_time_sec", -1);
     add(lines, "aof_last_bgrewrite_status", "ok");
-    add(lines, "aof_rewrites", 0);
+    add_none(lines, &["aof_rewrites", "aof_rewrites_consecutive_failures"]);
     add(lines, "aof_last_write_status", if store.write_failure().is_none() { "ok" } else { "err" });
     Ok(())
 }
@@ -239,17 +288,28 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "instantaneous_input_kbps", format!("{:.2}", in_rate / 1024.0));
     add(lines, "instantaneous_output_kbps", format!("{:.2}", out_rate / 1024.0));
     add(lines, "rejected_connections", statistics.refused.load(Ordering::Relaxed));
-    for none in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys", "evicted_clients"] {
-        add(lines, none, 0);
+    add_none(lines, &["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
+    for none in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
+        add(lines, none, "0.00");
     }
+    add_none(lines, &["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys", "evicted_clients"]);
+    add_none(lines, &["total_eviction_exceeded_time", "current_eviction_exceeded_time"]);
     add(lines, "reads_awaited", statistics.reads_awaited.load(Ordering::Relaxed));
     add(lines, "requests_handed_on", statistics.handed_on.load(Ordering::Relaxed));
     add(lines, "keyspace_hits", statistics.hits.load(Ordering::Relaxed));
     add(lines, "keyspace_misses", statistics.misses.load(Ordering::Relaxed));
-    for none in ["pubsub_channels", "pubsub_patterns", "latest_fork_usec"] {
-        add(lines, none, 0);
-    }
+    add_none(lines, &["pubsub_channels", "pubsub_patterns", "pubsubshard_channels", "latest_fork_usec", "total_forks"]);
+    add_none(lines, &["migrate_cached_sockets", "slave_expires_tracked_keys"]);
+    add_none(
+        lines,
+        &["active_defrag_hits", "active_defrag_misses", "active_defrag_key_hits", "active_defrag_key_misses"],
+    );
+    add_none(lines, &["total_active_defrag_time", "current_active_defrag_time"]);
+    add_none(lines, &["tracking_total_keys", "tracking_total_items", "tracking_total_prefixes"]);
+    add_none(lines, &["unexpected_error_replies", "dump_payload_sanitizations"]);
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
+    add(lines, "total_reads_processed", statistics.reads.load(Ordering::Relaxed));
+    add(lines, "total_writes_processed", statistics.writes.load(Ordering::Relaxed));
     Ok(())
 }
 
@@ -261,9 +321,10 @@ fn replication(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "master_replid2", "0".repeat(call.service.run_id.len()));
     add(lines, "master_repl_offset", 0);
     add(lines, "second_repl_offset", -1);
-    for none in ["active", "size", "first_byte_offset", "histlen"] {
-        add(lines, &format!("repl_backlog_{none}"), 0);
-    }
+    add_none(
+        lines,
+        &["repl_backlog_active", "repl_backlog_size", "repl_backlog_first_byte_offset", "repl_backlog_histlen"],
+    );
     Ok(())
 }
 
@@ -271,6 +332,10 @@ fn cpu(_: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     if let Some((user_s, system_s)) = process::cpu_s() {
         add(lines, "used_cpu_sys", format!("{system_s:.6}"));
         add(lines, "used_cpu_user", format!("{user_s:.6}"));
+        // It has no child processes.
+        for none in ["used_cpu_sys_children", "used_cpu_user_children"] {
+            add(lines, none, "0.000000");
+        }
     }
     Ok(())
 }

@@ -9,26 +9,19 @@ use std::collections::btree_map::Entry as Place;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
-use ecotone_engine::{Attributes, Direction, MAX_BATCH_BYTES, Store, Value};
+use ecotone_engine::{Attributes, MAX_BATCH_BYTES, Store, Value};
 
 use super::Keyspace;
 use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, StoredKey, Tag, Type};
 use super::payload::{Detached, Payload, SideBySide};
-use super::pendings::Pendings;
 use super::slot::Slot;
 use crate::error::{Failure, Outcome, texts};
 use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
 
 /// The longest key that a client may use, in bytes: what the store takes, without what stands before it there.
 pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
-
-/// Entries that are visited on behalf of one client while others wait for the thread.
-const MOST_VISITED_AT_ONCE: usize = 1000;
-
-/// Removed entries in a row that are stepped over while others wait for a latch. The store has a bound of its own where they wait for the thread.
-const MOST_SKIPPED_BRIEFLY: u64 = 2000;
 
 /// What a write takes besides its bytes, at most: places in the group, in what undoes it, and in the batch.
 const WRITE_BYTES: usize = 384;
@@ -38,13 +31,13 @@ const BATCH_ENTRY_BYTES: usize = 64;
 
 /// The keys, as one command sees them at one time: what is in the store, under what its group has written.
 pub struct Keys<'c> {
-    keyspace: &'c Keyspace,
-    state: &'c mut State,
-    waiting: Waiting,
-    now_ms: u64,
+    pub(super) keyspace: &'c Keyspace,
+    pub(super) state: &'c mut State,
+    pub(super) waiting: Waiting,
+    pub(super) now_ms: u64,
     stored_key: StoredKey,
     known: Option<Known<'c>>,
-    seen: Seen,
+    pub(super) seen: Seen,
     /// Whether keys that are looked up are among those that were asked for.
     counts_lookups: bool,
     /// A write that was not done.
@@ -386,138 +379,6 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
-    pub fn visit_elements(
-        &mut self,
-        id: CollectionId,
-        range: Range<&[u8]>,
-        direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        self.visit(layout::element_range(id, range), direction, true, |key, _, value| {
-            visit(layout::sub_key(key), value)
-        })
-    }
-
-    /// The same for all elements of the collection.
-    pub fn visit_all_elements(
-        &mut self,
-        id: CollectionId,
-        direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
-    }
-
-    /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `most_skipped` removed ones in a
-    /// row.
-    ///
-    /// # Errors
-    ///
-    /// [`Failure::MustWait`], also for who may wait, where one is.
-    pub fn visit_elements_from(
-        &mut self,
-        id: CollectionId,
-        from: &[u8],
-        most_skipped: Option<u64>,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
-        let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
-        self.visit_skipping(range, Direction::Forward, true, most_skipped, visit)
-    }
-
-    /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
-    pub fn visit_keys(
-        &mut self,
-        from_place: u32,
-        mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
-    ) -> Outcome {
-        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
-        let range = layout::from_place(from_place)..layout::all_keys().end;
-        self.visit(range, Direction::Forward, false, |stored, attributes, _| {
-            match (layout::place_of(stored), Tag::of(attributes)) {
-                (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
-                    visit(place, layout::user_key(stored), tag)
-                }
-                _ => ControlFlow::Continue(()),
-            }
-        })
-    }
-
-    /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
-    /// it does not read values.
-    pub(super) fn visit(
-        &mut self,
-        range: Range<Vec<u8>>,
-        direction: Direction,
-        reads_values: bool,
-        visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        self.visit_skipping(range, direction, reads_values, None, visit)
-    }
-
-    fn visit_skipping(
-        &mut self,
-        range: Range<Vec<u8>>,
-        direction: Direction,
-        reads_values: bool,
-        most_skipped: Option<u64>,
-        mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        if range.start >= range.end {
-            return Ok(());
-        }
-        self.seen.is_uncommitted |= !self.state.is_empty();
-        let store = self.store();
-        let beside = &self.state.beside;
-        let mut pending = Pendings::new(&self.state.pending, range.start.as_slice()..range.end.as_slice(), direction);
-        let removed: Vec<_> =
-            self.state.removed.iter().filter(|it| it.start < range.end && range.start < it.end).collect();
-        let is_removed = |key: &[u8]| removed.iter().any(|it| *it.start <= *key && *key < *it.end);
-        if !self.state.removes_all(&range) {
-            let range = range.start.as_slice()..range.end.as_slice();
-            let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
-            let mut scan = match (self.waiting, most_skipped) {
-                (Waiting::Never, _) => store.scan_at_once(range, direction),
-                (_, Some(most)) => store.scan_skipping(range, direction, most),
-                (_, None) => store.scan(range, direction, None)?,
-            };
-            let mut visited = 0;
-            loop {
-                let (key, attributes, value) = if reads_values {
-                    let Some(entry) = scan.next_entry()? else { break };
-                    (entry.key, entry.attributes, entry.value)
-                } else {
-                    let Some((key, attributes)) = scan.next_key()? else { break };
-                    (key, attributes, &[][..])
-                };
-                visited += 1;
-                if visited > MOST_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
-                    return Err(Failure::MustWait);
-                }
-                while let Some((key, written)) = pending.next_before(key) {
-                    if let Some(written) = written
-                        && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
-                    {
-                        return Ok(());
-                    }
-                }
-                if !pending.hides(key) && !is_removed(key) && visit(key, &attributes, value).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        while let Some((key, written)) = pending.next() {
-            if let Some(written) = written
-                && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
-            {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     fn put_plain(&mut self, key: StoredKey, value: &[u8]) -> Outcome {
         self.put(key, value.len(), |beside| {
             Some(Pending { attributes: Attributes::NONE, payload: beside.payload(value) })
@@ -608,7 +469,7 @@ impl<'c> Keys<'c> {
 
     /// The store, to be read now.
     #[inline]
-    fn store(&mut self) -> &'c Store {
+    pub(super) fn store(&mut self) -> &'c Store {
         self.state.has_read = true;
         &self.keyspace.store
     }

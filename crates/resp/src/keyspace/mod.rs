@@ -16,6 +16,7 @@ mod pendings;
 pub mod slot;
 mod unsynced;
 mod upkeep;
+mod visits;
 mod watch;
 mod whole;
 
@@ -54,6 +55,7 @@ pub struct Keyspace {
     clock: Clock,
     numbers: Numbers,
     orphans: Orphans,
+    reclaimed_orphans: AtomicU64,
     memory: Arc<Memory>,
     syncs_each_write: bool,
     unsynced: UnsyncedWrites,
@@ -77,6 +79,7 @@ impl Keyspace {
             watches: Watches::default(),
             numbers: Numbers::of(&store)?,
             orphans: Orphans::default(),
+            reclaimed_orphans: AtomicU64::new(0),
             memory: Arc::default(),
             syncs_each_write: durability == Durability::Always,
             unsynced: UnsyncedWrites::default(),

@@ -14,6 +14,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use ecotone_engine::{Direction, Durability, Error as StoreError, WriteOptions};
 use parking_lot::Mutex;
@@ -94,6 +95,11 @@ impl Keyspace {
         self.orphans.len()
     }
 
+    /// How many were removed so far.
+    pub fn reclaimed_orphans(&self) -> u64 {
+        self.reclaimed_orphans.load(Ordering::Relaxed)
+    }
+
     /// Removes the elements of the orphans that are known, at most `most` of them, those that were told first. May wait for the device. `goes_on` is asked before each;
     /// `false` ends it.
     ///
@@ -155,6 +161,9 @@ impl Keyspace {
         self.latches.take(slot);
         let outcome = self.reclaim_latched(id, slot, &key);
         self.latches.release(slot);
+        if matches!(outcome, Ok(true)) {
+            self.reclaimed_orphans.fetch_add(1, Ordering::Relaxed);
+        }
         outcome
     }
 

@@ -22,7 +22,7 @@ use crate::error::{Failure, texts};
 use crate::execute::{Given, Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
 use crate::protocol::reply::{Reply, Version};
-use crate::protocol::request::{self, Parser, range_bytes};
+use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
 
 use super::lane::READ_BYTES;
@@ -237,7 +237,15 @@ impl Connection {
                     return self.refuse(service, &texts::SHORT_OF_MEMORY.reply());
                 }
                 Ok(None) => return Ended::Empty,
-                Err(error) => return self.refuse(service, &error.reply()),
+                Err(error) => {
+                    if error == ProtocolError::InvalidBulk {
+                        tracing::info!(
+                            client = %self.client.info.address, limit = "max_argument_bytes", limit_bytes = limits.bulk_bytes,
+                            "a client announced a longer argument, or none that is one; it is disconnected"
+                        );
+                    }
+                    return self.refuse(service, &error.reply());
+                }
             };
             let source = self.parser.source(bytes);
             let began = self.reply.len();

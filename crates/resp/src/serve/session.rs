@@ -181,6 +181,7 @@ async fn serve<S: ClientStream>(
         };
         let mut began = Instant::now();
         info.is_active(began);
+        statistics.reads.fetch_add(1, Ordering::Relaxed);
         statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut closes = false;
         if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
@@ -320,6 +321,7 @@ async fn send<S: ClientStream>(
     let info = connection.client.info.clone();
     info.output_bytes.store(replies.len(), Ordering::Relaxed);
     send_bytes(lane, stream, &replies, &info, connection).await?;
+    lane.service.statistics.writes.fetch_add(1, Ordering::Relaxed);
     lane.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
     info.output_bytes.store(0, Ordering::Relaxed);
     connection.sent(&lane.service, replies);
@@ -389,6 +391,7 @@ fn poll_receive_more<S: ClientStream>(
             let bytes = into.filled();
             connection.receive_more(&lane.service, bytes);
             connection.client.info.is_active(Instant::now());
+            lane.service.statistics.reads.fetch_add(1, Ordering::Relaxed);
             lane.service.statistics.bytes_in.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             context.waker().wake_by_ref();
             true

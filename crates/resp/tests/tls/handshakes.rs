@@ -88,6 +88,40 @@ fn who_does_not_speak_tls_is_told_and_closed() {
 }
 
 #[test]
+fn versions_of_tls_that_are_known_to_be_broken_are_refused() {
+    let place = place(Asks::default());
+    // The hello of a client that speaks no later version than `minor`: a random number, no session, ciphers, no compression, and then the curves,
+    // their points and the signatures it knows (RFC 5246, section 7.4.1.2; RFC 8422). All but the version is good enough for TLS 1.2.
+    let hello = |minor: u8| {
+        let extensions =
+            [&[0, 10, 0, 4, 0, 2, 0, 29][..], &[0, 11, 0, 2, 1, 0], &[0, 13, 0, 6, 0, 4, 4, 3, 8, 4]].concat();
+        let ciphers = [0, 0, 4, 0xC0, 0x2B, 0xC0, 0x2F, 1, 0];
+        let body = [&[3, minor][..], &[7; 32], &ciphers, &[0, extensions.len() as u8], &extensions].concat();
+        let message = [&[1, 0, 0, body.len() as u8][..], &body].concat();
+        [&[0x16, 3, 1, 0, message.len() as u8][..], &message].concat()
+    };
+    // SSL 3, TLS 1.0 and TLS 1.1.
+    for minor in 0..3 {
+        let mut stream = TcpStream::connect(place.served.tls_address()).unwrap();
+        stream.write_all(&hello(minor)).unwrap();
+        // A fatal alert, protocol_version or handshake_failure (RFC 8446, section 6), and nothing else.
+        let told = rest(&mut stream);
+        assert!(
+            told.len() == 7 && told[0] == 0x15 && told[5] == 2 && [70, 40].contains(&told[6]),
+            "3.{minor}: {told:?}"
+        );
+    }
+    let mut stream = TcpStream::connect(place.served.tls_address()).unwrap();
+    stream.write_all(&hello(3)).unwrap();
+    let mut told = [0; 6];
+    stream.read_exact(&mut told).unwrap();
+    assert_eq!((told[0], told[5]), (0x16, 2), "TLS 1.2 is answered by the hello of the server");
+    drop(stream);
+    place.served.until_clients(0);
+    place.served.server.stop();
+}
+
+#[test]
 fn tls_at_a_plain_address_is_a_protocol_error() {
     let place = place(Asks::default());
     let name = "localhost".try_into().unwrap();

@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 
 /// Bytes in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// Of this process, now.
     pub resident_bytes: u64,
     /// The most that it had.
@@ -13,7 +13,7 @@ pub(super) struct Memory {
     pub system_bytes: u64,
 }
 
-pub(super) fn memory() -> Memory {
+pub(crate) fn memory() -> Memory {
     let status = read_to_string("/proc/self/status").unwrap_or_default();
     let machine = read_to_string("/proc/meminfo").unwrap_or_default();
     let resident_bytes = kilobytes(&status, "VmRSS:");
@@ -36,7 +36,7 @@ fn kilobytes(text: &str, name: &str) -> u64 {
 const TICKS_PER_S: f64 = 100.0;
 
 /// Seconds of the processor, in the program and in the system for it.
-pub(super) fn cpu_s() -> Option<(f64, f64)> {
+pub(crate) fn cpu_s() -> Option<(f64, f64)> {
     let stat = read_to_string("/proc/self/stat").ok()?;
     // The name, in parentheses, may hold anything; behind it comes field 3. See proc_pid_stat(5): utime is 14, stime 15.
     let (_, behind) = stat.rsplit_once(')')?;
@@ -45,7 +45,7 @@ pub(super) fn cpu_s() -> Option<(f64, f64)> {
 }
 
 /// As `uname -srm` tells it.
-pub(super) fn system() -> String {
+pub(crate) fn system() -> String {
     let release = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Linux {} {}", release.trim(), std::env::consts::ARCH)
 }

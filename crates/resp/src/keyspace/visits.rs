@@ -1,0 +1,155 @@
+//! What stands between two keys, as one command sees it: what its group has written beside a scan of the store.
+//!
+//! Bounds: of who may not wait, [`MOST_VISITED_AT_ONCE`] entries.
+//!
+//! Threads: of one command, on one thread.
+
+use std::ops::{ControlFlow, Range};
+
+use ecotone_engine::{Attributes, Direction};
+
+use super::group::Waiting;
+use super::keys::Keys;
+use super::layout::{self, CollectionId, Tag};
+use super::pendings::Pendings;
+use crate::error::{Failure, Outcome};
+
+/// Entries that are visited on behalf of one client while others wait for the thread.
+const MOST_VISITED_AT_ONCE: usize = 1000;
+
+/// Removed entries in a row that are stepped over while others wait for a latch. The store has a bound of its own where they wait for the thread.
+const MOST_SKIPPED_BRIEFLY: u64 = 2000;
+
+impl Keys<'_> {
+    /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
+    pub fn visit_elements(
+        &mut self,
+        id: CollectionId,
+        range: Range<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit(layout::element_range(id, range), direction, true, |key, _, value| {
+            visit(layout::sub_key(key), value)
+        })
+    }
+
+    /// The same for all elements of the collection.
+    pub fn visit_all_elements(
+        &mut self,
+        id: CollectionId,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
+    }
+
+    /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `most_skipped` removed ones in a
+    /// row.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MustWait`], also for who may wait, where one is.
+    pub fn visit_elements_from(
+        &mut self,
+        id: CollectionId,
+        from: &[u8],
+        most_skipped: Option<u64>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
+        let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
+        self.visit_skipping(range, Direction::Forward, true, most_skipped, visit)
+    }
+
+    /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
+    pub fn visit_keys(
+        &mut self,
+        from_place: u32,
+        mut visit: impl FnMut(u32, &[u8], Tag) -> ControlFlow<()>,
+    ) -> Outcome {
+        let (keyspace, now_ms) = (self.keyspace, self.now_ms);
+        let range = layout::from_place(from_place)..layout::all_keys().end;
+        self.visit(range, Direction::Forward, false, |stored, attributes, _| {
+            match (layout::place_of(stored), Tag::of(attributes)) {
+                (Some(place), Some(tag)) if keyspace.is_there(attributes.expires_at_ms, now_ms) => {
+                    visit(place, layout::user_key(stored), tag)
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// Shows `visit` what stands in `range`: key, what stands beside the value, and the value, or nothing instead of it where
+    /// it does not read values.
+    pub(super) fn visit(
+        &mut self,
+        range: Range<Vec<u8>>,
+        direction: Direction,
+        reads_values: bool,
+        visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        self.visit_skipping(range, direction, reads_values, None, visit)
+    }
+
+    fn visit_skipping(
+        &mut self,
+        range: Range<Vec<u8>>,
+        direction: Direction,
+        reads_values: bool,
+        most_skipped: Option<u64>,
+        mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        if range.start >= range.end {
+            return Ok(());
+        }
+        self.seen.is_uncommitted |= !self.state.is_empty();
+        let store = self.store();
+        let beside = &self.state.beside;
+        let mut pending = Pendings::new(&self.state.pending, range.start.as_slice()..range.end.as_slice(), direction);
+        let removed: Vec<_> =
+            self.state.removed.iter().filter(|it| it.start < range.end && range.start < it.end).collect();
+        let is_removed = |key: &[u8]| removed.iter().any(|it| *it.start <= *key && *key < *it.end);
+        if !self.state.removes_all(&range) {
+            let range = range.start.as_slice()..range.end.as_slice();
+            let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
+            let mut scan = match (self.waiting, most_skipped) {
+                (Waiting::Never, _) => store.scan_at_once(range, direction),
+                (_, Some(most)) => store.scan_skipping(range, direction, most),
+                (_, None) => store.scan(range, direction, None)?,
+            };
+            let mut visited = 0;
+            loop {
+                let (key, attributes, value) = if reads_values {
+                    let Some(entry) = scan.next_entry()? else { break };
+                    (entry.key, entry.attributes, entry.value)
+                } else {
+                    let Some((key, attributes)) = scan.next_key()? else { break };
+                    (key, attributes, &[][..])
+                };
+                visited += 1;
+                if visited > MOST_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
+                    return Err(Failure::MustWait);
+                }
+                while let Some((key, written)) = pending.next_before(key) {
+                    if let Some(written) = written
+                        && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
+                    {
+                        return Ok(());
+                    }
+                }
+                if !pending.hides(key) && !is_removed(key) && visit(key, &attributes, value).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        while let Some((key, written)) = pending.next() {
+            if let Some(written) = written
+                && visit(key, &written.attributes, beside.bytes(&written.payload)).is_break()
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
