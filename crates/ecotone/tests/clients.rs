@@ -53,6 +53,7 @@ fn clients_leave_file_descriptors_to_the_store() {
     let mut first = server.connect();
     first.says(SET, "+OK\r\n");
     first.says("CONFIG GET maxclients\r\n", "*2\r\n$10\r\nmaxclients\r\n$3\r\n128\r\n");
+    server.connect().says("*1\r\n$600000000\r\n", "-ERR Protocol error: invalid bulk length\r\n");
     let mut all: Vec<_> = (0..300).map(|_| server.connect()).collect();
     let last = all.last_mut().unwrap();
     last.says("", "-ERR max number of clients reached\r\n");
@@ -62,6 +63,7 @@ fn clients_leave_file_descriptors_to_the_store() {
     first.says(GET, VALUE);
     let log = server.terminate_and_read();
     assert_eq!(log.matches("max_clients").count(), 1, "once for many: {log}");
+    assert_eq!(log.matches("max_argument_bytes").count(), 1, "{log}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Names of fields that clients and those who watch servers look for, compared with those of a real server.
+//! Names of fields that clients and those who watch servers look for, compared with those of a real server: of version 7.0, as this one says to
+//! be compatible with.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
@@ -61,6 +62,9 @@ fn names(info: &str) -> BTreeMap<String, BTreeSet<String>> {
 fn info_has_what_redis_tells_in_the_same_sections() {
     let (real, own) = (RealRedis::start(), Fixture::new());
     let (mut ours, mut theirs) = (own.client(), real.new_client());
+    let version = theirs.send(&words("INFO server"));
+    let version = String::from_utf8_lossy(&version).into_owned();
+    assert!(version.contains("redis_version:7.0."), "the lists here are of another Redis: {version}");
     for request in ["SET a 1", "GET a", "nothing"] {
         ours.ask(request);
         theirs.send(&words(request));

@@ -84,8 +84,10 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Set(sub_key) => {
-                    group.keys(Waiting::Allowed).set_element(id, &[&[sub_key]], &number.to_be_bytes()).unwrap();
-                    model.insert(vec![sub_key], number.to_be_bytes().to_vec());
+                    // A group keeps short ones, longer ones and those that find no room beside these in different places.
+                    let value = number.to_be_bytes().repeat([1, 3, 40, 4000, 0][number % 5]);
+                    group.keys(Waiting::Allowed).set_element(id, &[&[sub_key]], &value).unwrap();
+                    model.insert(vec![sub_key], value);
                 }
                 Step::Remove(sub_key) => {
                     group.keys(Waiting::Allowed).remove_element(id, &[&[sub_key]]);

@@ -96,12 +96,33 @@ fn info_tells_what_has_happened() {
     let resident: u64 = sections["Memory"]["used_memory_rss"].parse().unwrap();
     let peak: u64 = sections["Memory"]["used_memory_peak"].parse().unwrap();
     assert!(resident > 1 << 20 && peak >= resident);
+    let bytes = |name: &str| -> u64 { sections["Memory"][name].parse().unwrap() };
+    assert_eq!(bytes("used_memory_dataset") + bytes("used_memory_overhead"), bytes("used_memory"));
+    assert!(bytes("used_memory_startup") > 1 << 20 && bytes("used_memory_startup") <= bytes("used_memory_overhead"));
     assert_eq!(sections["Server"]["run_id"].len(), 40);
     assert_eq!(client.ask("CONFIG RESETSTAT"), "+OK\r\n");
     let sections: BTreeMap<_, _> = info(&mut client, "INFO all").into_iter().collect();
     assert_eq!(sections["Stats"]["keyspace_hits"], "0");
     assert!(sections["Errorstats"].is_empty());
     assert!(!sections["Commandstats"].contains_key("cmdstat_get"));
+}
+
+#[test]
+fn info_tells_of_collections_whose_elements_go_later() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let told = |client: &mut TestClient<'_>| {
+        let memory = info(client, "INFO memory").remove(0).1;
+        ["lazyfree_pending_objects", "lazyfreed_objects"].map(|name| memory[name].parse::<u64>().unwrap())
+    };
+    fixture.plant_large("set", Type::Set, 300);
+    assert_eq!(told(&mut client), [0, 0]);
+    client.ask("DEL set");
+    assert_eq!(told(&mut client), [1, 0]);
+    assert_eq!(fixture.reclaimed(), 1);
+    assert_eq!(told(&mut client), [0, 1]);
+    client.ask("CONFIG RESETSTAT");
+    assert_eq!(told(&mut client), [0, 0]);
 }
 
 #[test]

@@ -82,6 +82,20 @@ fn a_client_that_takes_nothing_is_owed_little_and_holds_up_nobody() {
 }
 
 #[test]
+fn reads_and_writes_of_sockets_are_counted() {
+    let served = Served::with(Limits::default(), StoreOptions::default(), 1);
+    let mut wire = Wire::to(served.address());
+    for _ in 0..3 {
+        assert_eq!(wire.ask("PING"), "+PONG\r\n");
+    }
+    // What is asked has been received, and is not replied yet.
+    let told = wire.ask("INFO stats");
+    assert!(told.contains("\r\ntotal_reads_processed:4\r\n"), "{told}");
+    assert!(told.contains("\r\ntotal_writes_processed:3\r\n"), "{told}");
+    served.server.stop();
+}
+
+#[test]
 fn what_is_beyond_a_limit_is_refused_with_a_reason() {
     let limits = Limits {
         clients: 2,

@@ -138,7 +138,7 @@ fn nothing_that_was_acknowledged_is_lost_by_a_kill_in_any_durability() {
         let file = configuration(folder.path(), &more);
         let mut known = Writes::new();
         for kill in 0..KILLS / 3 {
-            let told = end_under_load(&Server::with(&file), |server| server.signal("-KILL"), &known, 500 + 700 * kill);
+            let told = end_under_load(&Server::with(&file), |server| server.signal("-KILL"), &known, 650 + 900 * kill);
             let server = Server::with(&file);
             known = check(&mut Client::of(&server), &told, &format!("{durability}, kill {kill}"));
             server.terminate();

@@ -120,6 +120,7 @@ fn rewrite(call: &mut Call<'_>) -> Outcome {
 
 fn resetstat(call: &mut Call<'_>) -> Outcome {
     call.service.statistics.reset();
+    call.service.keyspace.forget_reclaimed_orphans();
     call.reply.simple("OK");
     Ok(())
 }

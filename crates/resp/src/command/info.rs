@@ -110,7 +110,7 @@ fn add(lines: &mut Lines, key: &str, value: impl Display) {
     lines.push((key.to_owned(), value.to_string()));
 }
 
-/// What there is none of here, and never will be.
+/// What there is none of here, or nobody counts since nothing depends on it.
 fn add_none(lines: &mut Lines, keys: &[&str]) {
     for key in keys {
         add(lines, key, 0);

@@ -3,10 +3,9 @@
 //! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
 //! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
 
-use std::time::Instant;
-
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use ecotone_engine::MAX_BATCH_BYTES;
 

@@ -284,6 +284,7 @@ impl Group {
 
     /// A command failed: takes out of the group what was written since `mark`.
     pub fn undo_to(&mut self, mark: Mark) {
+        debug_assert!(mark.undo <= self.state.undo.len(), "what was kept since is not undone");
         self.state.bytes = mark.bytes;
         self.state.taken.unasked_bytes = mark.unasked_bytes;
         self.give_back_to(mark.charged_bytes);

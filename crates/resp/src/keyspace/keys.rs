@@ -24,7 +24,7 @@ use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
 pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
 
 /// What a write takes besides its bytes, at most: places in the group, in what undoes it, and in the batch.
-const WRITE_BYTES: usize = 384;
+const WRITE_BYTES: usize = 640;
 
 /// What a batch needs for a write besides its bytes, at most: lengths and a header.
 const BATCH_ENTRY_BYTES: usize = 64;
@@ -68,11 +68,11 @@ pub struct Entry<'c> {
     pub tag: Tag,
     /// When it expires, in ms since 1970 UTC.
     pub expires_at_ms: Option<u64>,
-    payload: Held<'c>,
+    payload: Found<'c>,
 }
 
 #[derive(Debug)]
-enum Held<'c> {
+enum Found<'c> {
     Stored(Value<'c>),
     Pending(Detached),
 }
@@ -83,8 +83,8 @@ impl Deref for Entry<'_> {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.payload {
-            Held::Stored(value) => value,
-            Held::Pending(payload) => payload,
+            Found::Stored(value) => value,
+            Found::Pending(payload) => payload,
         }
     }
 }
@@ -321,7 +321,8 @@ impl<'c> Keys<'c> {
         self.state.orphans.push(id);
     }
 
-    /// The value of an element of a large collection.
+    /// The value of an element of a large collection. Its sub-key is all these parts, one behind the other, at most
+    /// [`MOST_PARTS`](layout::MOST_PARTS), as with all that follow.
     pub fn element(&mut self, id: CollectionId, sub_key: &[&[u8]]) -> Outcome<Option<Entry<'c>>> {
         layout::element_into(id, sub_key, &mut self.stored_key);
         self.read()
@@ -479,10 +480,10 @@ impl<'c> Keys<'c> {
         let (attributes, payload) = match self.pending() {
             Some(None) => return Ok(None),
             Some(Some((Pending { attributes, payload }, beside))) => {
-                (*attributes, Held::Pending(beside.detached(payload)))
+                (*attributes, Found::Pending(beside.detached(payload)))
             }
             None => match self.stored()? {
-                Some(value) => (*value.attributes(), Held::Stored(value)),
+                Some(value) => (*value.attributes(), Found::Stored(value)),
                 None => return Ok(None),
             },
         };
@@ -518,4 +519,16 @@ fn check_key_bytes(bytes: usize) -> Outcome {
         return Err(Failure::with(format!("ERR the key has {bytes} bytes, the most is {MAX_KEY_BYTES}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_takes_no_more_than_is_counted_for_it() {
+        // Of a table whose nodes are half full, and of a list that has just doubled.
+        let in_group = 2 * size_of::<(StoredKey, Option<Pending>)>() + 2 * size_of::<Undo>();
+        assert!(in_group + BATCH_ENTRY_BYTES <= WRITE_BYTES, "{in_group}");
+    }
 }

@@ -33,8 +33,8 @@ pub type StoredKey = SmallVec<[u8; SHORT_KEY_BYTES]>;
 /// Bytes before the user's key in the store's key.
 pub const KEY_PREFIX_BYTES: usize = 5;
 
-/// Parts of a sub-key at most.
-const MOST_PARTS: usize = 3;
+/// Parts of a sub-key at most: more are a panic.
+pub const MOST_PARTS: usize = 3;
 
 /// Bytes before the sub-key in an element's key.
 pub const ELEMENT_PREFIX_BYTES: usize = 11;
@@ -160,7 +160,8 @@ pub fn key_into(slot: Slot, key: &[u8], to: &mut StoredKey) {
 #[inline]
 fn join_into(parts: &[&[u8]], to: &mut StoredKey) {
     to.clear();
-    to.reserve(parts.iter().map(|part| part.len()).sum());
+    // Not the next power of two: long ones are many bytes.
+    to.reserve_exact(parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| to.extend_from_slice(part));
 }
 

@@ -95,9 +95,14 @@ impl Keyspace {
         self.orphans.len()
     }
 
-    /// How many were removed so far.
+    /// How many were removed since the start, or since that was to be forgotten.
     pub fn reclaimed_orphans(&self) -> u64 {
         self.reclaimed_orphans.load(Ordering::Relaxed)
+    }
+
+    /// Counts those that are removed from 0 again.
+    pub fn forget_reclaimed_orphans(&self) {
+        self.reclaimed_orphans.store(0, Ordering::Relaxed);
     }
 
     /// Removes the elements of the orphans that are known, at most `most` of them, those that were told first. May wait for the device. `goes_on` is asked before each;

@@ -39,6 +39,7 @@ pub(super) enum Payload {
         begin: u32,
         length: u32,
     },
+    /// Longer, or built by its command where it is kept.
     Long(Arc<[u8]>),
 }
 

@@ -4,7 +4,7 @@
 //! Bounds: a client watches what it has named and no more; what it sent is bounded by the limits of requests.
 //!
 //! Threads: a write looks whether anybody watches anything and then at a counter of its slot, under the slot's latch. Only where somebody watches
-//! a key of that slot is a lock taken, which few other slots share.
+//! a key of that slot is a lock taken, which one in 64 slots shares.
 
 use std::collections::HashMap;
 use std::sync::Arc;

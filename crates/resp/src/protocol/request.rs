@@ -67,7 +67,7 @@ impl Limits {
         } else if *self == Self::UNAUTHENTICATED && bytes <= Self::DEFAULT.bulk_bytes {
             Err(ProtocolError::UnauthenticatedBulk)
         } else {
-            Err(ProtocolError::InvalidBulk)
+            Err(ProtocolError::ExcessiveBulk)
         }
     }
 }
@@ -90,8 +90,10 @@ pub enum ProtocolError {
         /// The limit.
         most: usize,
     },
-    /// The length of an argument is no integer, negative, or over the limit.
+    /// The length of an argument is no integer, or negative.
     InvalidBulk,
+    /// An argument is longer than the limit. Redis tells it as the one before.
+    ExcessiveBulk,
     /// An argument begins with this byte and not with `$`.
     ExpectedBulk(u8),
     /// The line with the count of arguments does not end.
@@ -127,7 +129,7 @@ impl fmt::Display for ProtocolError {
                 return write!(f, "the request has {count} arguments, the most is {most}, which no setting changes");
             }
             Self::InvalidArguments => "invalid multibulk length",
-            Self::InvalidBulk => "invalid bulk length",
+            Self::InvalidBulk | Self::ExcessiveBulk => "invalid bulk length",
             Self::LongArguments => "too big mbulk count string",
             Self::LongBulk => "too big bulk count string",
             Self::LongInline => "too big inline request",

@@ -4,7 +4,7 @@
 //! committed.
 //!
 //! Bounds: a round ends after [`Limits::pipeline_requests`](crate::service::Limits) requests, [`Limits::ROUND_REPLY_BYTES`] of replies or
-//! [`ROUND_TIME`], so that no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than
+//! [`ROUND_TIME`] after the first, so that no client keeps a thread to itself and none is owed more than it takes. A request is refused when it is longer than
 //! the limits say, before its bytes are kept. What comes while a client takes no replies waits, up to
 //! [`Limits::output_bytes`](crate::service::Limits): many send all they want before they read.
 
@@ -238,10 +238,10 @@ impl Connection {
                 }
                 Ok(None) => return Ended::Empty,
                 Err(error) => {
-                    if error == ProtocolError::InvalidBulk {
+                    if error == ProtocolError::ExcessiveBulk && self.is_let_in() {
                         tracing::info!(
                             client = %self.client.info.address, limit = "max_argument_bytes", limit_bytes = limits.bulk_bytes,
-                            "a client announced a longer argument, or none that is one; it is disconnected"
+                            "a client announced a longer argument; it is disconnected"
                         );
                     }
                     return self.refuse(service, &error.reply());
