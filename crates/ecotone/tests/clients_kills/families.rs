@@ -9,8 +9,8 @@ pub struct Family {
     pub write: fn(who: &str, number: u64) -> Vec<String>,
     /// A key that this write has given so short a time that it goes by itself. The writer sees it gone before it goes on.
     pub passes: fn(who: &str, number: u64) -> Option<String>,
-    /// Asks for the last number that was written, 0 where there is none, and sees that what is there is what so many writes leave. A move
-    /// or a copy that was not begun is made up for.
+    /// Asks for the last number that was written, 0 where there is none, and sees that what is there is what so many writes leave. A move, a
+    /// copy or a removal that was not begun is made up for.
     pub last: fn(client: &mut Client, who: &str) -> u64,
     /// With fewer writes in all it was not what it is for.
     pub least: u64,
