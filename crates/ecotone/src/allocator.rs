@@ -1,59 +1,109 @@
-//! The allocator of the process, glibc's, told to hold on to less where memory is scarce.
+//! The allocator of the whole process, RocksDB's part of it too: jemalloc, told to hold on to little.
 //!
-//! By default glibc makes up to eight arenas for each core, and each thread frees into the one that it took from. The blocks of
-//! RocksDB's cache are taken by all threads that read, so every arena comes to hold holes that no other can use: on two
-//! cores with 16 readers half as much again as is in use, and with clients of all kinds so much that the kernel ended a server whose control
-//! group had twice what it accounted for. Two arenas are enough for the few threads of a small device, and one for each core for a server whose memory
-//! is its own. Other allocators were measured and held more (`docs/space.md`).
+//! By itself it makes four arenas for each core, each with holes that no other can fill, and keeps pages that nobody uses for ten seconds. Blocks of RocksDB's
+//! cache are freed by other threads than took them, and clients' long values come and go, so that holes are many. Two arenas, and a second, are enough for the few threads
+//! of a small server, and most of what they ask for comes from what each thread keeps for itself. What other ways hold and cost stands in `docs/space.md`.
+//!
+//! `MALLOC_CONF` in the environment counts before what stands here (jemalloc(3), TUNING): on a machine of many cores more arenas may pay.
 
-use std::num::NonZeroUsize;
+use std::ffi::{CStr, c_char};
+use std::ptr::null_mut;
 
-use ecotone_engine::Profile;
+use ecotone_server::{Allocator, AllocatorCounts};
+use tikv_jemalloc_ctl::{epoch, stats, stats_print, version};
+use tikv_jemallocator::Jemalloc;
 
-/// Arenas of a small device: two threads can allocate at a time.
-const FEW_ARENAS: i32 = 2;
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// Makes the allocator suit `profile`, and a process that `has_own_memory`, unless its user has said how many arenas it makes. Before threads
-/// are started: those that are there keep their arenas. With another C library than glibc it does nothing.
-pub(crate) fn suit(profile: Profile, has_own_memory: bool) {
-    let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
-    let is_told = std::env::var_os("MALLOC_ARENA_MAX").is_some() || tunables.contains("glibc.malloc.arena_max");
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    if let Some(most) = arenas(profile, has_own_memory, cores).filter(|_| !is_told) {
-        limit_arenas(most);
+const SETTINGS: &CStr = c"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0";
+
+/// Where jemalloc looks for its settings, before anything else of the program runs: a pointer, as which a reference to the first character counts.
+// SAFETY: jemalloc declares the symbol so that a program may define it, as a pointer to a string that stays.
+#[unsafe(export_name = "malloc_conf")]
+#[used]
+static MALLOC_CONF: Option<&'static c_char> = Some(
+    // SAFETY: a string has at least the zero at its end.
+    unsafe { &*SETTINGS.as_ptr() },
+);
+
+/// Gives back what no arena uses: all of them, by jemalloc's number for that (`MALLCTL_ARENAS_ALL`).
+const PURGE_ALL: &CStr = c"arena.4096.purge";
+
+/// The allocator of this process.
+pub(crate) struct OfProcess;
+
+impl Allocator for OfProcess {
+    fn name(&self) -> String {
+        // 5.3.1-0-g81034ce...
+        let all = version::read().unwrap_or_default();
+        format!("jemalloc-{}", all.split('-').next().unwrap_or_default())
+    }
+
+    fn counts(&self) -> Option<AllocatorCounts> {
+        // What is read is of the last moment that was asked for.
+        epoch::advance().ok()?;
+        Some(AllocatorCounts {
+            allocated: stats::allocated::read().ok()? as u64,
+            active: stats::active::read().ok()? as u64,
+            resident: stats::resident::read().ok()? as u64,
+        })
+    }
+
+    fn report(&self) -> String {
+        let mut report = Vec::new();
+        match stats_print::stats_print(&mut report, stats_print::Options::default()) {
+            Ok(()) => String::from_utf8_lossy(&report).into_owned(),
+            Err(error) => format!("jemalloc does not tell of itself: {error}"),
+        }
+    }
+
+    fn purge(&self) {
+        // SAFETY: the name is one that takes and gives nothing.
+        let code = unsafe { tikv_jemalloc_sys::mallctl(PURGE_ALL.as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
+        if code != 0 {
+            tracing::warn!(code, "the allocator does not give back what nobody uses");
+        }
     }
 }
-
-/// `None`: as many as glibc likes.
-fn arenas(profile: Profile, has_own_memory: bool, cores: usize) -> Option<i32> {
-    match profile {
-        Profile::SmallDevice => Some(FEW_ARENAS),
-        _ if has_own_memory => Some(i32::try_from(cores).unwrap_or(i32::MAX).max(FEW_ARENAS)),
-        _ => None,
-    }
-}
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn limit_arenas(most: i32) {
-    // SAFETY: it sets a number, under the allocator's own lock.
-    let is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, most) };
-    if is_set == 0 {
-        tracing::warn!("the allocator takes no limit of its arenas: the process may hold more memory than it should");
-    }
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn limit_arenas(_most: i32) {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn arenas_are_few_where_memory_is_scarce_or_its_own() {
-        assert_eq!(arenas(Profile::SmallDevice, false, 16), Some(2));
-        assert_eq!(arenas(Profile::SmallDevice, true, 16), Some(2));
-        assert_eq!([1, 2, 16].map(|cores| arenas(Profile::Default, true, cores)), [Some(2), Some(2), Some(16)]);
-        assert_eq!(arenas(Profile::Default, false, 16), None);
+    fn the_process_has_the_allocator_with_these_settings() {
+        assert!(OfProcess.name().starts_with("jemalloc-5."), "{}", OfProcess.name());
+        let report = OfProcess.report();
+        // Where MALLOC_CONF is set it says otherwise.
+        for setting in ["opt.narenas: 2", "opt.dirty_decay_ms: 1000"] {
+            assert!(report.contains(setting), "{setting}: {report}");
+        }
+    }
+
+    #[test]
+    fn shared_libraries_have_it_as_well() {
+        // The C++ library's, by which RocksDB takes all its memory.
+        // SAFETY: names of functions, which nothing unloads.
+        let of = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        assert_eq!(of(c"malloc"), tikv_jemalloc_sys::malloc as *mut _);
+        assert_eq!(of(c"aligned_alloc"), tikv_jemalloc_sys::aligned_alloc as *mut _);
+        assert_eq!(of(c"realloc"), tikv_jemalloc_sys::realloc as *mut _);
+        assert_eq!(of(c"free"), tikv_jemalloc_sys::free as *mut _);
+    }
+
+    #[test]
+    fn what_is_taken_and_given_back_counts() {
+        const BYTES: u64 = 64 << 20;
+        let before = OfProcess.counts().unwrap();
+        let taken = vec![1_u8; BYTES as usize];
+        let with = OfProcess.counts().unwrap();
+        // Other tests of the process take and give back little.
+        assert!(with.allocated >= before.allocated + BYTES / 2, "{before:?} {with:?}");
+        assert!(with.active >= with.allocated && with.resident >= with.active, "{with:?}");
+        drop(taken);
+        OfProcess.purge();
+        let after = OfProcess.counts().unwrap();
+        assert!(after.resident + BYTES / 2 <= with.resident, "{with:?} {after:?}");
     }
 }

@@ -13,7 +13,6 @@ use ecotone_bench::target::resp::{Credentials, ServerAddress, ServerOptions};
 use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, StoreSettings, TargetKind};
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
-use crate::allocator;
 use crate::lab::today;
 use crate::progress::Spinner;
 
@@ -155,10 +154,6 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(options) = &arguments.run_options {
-        // What is no options is refused below.
-        let profile =
-            serde_json::from_str(options).map_or(Profile::Default, |options: BenchOptions| options.store.profile);
-        allocator::suit(profile, false);
         println!("{}", run_child(options, |_| {})?);
         return Ok(());
     }
@@ -203,9 +198,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         settle_seconds: arguments.settle_seconds,
         cores: arguments.cores,
     };
-    if !arguments.compare {
-        allocator::suit(options.store.profile, false);
-    }
     let spinner = Spinner::start();
     if arguments.compare {
         let program = std::env::current_exe()?;

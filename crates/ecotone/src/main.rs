@@ -1,6 +1,6 @@
 //! The command `ecotone`: the only place that speaks to people.
 
-#[allow(unsafe_code)] // the allocator is told through a call of C
+#[allow(unsafe_code)] // the allocator is told by a symbol of C
 mod allocator;
 mod bench;
 mod lab;

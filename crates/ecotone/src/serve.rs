@@ -20,11 +20,10 @@ use ecotone_bench::workload::{OperationKind, Preload, Workload, WorkloadOptions}
 use ecotone_server::config::{Config, FILE_VARIABLE, Kind, Place, commented_file, keys};
 use ecotone_server::record::{Final, Latency, Ready, Record};
 use ecotone_server::{
-    ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, has_own_memory,
-    raise_descriptor_limit,
+    Allocator, ClientOptions, Daemon, EmulatedCores, Progress, RecordSink, ServeOptions, Sums, raise_descriptor_limit,
 };
 
-use crate::allocator;
+use crate::allocator::OfProcess;
 use crate::log;
 use crate::signals::Signals;
 use crate::supervisor::{Look, Supervisor};
@@ -120,8 +119,7 @@ pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
             sink(record);
         }
     };
-    let (mut options, profile) = config.serve_options()?;
-    allocator::suit(profile, has_own_memory());
+    let mut options = config.serve_options()?;
     raise_descriptor_limit();
     options.emulated = arguments.emulated();
     let (sender, told) = channel();
@@ -321,7 +319,8 @@ impl Arguments {
             // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
             let _ = told.send(Told::Stop);
         });
-        Ok(Some(ClientOptions { listen, config: config.clone(), shut_down, panicked }))
+        let allocator: Arc<dyn Allocator> = Arc::new(OfProcess);
+        Ok(Some(ClientOptions { listen, config: config.clone(), shut_down, panicked, allocator: Some(allocator) }))
     }
 
     /// What was said of the settings: by the file, the environment and the command line, of which the last wins.

@@ -206,3 +206,43 @@ fn the_printed_configuration_is_one_and_wrong_ones_are_refused_with_their_line()
     let said = refused(serve(&["--dir", dir.to_str().unwrap(), "--cores", "0"]));
     assert!(said.contains("--cores") && said.contains("from 1 to"), "{said}");
 }
+
+/// The reply to `request`, a bulk string.
+fn text(client: &mut Connection<TcpStream>, request: &str) -> String {
+    client.0.write_all(request.as_bytes()).unwrap();
+    let mut reply = BufReader::new(&client.0);
+    let mut head = String::new();
+    reply.read_line(&mut head).unwrap();
+    let bytes: usize = head.strip_prefix('$').unwrap().trim_end().parse().unwrap();
+    let mut text = vec![0; bytes + 2];
+    reply.read_exact(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn what_the_allocator_holds_is_told_and_what_nobody_uses_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let mut command = serve(&["--config", file.to_str().unwrap()]);
+    command.env("MALLOC_CONF", "dirty_decay_ms:-1");
+    let server = Server::start(command);
+    let mut client = server.connect();
+    let field = |client: &mut Connection<TcpStream>, name: &str| -> u64 {
+        let info = text(client, "INFO memory\r\n");
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("{name}: {info}")).parse().unwrap()
+    };
+    assert!(text(&mut client, "INFO memory\r\n").contains("mem_allocator:jemalloc-5."));
+    const LONG: usize = 64 << 20;
+    let set = format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n${LONG}\r\n{}\r\n", "x".repeat(LONG));
+    client.says(&set, "+OK\r\n");
+    // Nothing is given back unasked, as MALLOC_CONF says.
+    let held = field(&mut client, "allocator_resident");
+    let active = field(&mut client, "allocator_active");
+    assert!(held >= active + LONG as u64 / 2, "{held} {active}");
+    client.says("MEMORY PURGE\r\n", "+OK\r\n");
+    let left = field(&mut client, "allocator_resident");
+    assert!(left + LONG as u64 / 2 <= held, "{held} {left}");
+    assert!(text(&mut client, "MEMORY MALLOC-STATS\r\n").contains("Begin jemalloc statistics"));
+    server.terminate();
+}

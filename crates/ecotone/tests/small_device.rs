@@ -12,7 +12,7 @@ const MOST_RESIDENT_BYTES: u64 = 128 << 20;
 fn bench(workload: &str, arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
     command.args(["bench", workload, "--json"]).args(arguments);
-    command.env_remove("MALLOC_ARENA_MAX").stdout(Stdio::piped()).spawn().unwrap()
+    command.env_remove("MALLOC_CONF").stdout(Stdio::piped()).spawn().unwrap()
 }
 
 fn report(child: Child) -> BenchReport {

@@ -107,6 +107,11 @@ pub trait Host: Send + Sync {
     /// Whether the value of a setting is a password. `name` is in lower case.
     fn is_secret(&self, name: &str) -> bool;
 
+    /// The allocator of the process; `None`: the C library's.
+    fn allocator(&self) -> Option<&dyn Allocator> {
+        None
+    }
+
     /// Changes settings, all or none. Names are as the client wrote them, in any case. The error is a text without code word.
     ///
     /// # Errors
@@ -123,6 +128,32 @@ pub trait Host: Send + Sync {
 
     /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable unless `is_abrupt`.
     fn shut_down(&self, is_abrupt: bool);
+}
+
+/// The allocator of the process, as far as it can be asked. Any thread may.
+pub trait Allocator: Send + Sync {
+    /// Its name and version, as Redis writes them: `jemalloc-5.3.1`.
+    fn name(&self) -> String;
+
+    /// What it has given out and holds; `None`: it does not say.
+    fn counts(&self) -> Option<AllocatorCounts>;
+
+    /// All that it tells of itself, for people.
+    fn report(&self) -> String;
+
+    /// Gives back to the system what nobody uses.
+    fn purge(&self);
+}
+
+/// Bytes of an [`Allocator`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AllocatorCounts {
+    /// Given out.
+    pub allocated: u64,
+    /// In pages of which something is given out.
+    pub active: u64,
+    /// In memory, with pages that are kept and what it needs for itself.
+    pub resident: u64,
 }
 
 /// A section of `INFO`.

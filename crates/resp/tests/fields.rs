@@ -11,23 +11,9 @@ use common::redis::{RealRedis, text};
 use common::{Fixture, words};
 
 /// Of `INFO`, what Redis tells and this server does not, by why.
-const NOT_TOLD: [(&str, &[&str]); 6] = [
+const NOT_TOLD: [(&str, &[&str]); 5] = [
     ("of how Redis was built", &["atomicvar_api", "gcc_version"]),
     ("known to the server around, which these tests go without", &["tcp_port", "config_file"]),
-    (
-        "the C library's allocator does not tell it apart",
-        &[
-            "allocator_active",
-            "allocator_allocated",
-            "allocator_frag_bytes",
-            "allocator_frag_ratio",
-            "allocator_resident",
-            "allocator_rss_bytes",
-            "allocator_rss_ratio",
-            "rss_overhead_bytes",
-            "rss_overhead_ratio",
-        ],
-    ),
     ("no thread is the main one", &["used_cpu_sys_main_thread", "used_cpu_user_main_thread"]),
     (
         "keys expire by compactions, where nobody counts them",

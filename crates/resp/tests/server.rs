@@ -90,6 +90,7 @@ fn info_tells_what_has_happened() {
     }
     assert!(!sections["Stats"].contains_key("expired_keys"), "nobody counts them");
     assert_eq!(sections["Memory"]["mem_allocator"], "libc");
+    assert_eq!(sections["Memory"]["allocator_rss_ratio"], "1.00", "which does not tell what it holds");
     for told in ["aof_last_bgrewrite_status", "aof_last_write_status"] {
         assert_eq!(sections["Persistence"][told], "ok", "{told}");
     }

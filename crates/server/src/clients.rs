@@ -59,7 +59,7 @@ impl Served {
         }
         let keyspace = Keyspace::open(store, durability)?;
         warn_of_clock(keyspace.clock().ahead_of_system());
-        let host = Arc::new(ServerHost::new(options.config, around, options.shut_down));
+        let host = Arc::new(ServerHost::new(options.config, around, options.shut_down, options.allocator));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let mut host_load = HostLoad::new();
         let machine = Machine {

@@ -19,11 +19,6 @@ pub(crate) fn host_memory() -> Option<HostMemory> {
     memory_below(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
 
-/// Whether the control group that this process is in limits its memory: then what it does not take nobody else has.
-pub fn has_own_memory() -> bool {
-    host_memory().is_some_and(|memory| memory.is_own)
-}
-
 fn memory_below(proc: &Path, cgroups: &Path) -> Option<HostMemory> {
     let of_machine = fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| total(&text));
     let groups = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();

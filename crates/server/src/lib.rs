@@ -27,8 +27,8 @@ mod store_options;
 
 pub use daemon::{Daemon, Sums};
 pub use ecotone_offload::free_bytes;
+pub use ecotone_resp::service::{Allocator, AllocatorCounts};
 pub use error::{Error, Result};
-pub use host_memory::has_own_memory;
 pub use http::health::{Health, SILENT_LIMIT};
 pub use http::reference as metrics_reference;
 pub use monitor::{Progress, RecordSink};

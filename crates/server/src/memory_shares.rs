@@ -99,7 +99,7 @@ mod tests {
 
     /// A store of a server that was told nothing.
     fn served() -> StoreOptions {
-        store_options(&[] as &[&str]).unwrap().0
+        store_options(&[] as &[&str]).unwrap()
     }
 
     /// What a store gets: its memory limit, its rows and a memtable, in MiB.

@@ -8,6 +8,7 @@ use ecotone_engine::StoreOptions;
 use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_resp::serve::Listen;
+use ecotone_resp::service::Allocator;
 
 use crate::config::Config;
 
@@ -31,6 +32,8 @@ pub struct ClientOptions {
     pub shut_down: Arc<dyn Fn(bool) + Send + Sync>,
     /// Is told that a thread that serves has panicked, and should make the process end. It returns at once.
     pub panicked: Arc<dyn Fn() + Send + Sync>,
+    /// The allocator of the process, for those who ask about memory; `None`: the C library's.
+    pub allocator: Option<Arc<dyn Allocator>>,
 }
 
 /// Where metrics and health checks are listened for.

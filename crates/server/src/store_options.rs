@@ -376,13 +376,13 @@ fn number_or(value: &str, word: &str) -> std::result::Result<Option<u64>, String
     value.parse().map(Some).map_err(|_| format!("must be a whole number of bytes, or {word}"))
 }
 
-/// What a server's store is opened with, and the profile that it comes from: the profile's options, with values of at least
+/// What a server's store is opened with: the profile's options, with values of at least
 /// [`DEFAULT_SEPARATION_BYTES`] apart from their keys, and then what `assignments` say. Both change sizes that others name, so
 /// they are set first wherever they stand.
 ///
 /// # Errors
 /// As [`set_store_option`]; two profiles are refused, and two lengths from which values are kept apart.
-pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, Profile)> {
+pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
     let assignments = || assignments.iter().map(AsRef::as_ref);
     let only = |begin: &'static str| {
         let found: Vec<&str> = assignments().filter(|one| one.starts_with(begin)).collect();
@@ -396,8 +396,7 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, P
         }
     };
     let mut options = StoreOptions::default();
-    let profile = only(PROFILE)?;
-    if let Some(profile) = profile {
+    if let Some(profile) = only(PROFILE)? {
         set_store_option(&mut options, profile)?;
     }
     match only(SEPARATION)? {
@@ -413,8 +412,7 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<(StoreOptions, P
     for assignment in others.into_iter().chain(last) {
         set_store_option(&mut options, assignment)?;
     }
-    // It was accepted above.
-    Ok((options, profile.and_then(|one| one[PROFILE.len()..].parse().ok()).unwrap_or_default()))
+    Ok(options)
 }
 
 /// Sets the option that `assignment` (`name=value`) names. `profile` sets all others as well, so it comes first; then a length
@@ -445,13 +443,11 @@ mod tests {
     #[test]
     fn a_profile_is_what_others_change_wherever_it_stands() {
         let given = ["memtable_bytes=2097152", "profile=small-device", "separation_min_bytes=200"];
-        let (options, profile) = store_options(&given).unwrap();
-        assert_eq!(profile, Profile::SmallDevice);
+        let options = store_options(&given).unwrap();
         let small = StoreOptions::small_device().with_separation(200);
         assert_eq!(sizes(&options), [2 << 20, small.level_base_bytes, small.target_file_bytes]);
         assert_eq!(options.memory.as_ref().map(MemoryLimit::limit_bytes), small.memory.map(|it| it.limit_bytes()));
         assert_eq!(options.separation, small.separation);
-        assert_eq!(store_options(&["memtable_count=3"]).unwrap().1, Profile::Default);
         let refused = |given: &[&str]| store_options(given).unwrap_err().to_string();
         assert!(refused(&["profile=tiny"]).contains("small-device"));
         assert!(refused(&["profile=default", "profile=small-device"]).contains("profile is given twice"));
@@ -459,7 +455,7 @@ mod tests {
 
     #[test]
     fn values_are_apart_unless_it_is_turned_off() {
-        let of = |given: &[&str]| store_options(given).unwrap().0;
+        let of = |given: &[&str]| store_options(given).unwrap();
         for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
             let (options, mut apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
             apart.memtable_bytes = apart.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);

@@ -38,8 +38,9 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
         config: config.clone(),
         shut_down: Arc::new(move |_| seen.store(true, Ordering::SeqCst)),
         panicked: Arc::new(|| panic!("a thread panicked")),
+        allocator: None,
     };
-    let (mut options, _) = config.serve_options().unwrap();
+    let mut options = config.serve_options().unwrap();
     options.clients = Some(clients);
     Running { daemon: Daemon::start(options, None).unwrap(), was_shut_down }
 }

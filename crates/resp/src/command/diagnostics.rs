@@ -204,12 +204,18 @@ fn memory_doctor(call: &mut Call<'_>) -> Outcome {
 }
 
 fn memory_malloc_stats(call: &mut Call<'_>) -> Outcome {
-    call.reply.bulk_text("Stats not supported for the current allocator");
+    match call.service.host.allocator() {
+        Some(allocator) => call.reply.verbatim(*b"txt", &allocator.report()),
+        None => call.reply.bulk_text("Stats not supported for the current allocator"),
+    }
     Ok(())
 }
 
-/// The allocator gives back by itself what it can.
 fn memory_purge(call: &mut Call<'_>) -> Outcome {
+    // The C library's gives back by itself what it can.
+    if let Some(allocator) = call.service.host.allocator() {
+        allocator.purge();
+    }
     call.reply.simple("OK");
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::{Call, Command, flag};
 use crate::error::Outcome;
 use crate::keyspace::{Census, UPKEEP_HZ};
 use crate::process;
-use crate::service::{COMPATIBLE_VERSION, InfoSection};
+use crate::service::{Allocator, AllocatorCounts, COMPATIBLE_VERSION, InfoSection};
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -231,13 +231,31 @@ fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add_none(lines, &["mem_fragmentation_bytes", "mem_not_counted_for_evict", "mem_replication_backlog"]);
     add_none(lines, &["mem_total_replication_buffers", "mem_clients_slaves", "mem_cluster_links", "mem_aof_buffer"]);
     add(lines, "mem_clients_normal", client_bytes);
-    // As Redis names that of the C library: this process brings none of its own.
-    add(lines, "mem_allocator", "libc");
+    allocator(service.host.allocator(), memory.resident_bytes, lines);
     add(lines, "active_defrag_running", 0);
     // Collections that have lost their key and whose elements have not gone yet.
     add(lines, "lazyfree_pending_objects", service.keyspace.known_orphans());
     add(lines, "lazyfreed_objects", service.keyspace.reclaimed_orphans());
     Ok(())
+}
+
+/// One that does not say what it holds is told as Redis tells the C library's: what is in memory is what was given out.
+fn allocator(allocator: Option<&dyn Allocator>, process_bytes: u64, lines: &mut Lines) {
+    let all_used = AllocatorCounts { allocated: process_bytes, active: process_bytes, resident: process_bytes };
+    let counts = allocator.and_then(Allocator::counts).unwrap_or(all_used);
+    add(lines, "allocator_allocated", counts.allocated);
+    add(lines, "allocator_active", counts.active);
+    add(lines, "allocator_resident", counts.resident);
+    for (name, more, less) in [
+        ("allocator_frag", counts.active, counts.allocated),
+        ("allocator_rss", counts.resident, counts.active),
+        ("rss_overhead", process_bytes, counts.resident),
+    ] {
+        add(lines, &format!("{name}_ratio"), format!("{:.2}", more as f64 / less.max(1) as f64));
+        add(lines, &format!("{name}_bytes"), more as i64 - less as i64);
+    }
+    // As Redis names that of the C library.
+    add(lines, "mem_allocator", allocator.map_or_else(|| "libc".to_owned(), Allocator::name));
 }
 
 fn persistence(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {

@@ -53,9 +53,7 @@ pub fn reference() -> String {
     }
     page.push_str("\n## The profile for small devices\n\nWith `profile = \"small-device\"` in `[store]` these defaults differ:\n\n");
     page.push_str("| key | default |\n|---|---|\n");
-    let of = |profile: Profile| {
-        store_options(&[format!("profile={profile}")]).map(|(options, _)| options).unwrap_or_default()
-    };
+    let of = |profile: Profile| store_options(&[format!("profile={profile}")]).unwrap_or_default();
     let (usual, small) = (of(Profile::Default), of(Profile::SmallDevice));
     for option in STORE_OPTIONS {
         let (usual, small) = ((option.get)(&usual), (option.get)(&small));

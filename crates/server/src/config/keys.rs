@@ -301,7 +301,7 @@ fn clients() -> Vec<Key> {
 
 fn store() -> Vec<Key> {
     // Without assignments nothing can be refused.
-    let defaults = store_options(&[] as &[&str]).map(|(options, _)| options).unwrap_or_default();
+    let defaults = store_options(&[] as &[&str]).unwrap_or_default();
     let mut keys: Vec<Key> = Vec::new();
     for option in STORE_OPTIONS {
         let path = path_of_store_option(option.name);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ecotone_engine::{Error as StoreError, MemoryLimit, Profile, StoreOptions};
+use ecotone_engine::{Error as StoreError, MemoryLimit, StoreOptions};
 use ecotone_offload::Error as FederationError;
 use ecotone_policy::ids::ServerId;
 use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
@@ -30,17 +30,17 @@ const LEAST_RESERVES: u64 = 4;
 const CLIENTS_MEMORY_SHARE: u64 = 8;
 
 impl Config {
-    /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated cores, and the store's profile.
+    /// What a server is started with, but for its clients ([`listen`](Self::listen)) and emulated cores.
     ///
     /// # Errors
     ///
     /// [`Error::Configuration`]: what is missing, or what does not fit together, and where it stands.
-    pub fn serve_options(&self) -> Result<(ServeOptions, Profile)> {
+    pub fn serve_options(&self) -> Result<ServeOptions> {
         if self.text("server.dir").is_empty() {
             let why = "a server needs a folder: give --dir, server.dir in the configuration or ECOTONE_SERVER_DIR";
             return Err(Error::Configuration(why.into()));
         }
-        let (store, profile) = self.store()?;
+        let store = self.store()?;
         let listen: SocketAddr = self.parsed("federation.listen")?;
         let given = |path: &str| Some(self.text(path)).filter(|text| !text.is_empty()).map(str::to_owned);
         let advertise = given("federation.advertise");
@@ -72,7 +72,7 @@ impl Config {
             opened: None,
             lost_log_lines: None,
         };
-        Ok((options, profile))
+        Ok(options)
     }
 
     /// Where clients are listened for; `None`: nowhere.
@@ -208,7 +208,7 @@ impl Config {
     }
 
     /// The options of the store, as [`store_options`] makes them of what was said.
-    pub(crate) fn store(&self) -> Result<(StoreOptions, Profile)> {
+    pub(crate) fn store(&self) -> Result<StoreOptions> {
         let said = self.said.iter().filter_map(|(path, said)| {
             let name = match path.split_once('.')? {
                 ("store", name) => name.to_owned(),
@@ -218,9 +218,9 @@ impl Config {
             // The policy's choice is made where the policy is known.
             (said.text != AUTO || name != "max_subcompactions").then(|| format!("{name}={}", said.text))
         });
-        let (options, profile) = store_options(&said.collect::<Vec<_>>())?;
+        let options = store_options(&said.collect::<Vec<_>>())?;
         self.check_store(&options)?;
-        Ok((options, profile))
+        Ok(options)
     }
 
     fn check_store(&self, options: &StoreOptions) -> Result<()> {

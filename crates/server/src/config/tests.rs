@@ -278,7 +278,7 @@ fn tls_without_its_files_is_refused_where_it_stands() {
 fn beyond_this_machine_metrics_are_told_only_where_that_is_said() {
     let http = |text: &str| {
         let config = load(&format!("[server]\ndir = \"/nowhere\"\n[http]\n{text}\n")).unwrap();
-        config.serve_options().map(|(options, _)| options.http)
+        config.serve_options().map(|options| options.http)
     };
     let default = http("").unwrap().unwrap();
     assert_eq!((default.addresses, default.is_default), (vec!["127.0.0.1:7480".parse().unwrap()], true));
@@ -320,7 +320,7 @@ fn settings_become_what_a_server_is_started_with() {
          [federation]\nworker_slots = 0\nnetwork_bytes_per_s = 1000000\n[energy]\nactive_watts = 0x10\nidle_watts = 0.5\n",
     )
     .unwrap();
-    let (options, _) = config.serve_options().unwrap();
+    let options = config.serve_options().unwrap();
     assert_eq!(options.directory, Path::new("/data"));
     let name = options.name.as_ref().map(|name| name.as_str());
     assert_eq!((name, options.cores, options.worker_slots()), (Some("n"), 3, 0));
@@ -332,7 +332,7 @@ fn settings_become_what_a_server_is_started_with() {
     assert_eq!((limits.clients, limits.password.as_deref(), limits.slow_after), (16, Some("p"), None));
     assert_eq!(limits.idle, Some(std::time::Duration::from_secs(5)));
     // What nobody says is what those hold who ask for nothing.
-    let (options, _) = load("[server]\ndir = \"/data\"\n").unwrap().serve_options().unwrap();
+    let options = load("[server]\ndir = \"/data\"\n").unwrap().serve_options().unwrap();
     assert_eq!((options.max_subcompactions, options.name), (None, None));
     let limits = load("").unwrap().limits().unwrap();
     // That is a share of this machine's.

@@ -14,7 +14,7 @@ use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_power::ThreadDuties;
 use ecotone_resp::serve::Listening;
-use ecotone_resp::service::{Host, InfoSection, Service};
+use ecotone_resp::service::{Allocator, Host, InfoSection, Service};
 use parking_lot::Mutex;
 
 use crate::config::Config;
@@ -39,6 +39,7 @@ pub(crate) struct ServerHost {
     rewriting: Mutex<()>,
     around: Around,
     shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+    allocator: Option<Arc<dyn Allocator>>,
     serving: OnceLock<Serving>,
 }
 
@@ -50,9 +51,14 @@ struct Serving {
 }
 
 impl ServerHost {
-    pub(crate) fn new(config: Config, around: Around, shut_down: Arc<dyn Fn(bool) + Send + Sync>) -> ServerHost {
+    pub(crate) fn new(
+        config: Config,
+        around: Around,
+        shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+        allocator: Option<Arc<dyn Allocator>>,
+    ) -> ServerHost {
         let config = Mutex::new(config);
-        ServerHost { config, rewriting: Mutex::default(), around, shut_down, serving: OnceLock::new() }
+        ServerHost { config, rewriting: Mutex::default(), around, shut_down, allocator, serving: OnceLock::new() }
     }
 
     /// Clients are served from now on.
@@ -90,6 +96,10 @@ impl Host for ServerHost {
         }
         all.retain(|name, _| matches(name));
         all
+    }
+
+    fn allocator(&self) -> Option<&dyn Allocator> {
+        self.allocator.as_deref()
     }
 
     fn is_secret(&self, name: &str) -> bool {

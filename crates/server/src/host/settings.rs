@@ -107,7 +107,7 @@ fn bytes(value: &str) -> Option<u64> {
 pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> =
         keys().iter().map(|key| (key.path.clone(), config.text(&key.path).to_owned())).collect();
-    if let Ok((options, _)) = config.store() {
+    if let Ok(options) = config.store() {
         // The defaults of another profile are others.
         for option in crate::store_options::STORE_OPTIONS {
             let path = crate::config::path_of_store_option(option.name);

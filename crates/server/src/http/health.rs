@@ -93,7 +93,7 @@ mod tests {
 
     fn serving(lanes: Arc<[Pulse]>) -> (State, Arc<Watch>) {
         let environment = [("ECOTONE_SERVER_DIR".into(), "/nowhere".into())];
-        let (options, _) = Config::load(None, environment).unwrap().serve_options().unwrap();
+        let options = Config::load(None, environment).unwrap().serve_options().unwrap();
         let watch = Arc::new(Watch::new(&options, None));
         let clients = Some(ClientParts { service: std::sync::Weak::new(), lanes });
         let parts = Parts {
