@@ -141,8 +141,8 @@ pub trait Allocator: Send + Sync {
     /// All that it tells of itself, for people.
     fn report(&self) -> String;
 
-    /// Gives back to the system what nobody uses.
-    fn purge(&self);
+    /// Gives back to the system what nobody uses, at once: some milliseconds where that is much. `false`: it cannot.
+    fn purge(&self) -> bool;
 }
 
 /// Bytes of an [`Allocator`].

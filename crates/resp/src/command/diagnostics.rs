@@ -213,8 +213,8 @@ fn memory_malloc_stats(call: &mut Call<'_>) -> Outcome {
 
 fn memory_purge(call: &mut Call<'_>) -> Outcome {
     // The C library's gives back by itself what it can.
-    if let Some(allocator) = call.service.host.allocator() {
-        allocator.purge();
+    if call.service.host.allocator().is_some_and(|allocator| !allocator.purge()) {
+        return Err(Failure::text("ERR Error purging dirty pages"));
     }
     call.reply.simple("OK");
     Ok(())

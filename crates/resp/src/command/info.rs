@@ -194,7 +194,7 @@ fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     Ok(())
 }
 
-/// What Redis counts in its allocator is here what the process has in memory: caches and memtables are not Rust's. So `used_memory_dataset` is
+/// What Redis counts in its allocator is here what the process has in memory: logs and tables that are mapped are its memory as well. So `used_memory_dataset` is
 /// what is kept in memory of the data.
 fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let memory = process::memory();
