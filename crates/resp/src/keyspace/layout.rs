@@ -125,7 +125,7 @@ impl Tag {
 pub struct CollectionId {
     /// The slot.
     pub slot: Slot,
-    /// The number, not 0.
+    /// The number: not 0, and not the greatest, so that there is one behind it.
     pub number: u64,
 }
 
@@ -146,7 +146,7 @@ impl CollectionId {
         let (slot, rest) = payload.split_first_chunk::<2>()?;
         let (number, rest) = rest.split_first_chunk::<8>()?;
         let number = u64::from_be_bytes(*number);
-        (number != 0).then_some((Self { slot: Slot::new(u16::from_be_bytes(*slot))?, number }, rest))
+        (1..u64::MAX).contains(&number).then_some((Self { slot: Slot::new(u16::from_be_bytes(*slot))?, number }, rest))
     }
 }
 
@@ -183,8 +183,11 @@ pub fn place_of(stored: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(place))
 }
 
+/// So many places are in one slot: position by position.
+pub const PLACES_OF_SLOT: u32 = 1 << 16;
+
 /// Places go up to before this number.
-pub const PLACES: u32 = (SLOTS as u32) << 16;
+pub const PLACES: u32 = SLOTS as u32 * PLACES_OF_SLOT;
 
 /// The store's keys from `place` on begin here.
 pub fn from_place(place: u32) -> Vec<u8> {
@@ -203,9 +206,20 @@ pub fn whole_ledger() -> Range<Vec<u8>> {
     vec![LEDGER]..vec![LEDGER + 1]
 }
 
+/// All keys that begin with the number of a collection: the ledger and the elements.
+pub fn of_collections() -> [Range<Vec<u8>>; 2] {
+    [whole_ledger(), vec![ELEMENT]..vec![ELEMENT + 1]]
+}
+
+/// Of such keys, those that begin as `start` does and are in slots up to `slot` end before this.
+pub fn behind_slot(start: &[u8], slot: Slot) -> Vec<u8> {
+    [start, &(slot.number() + 1).to_be_bytes()].concat()
+}
+
 /// The same of all that clients have written: keys, elements and the ledger.
 pub fn everything() -> [Range<Vec<u8>>; 3] {
-    [all_keys(), vec![ELEMENT]..vec![ELEMENT + 1], whole_ledger()]
+    let [ledger, elements] = of_collections();
+    [all_keys(), elements, ledger]
 }
 
 /// Puts the store's key of an element into `to`. The sub-key is all its parts, of which there are at most [`MOST_PARTS`].
@@ -237,8 +251,7 @@ pub fn sub_key(stored: &[u8]) -> &[u8] {
 /// From the first element of a collection to before what follows its last.
 pub fn elements(id: CollectionId) -> Range<Vec<u8>> {
     let from = element(id, &[]).into_vec();
-    let after = element(CollectionId { number: id.number.wrapping_add(1), ..id }, &[]).into_vec();
-    // No number is ever the greatest: they are counted from 1.
+    let after = element(CollectionId { number: id.number + 1, ..id }, &[]).into_vec();
     from..after
 }
 
