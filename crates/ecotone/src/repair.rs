@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use ecotone_engine::{ManifestState, RepairReport, Repairing, repair};
+use ecotone_engine::{ManifestState, RepairReport, Repairing, repair_leaving_out};
+use ecotone_server::DerivedKeys;
 
+use crate::output::{self, line};
 use crate::progress::Spinner;
 use crate::store_folder::store_in;
 use crate::verify;
@@ -34,14 +36,16 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let spinner = Spinner::start();
-    let report = repair(&store_in(&arguments.dir), &arguments.into, |repairing| spinner.say(describe(repairing)));
+    let mut derived = DerivedKeys::default();
+    let report = repair_leaving_out(
+        &store_in(&arguments.dir),
+        &arguments.into,
+        |key| derived.has_next(key),
+        |repairing| spinner.say(describe(repairing)),
+    );
     spinner.end();
     let report = report?;
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report);
-    }
+    output::print(&if arguments.json { serde_json::to_string(&report)? } else { described(&report) })?;
     let into = &arguments.into;
     if report.has_losses() {
         bail!("{into:?} is a sound store with what could be saved, and something was lost: see what is listed");
@@ -63,24 +67,26 @@ fn describe(repairing: Repairing) -> String {
     }
 }
 
-fn print(report: &RepairReport) {
-    println!("tables    {} read ({} bytes)", report.tables, report.table_bytes);
-    println!("segments  {} found ({} bytes)", report.segments, report.segment_bytes);
-    println!("logs      {} read ({} bytes)", report.wals, report.wal_bytes);
-    println!("saved     {} entries ({} bytes)", report.saved_entries, report.saved_bytes);
+fn described(report: &RepairReport) -> String {
+    let mut text = String::new();
+    line!(text, "tables    {} read ({} bytes)", report.tables, report.table_bytes);
+    line!(text, "segments  {} found ({} bytes)", report.segments, report.segment_bytes);
+    line!(text, "logs      {} read ({} bytes)", report.wals, report.wal_bytes);
+    line!(text, "saved     {} entries ({} bytes)", report.saved_entries, report.saved_bytes);
     match &report.manifest {
         ManifestState::Sound => (),
-        ManifestState::Damaged(detail) => println!("MANIFEST  damaged: {detail}"),
-        ManifestState::Missing => println!("MANIFEST  missing: tables were found by listing the folder"),
+        ManifestState::Damaged(detail) => line!(text, "MANIFEST  damaged: {detail}"),
+        ManifestState::Missing => line!(text, "MANIFEST  missing: tables were found by listing the folder"),
     }
     for note in &report.notes {
-        println!("note      {note}");
+        line!(text, "note      {note}");
     }
     for lost in report.lost_tables.iter().take(SHOWN_LOSSES) {
         let end = |key: &Option<String>| key.as_ref().map_or_else(|| "?".into(), |key| cut(key));
         let entries = lost.entries.map_or_else(|| "an unknown number of".into(), |entries| entries.to_string());
         let about = if lost.gaps == 0 && lost.entries.is_some() { "about " } else { "" };
-        println!(
+        line!(
+            text,
             "LOST      {}: {about}{entries} entries from {} to {}: {}",
             lost.table,
             end(&lost.from),
@@ -88,28 +94,37 @@ fn print(report: &RepairReport) {
             lost.reason
         );
     }
-    more(report.lost_tables.len(), report.lost_table_count, "tables");
+    more(&mut text, report.lost_tables.len(), report.lost_table_count, "tables");
     for lost in report.lost_wals.iter().take(SHOWN_LOSSES) {
         let writes = lost.writes.map_or_else(String::new, |writes| format!(" ({writes} writes)"));
-        println!("LOST      {} from offset {}: {} bytes{writes}: {}", lost.wal, lost.offset, lost.bytes, lost.reason);
+        line!(
+            text,
+            "LOST      {} from offset {}: {} bytes{writes}: {}",
+            lost.wal,
+            lost.offset,
+            lost.bytes,
+            lost.reason
+        );
     }
-    more(report.lost_wals.len(), report.lost_wal_count, "parts of logs");
+    more(&mut text, report.lost_wals.len(), report.lost_wal_count, "parts of logs");
     for lost in report.lost_values.iter().take(SHOWN_LOSSES) {
-        println!("LOST      the value of {}: {} {}", cut(&lost.key), lost.place, lost.reason);
+        line!(text, "LOST      the value of {}: {} {}", cut(&lost.key), lost.place, lost.reason);
     }
-    more(report.lost_values.len(), report.lost_value_count, "values");
+    more(&mut text, report.lost_values.len(), report.lost_value_count, "values");
     if report.doubtful_entries > 0 {
-        println!(
+        line!(
+            text,
             "DOUBTFUL  {} saved entries lie where newer ones or deletions may have been lost with a table",
             report.doubtful_entries
         );
     }
     if report.older_may_be_back {
-        println!("DOUBTFUL  deleted keys and overwritten values may be back: what said so may be lost");
+        line!(text, "DOUBTFUL  deleted keys and overwritten values may be back: what said so may be lost");
     }
     if report.is_complete() {
-        println!("nothing was lost");
+        line!(text, "nothing was lost");
     }
+    text
 }
 
 /// A key as a line shows it.
@@ -120,9 +135,9 @@ fn cut(key: &str) -> String {
     }
 }
 
-fn more(listed: usize, all: u64, what: &str) {
+fn more(text: &mut String, listed: usize, all: u64, what: &str) {
     let shown = listed.min(SHOWN_LOSSES) as u64;
     if all > shown {
-        println!("LOST      {} more {what}; --json lists {listed}", all - shown);
+        line!(text, "LOST      {} more {what}; --json lists {listed}", all - shown);
     }
 }

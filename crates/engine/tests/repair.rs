@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use common::value_of;
 use ecotone_engine::{
     Attributes, Compression, Direction, Error, ManifestState, OpenMode, RepairReport, Separation, Store, StoreOptions,
-    WriteOptions, repair, verify,
+    WriteOptions, repair, repair_leaving_out, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
@@ -660,4 +660,24 @@ fn a_place_that_cannot_be_used_is_refused_before_anything_is_done() {
     };
     fs::create_dir(directory.path().join("saved.unfinished")).unwrap();
     refused(&directory.path().join("saved"), "interrupted: remove it");
+}
+
+#[test]
+fn what_its_owner_finds_anew_is_left_out_and_nothing_else() {
+    for separated in [false, true] {
+        let (_directory, path, model) = lived(1, separated);
+        let left_out = model.now.keys().nth(model.now.len() / 2).unwrap().clone();
+        let mut told = Vec::new();
+        let into = path.with_extension("saved");
+        let leaves_out = |key: &[u8]| {
+            told.push(key.to_vec());
+            *key == *left_out
+        };
+        let report = repair_leaving_out(&path, &into, leaves_out, |_| ()).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+        assert!(told.iter().eq(model.now.keys()), "all are told, in their order");
+        let mut expected = model.now;
+        expected.remove(&left_out);
+        assert!(contents(&into) == expected);
+    }
 }

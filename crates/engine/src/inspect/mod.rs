@@ -8,6 +8,6 @@ mod space;
 mod verify;
 
 pub use duplicates::{CountedLevel, DuplicateCensus};
-pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair};
+pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair, repair_leaving_out};
 pub use space::{SegmentSpace, Space};
 pub use verify::{Checking, Finding, FindingKind, VerifyReport, verify};

@@ -1,13 +1,19 @@
 //! Numbers of large collections: each is given once in the life of a store.
 //!
 //! They are set aside in the store by the thousand before they are given. A loss of power that takes the note takes everything written
-//! after it as well, so that no number of what is left is given again.
+//! after it as well, so that no number of what is left is given again. A repair may lose the note alone, or have an older one: so it leaves it out
+//! ([`DerivedKeys`]), and where there is none the numbers of all that is there are looked at.
 
-use ecotone_engine::{Error as StoreError, Store};
+use std::ops::Bound;
+
+use ecotone_engine::{Direction, Error as StoreError, Store};
 use parking_lot::Mutex;
 
 use super::group::Waiting;
-use super::layout;
+use super::layout::{self, CollectionId};
+
+/// Under which name they are set aside.
+const NAME: &str = "numbers";
 
 /// Set aside at once.
 const SET_ASIDE: u64 = 1 << 16;
@@ -25,13 +31,16 @@ struct Given {
 }
 
 impl Numbers {
-    /// Goes on behind what was set aside in `store`.
+    /// Goes on behind what was set aside in `store`, or else behind the greatest number there.
     ///
     /// # Errors
     ///
     /// Those of a read; [`StoreError::Corrupt`] where the note is none.
     pub fn of(store: &Store) -> Result<Self, StoreError> {
-        let next = super::read_number(store, "numbers")?.unwrap_or(1);
+        let next = match super::read_number(store, NAME)? {
+            Some(next) => next,
+            None => greatest(store)? + 1,
+        };
         Ok(Self { given: Mutex::new(Given { next, set_aside: next }) })
     }
 
@@ -52,10 +61,102 @@ impl Numbers {
                 return Err(StoreError::WouldWait);
             }
             let set_aside = given.set_aside + SET_ASIDE;
-            store.put(&layout::own("numbers"), &set_aside.to_be_bytes())?;
+            store.put(&layout::own(NAME), &set_aside.to_be_bytes())?;
             given.set_aside = set_aside;
         }
         given.next += 1;
         Ok(given.next - 1)
+    }
+}
+
+/// The greatest number of a collection that the ledger or an element names; 0: there is none. Takes two looks for each slot that has any.
+fn greatest(store: &Store) -> Result<u64, StoreError> {
+    let mut greatest = 0;
+    for of_collections in layout::of_collections() {
+        let mut from = of_collections.start.clone();
+        // In each slot they ascend, so the last one counts.
+        while let Some(slot) = first(store, &from, &of_collections.end, Direction::Forward)?.map(|id| id.slot) {
+            let end = layout::behind_slot(&of_collections.start, slot);
+            if let Some(last) = first(store, &from, &end, Direction::Reverse)? {
+                greatest = greatest.max(last.number);
+            }
+            from = end;
+        }
+    }
+    Ok(greatest)
+}
+
+/// The first collection that is named between two keys of the store's, in this direction.
+fn first(store: &Store, from: &[u8], end: &[u8], direction: Direction) -> Result<Option<CollectionId>, StoreError> {
+    let mut scan = store.scan((Bound::Included(from), Bound::Excluded(end)), direction, None)?;
+    while let Some((key, _)) = scan.next_key()? {
+        // What is none was written by nobody, or by a later version.
+        if let Some((id, _)) = key.get(1..).and_then(CollectionId::decode) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Tells which entries of a store follow from all others, and would be wrong if some of those were lost: a repair leaves them out.
+#[derive(Debug, Default)]
+pub struct DerivedKeys {
+    has_collections: bool,
+    has_foreign: bool,
+}
+
+impl DerivedKeys {
+    /// Whether `key` is one. It is to be told all keys of the store's, in their order: of a store that clients have not written none is.
+    pub fn has_next(&mut self, key: &[u8]) -> bool {
+        self.has_foreign |= !layout::is_known(key);
+        self.has_collections |= layout::of_collections().iter().any(|range| *range.start <= *key && *key < *range.end);
+        self.has_collections && !self.has_foreign && *key == *layout::own(NAME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ecotone_engine::{OpenMode, StoreOptions};
+
+    use super::super::slot::Slot;
+    use super::*;
+
+    fn id(key: &[u8], number: u64) -> CollectionId {
+        CollectionId { slot: Slot::of(key), number }
+    }
+
+    #[test]
+    fn without_a_note_the_greatest_number_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::default()).unwrap();
+        assert_eq!(greatest(&store).unwrap(), 0);
+        for (key, number) in [(b"a", 7), (b"b", 300), (b"a", 1 << 40), (b"c", 2)] {
+            store.put(&layout::ledger(id(key, number)), key).unwrap();
+        }
+        assert_eq!(greatest(&store).unwrap(), 1 << 40);
+        // Of one that the ledger does not name any more.
+        store.put(&layout::element(id(b"z", 1 << 50), &[b"field"]), b"value").unwrap();
+        store.put(&layout::element(id(b"z", 5), &[b"field"]), b"value").unwrap();
+        assert_eq!(greatest(&store).unwrap(), 1 << 50);
+        let numbers = Numbers::of(&store).unwrap();
+        assert_eq!(numbers.next(&store, Waiting::Allowed).unwrap(), (1 << 50) + 1);
+        // From here on the note counts.
+        assert_eq!(Numbers::of(&store).unwrap().next(&store, Waiting::Allowed).unwrap(), (1 << 50) + 1 + SET_ASIDE);
+    }
+
+    #[test]
+    fn what_a_keyspace_counts_is_derived_and_nothing_else() {
+        let (ledger, element) = (layout::ledger(id(b"a", 7)), layout::element(id(b"a", 7), &[b"field"]));
+        let (key, clock, numbers) = (layout::key(Slot::of(b"k"), b"k"), layout::own("clock"), layout::own(NAME));
+        let derived = |keys: &[&[u8]]| {
+            let mut derived = DerivedKeys::default();
+            keys.iter().map(|key| derived.has_next(key)).collect::<Vec<_>>()
+        };
+        assert_eq!(derived(&[&ledger, &element, &key, &clock, &numbers]), [false, false, false, false, true]);
+        assert_eq!(derived(&[&element, &numbers]), [false, true]);
+        // There is no collection that could be mistaken for another, or none of these is a keyspace.
+        assert_eq!(derived(&[&key, &numbers]), [false, false]);
+        assert_eq!(derived(&[&numbers]), [false]);
+        assert_eq!(derived(&[&ledger, b"foreign", &numbers]), [false, false, false]);
     }
 }

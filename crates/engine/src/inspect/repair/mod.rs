@@ -59,7 +59,22 @@ const WORKING_SUFFIX: &str = ".unfinished";
 /// [`Error::InvalidArgument`] where `into` cannot be used, or an earlier repair was interrupted there;
 /// [`Error::NotFound`] and [`Error::WrongFormat`] where there is no store to repair; [`Error::Locked`] where it is open; what the new store says when it cannot
 /// be written. What is wrong with the old one is no error but in the report.
-pub fn repair(directory: &Path, into: &Path, mut progress: impl FnMut(Repairing)) -> Result<RepairReport> {
+pub fn repair(directory: &Path, into: &Path, progress: impl FnMut(Repairing)) -> Result<RepairReport> {
+    repair_leaving_out(directory, into, |_| false, progress)
+}
+
+/// The same, but for entries that their owner finds anew: what follows from all others would be wrong of a part of them. `leaves_out` is told each key
+/// that would be saved, in their order.
+///
+/// # Errors
+///
+/// As [`repair`].
+pub fn repair_leaving_out(
+    directory: &Path,
+    into: &Path,
+    leaves_out: impl FnMut(&[u8]) -> bool,
+    mut progress: impl FnMut(Repairing),
+) -> Result<RepairReport> {
     self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
     if !directory.is_dir() {
         let reason = "the directory does not exist";
@@ -90,7 +105,7 @@ pub fn repair(directory: &Path, into: &Path, mut progress: impl FnMut(Repairing)
         tables.add_deleted_ranges(deleted_ranges);
         let merge = Merge::new(std::mem::take(&mut tables.sources), runs.finish()?)?;
         let store = working.0.join("store");
-        save::save(&store, merge, &mut tables, values.as_ref(), &mut report, &mut progress)?;
+        save::save(&store, merge, &mut tables, values.as_ref(), leaves_out, &mut report, &mut progress)?;
         check(&store, report.saved_entries, &mut progress)?;
         identity::sync_directory(&store, &Tap::SILENT)?;
         fs::rename(&store, &into).map_err(|e| Error::io("rename the new store to", &into, &e))?;

@@ -26,6 +26,7 @@ pub(super) fn save(
     mut merge: Merge,
     tables: &mut Tables,
     values: Option<&ValueLog>,
+    mut leaves_out: impl FnMut(&[u8]) -> bool,
     report: &mut RepairReport,
     progress: &mut impl FnMut(Repairing),
 ) -> Result<()> {
@@ -46,7 +47,7 @@ pub(super) fn save(
             note(noticed, tables, &mut lost, report);
         }
         let Some(newest) = versions.first() else { break };
-        if newest.kind == EntryKind::Delete || tables.tombstones.hide(newest) {
+        if newest.kind == EntryKind::Delete || tables.tombstones.hide(newest) || leaves_out(&newest.key) {
             continue;
         }
         let doubtful = tables.doubt.covers(&newest.key, newest.sequence);
