@@ -86,7 +86,7 @@ pub use header::Attributes;
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use inspect::{
     Checking, CountedLevel, DuplicateCensus, Finding, FindingKind, LostTable, LostValue, LostWal, ManifestState,
-    RepairReport, Repairing, SegmentSpace, Space, VerifyReport, repair, verify,
+    RepairReport, Repairing, SegmentSpace, Space, VerifyReport, repair, repair_leaving_out, verify,
 };
 pub use limits::{Room, SpaceLimits};
 pub use memory::{MIN_LIMIT_BYTES, MemoryLimit};
@@ -94,8 +94,8 @@ pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{Collects, CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{
-    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, OpenMode,
-    Separation, StoreOptions, WriteOptions,
+    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, LEAST_OPEN_FILES, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES,
+    OpenMode, Separation, StoreOptions, WriteOptions,
 };
 pub use profile::Profile;
 pub use properties::{Counters, LevelProperties, StoreProperties};
@@ -103,6 +103,7 @@ pub use read::{LOOKED_UP_BYTES, Snapshot, Value};
 pub use scan::{Direction, Entry, Scan};
 pub use store::Store;
 pub use values::ValueLogProperties;
+pub use values::log::MOST_OPEN as MOST_OPEN_SEGMENTS;
 pub use values::pointer::{Pointer, SegmentNumber};
 pub use wal_sync::SYNC_INTERVAL;
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};

@@ -34,6 +34,9 @@ pub enum OpenMode {
     ReadOnly,
 }
 
+/// The fewest tables that may be held open: RocksDB takes a part of them for itself.
+pub const LEAST_OPEN_FILES: u32 = 16;
+
 /// The shortest segment, and the longest: a pointer's offset has 32 bits.
 pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
 
@@ -290,7 +293,7 @@ impl StoreOptions {
         at_least("block_bytes", self.block_bytes, KIB)?;
         at_most("block_bytes", self.block_bytes, MIB)?;
         if let Some(files) = self.max_open_files {
-            at_least("max_open_files", files.into(), 16)?;
+            at_least("max_open_files", files.into(), LEAST_OPEN_FILES.into())?;
             at_most("max_open_files", files.into(), 1 << 24)?;
         }
         if self.max_wal_bytes != 0 {

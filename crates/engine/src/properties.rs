@@ -47,7 +47,7 @@ pub struct StoreProperties {
     pub delayed_write_rate_bytes_per_s: u64,
     /// RocksDB's estimate of the bytes of live data.
     pub live_data_bytes_estimate: u64,
-    /// RocksDB's estimate of the number of keys.
+    /// RocksDB's estimate of the number of keys. Where one lies in several tables or memtables, each counts.
     pub keys_estimate: u64,
     /// Bytes of all live tables.
     pub table_bytes: u64,
@@ -62,6 +62,11 @@ pub struct StoreProperties {
 }
 
 impl StoreProperties {
+    /// Tables in all levels.
+    pub fn tables(&self) -> u64 {
+        self.levels.iter().map(|level| level.tables).sum()
+    }
+
     pub(crate) fn read(db: &DB, family: DataFamily, rows: Option<&RowCache>) -> Result<Self> {
         let number = |name| -> Result<u64> { Ok(db.property_int_value_cf(&family, name)?.unwrap_or(0)) };
         let mut levels = vec![LevelProperties::default()];

@@ -33,6 +33,7 @@ use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
 use crate::offload::slots::LocalSlots;
+use crate::options::LEAST_OPEN_FILES;
 use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
 use crate::read::ending_early;
@@ -345,6 +346,15 @@ impl Store {
             return Ok(());
         }
         self.db.set_db_options(&[("max_subcompactions", &parts.to_string())]).map_err(|e| self.failure(&e))
+    }
+
+    /// Holds no more than so many tables open from now on; at least 16. Those that are open stay so until they are removed. Writes a new OPTIONS file.
+    pub fn bound_open_tables(&self, most: u32) -> Result<()> {
+        self.check_writable()?;
+        if most < LEAST_OPEN_FILES {
+            return Err(Error::invalid("most", format!("{most} is below the least, {LEAST_OPEN_FILES}")));
+        }
+        self.db.set_db_options(&[("max_open_files", &most.to_string())]).map_err(|e| self.failure(&e))
     }
 
     /// The store's state now.

@@ -9,6 +9,7 @@ use rust_rocksdb::{
 use crate::dedup::filters;
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::offload::{Collects, TableFormat};
+use crate::options::LEAST_OPEN_FILES;
 use crate::worker::WorkerOptions;
 use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
 
@@ -64,7 +65,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
 
     raw::use_session_directory(&mut db);
-    db.set_skip_stats_update_on_db_open(true);
+    // Else nobody would know how many entries the tables have that were there before. All are open: their properties are at hand.
+    db.set_skip_stats_update_on_db_open(false);
     limit_bookkeeping(&mut db, INFO_LOG_BYTES, MANIFEST_BYTES);
     db.set_keep_log_file_num(INFO_LOGS_KEPT);
     db.set_stats_dump_period_sec(0);
@@ -99,6 +101,10 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));
     db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
+    if let Some(files) = options.max_open_files {
+        // RocksDB has its cache of tables in 64 parts, each of which rounds up: a sixteenth at most.
+        db.set_table_cache_num_shard_bits((files / LEAST_OPEN_FILES).max(1).ilog2().min(6) as i32);
+    }
     if options.max_wal_bytes > 0 {
         db.set_max_total_wal_size(options.max_wal_bytes);
     }

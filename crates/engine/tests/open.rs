@@ -211,3 +211,56 @@ fn rocksdb_computes_crc32c_with_the_processors_instruction() {
         "{told}; if RUSTFLAGS is set, add -Ctarget-cpu=x86-64-v2 -Ctarget-feature=+pclmulqdq to it and build anew"
     );
 }
+
+/// Tables in `directory` that this process has open.
+fn open_tables(directory: &Path) -> usize {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let is_table = |path: &std::path::PathBuf| {
+        path.starts_with(directory) && path.extension().is_some_and(|extension| extension == "sst")
+    };
+    descriptors.filter(is_table).count()
+}
+
+#[test]
+fn open_tables_are_bounded_once_that_is_asked_for() {
+    let never = StoreOptions {
+        l0_compaction_trigger: 1000,
+        l0_slowdown_trigger: 1000,
+        l0_stop_trigger: 1000,
+        max_open_files: None,
+        mapped_read_bytes: 0,
+        ..small()
+    };
+    let (directory, store) = common::store(never.clone());
+    let path = fs::canonicalize(directory.path().join("store")).unwrap();
+    let mut written = 0..;
+    let mut write = |tables: usize| {
+        for number in written.by_ref().take(tables) {
+            store.put(format!("{number:08}").as_bytes(), b"value").unwrap();
+            store.flush(true).unwrap();
+        }
+    };
+    write(40);
+    let before = open_tables(&path);
+    assert!(before >= 40, "all are held open: {before}");
+    assert!(matches!(store.bound_open_tables(15), Err(Error::InvalidArgument { .. })));
+    // RocksDB has them in 64 parts, each of which rounds up.
+    store.bound_open_tables(64).unwrap();
+    write(260);
+    let with = open_tables(&path);
+    assert!(with < before + 140, "{with} of 300 tables are open, of which {before} were before");
+    for number in 0..300 {
+        assert!(store.get(format!("{number:08}").as_bytes()).unwrap().is_some(), "{number}");
+    }
+    let with = open_tables(&path);
+    assert!(with < before + 140, "{with} are open after all were read");
+    store.close().unwrap();
+    // Held to so few from the start, they are.
+    let few = StoreOptions { max_open_files: Some(16), ..never };
+    let store = Store::open(&path, OpenMode::Open, few).unwrap();
+    for number in 0..300 {
+        assert!(store.get(format!("{number:08}").as_bytes()).unwrap().is_some(), "{number}");
+    }
+    let open = open_tables(&path);
+    assert!(open <= 16, "{open} are open");
+}

@@ -36,12 +36,23 @@ use crate::http::face::{ClientParts, Face, Parts};
 use crate::http::health::Health;
 use crate::memory_shares::suit_clients;
 use crate::monitor::{Doing, Monitor, Progress, ProgressSource, RecordSink, Watch};
-use crate::options::ServeOptions;
+use crate::open_files::share_with_store;
+use crate::options::{ClientOptions, ServeOptions};
 use crate::requests::Requests;
 use crate::sample_base::{SampleBase, counting_from};
 
 /// Time between two samples: the papers' monitors take one a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why the federation does not start, with what to do where that is known.
+fn cannot_start(error: ecotone_offload::Error) -> Error {
+    match error {
+        ecotone_offload::Error::Listen { .. } => Error::Configuration(format!(
+            "{error}; other servers are listened for there: choose another address (--listen or federation.listen), or end the process that has it"
+        )),
+        error => error.into(),
+    }
+}
 
 /// A running server.
 pub struct Daemon {
@@ -137,7 +148,7 @@ impl Daemon {
         policy.stall_margin_tables = on_their_way.min(policy.stall_threshold_tables * 0.5);
         let subcompactions = options.policy.max_subcompactions(Cores(f64::from(options.cores)));
         let worker_slots = options.worker_slots();
-        let federation = Arc::new(Federation::start(
+        let federation = Federation::start(
             Options {
                 name: options.name.clone(),
                 listen: options.listen,
@@ -151,7 +162,8 @@ impl Daemon {
             },
             duties.clone(),
             watch.clone(),
-        )?);
+        );
+        let federation = Arc::new(federation.map_err(cannot_start)?);
 
         options.store.max_subcompactions = options.max_subcompactions.unwrap_or(subcompactions);
         options.store.local_slots = Some(LocalSlots::new(Limits::default().fallback_slots));
@@ -165,8 +177,10 @@ impl Daemon {
         if options.clients.is_some() {
             suit_clients(&mut options.store, options.fits_memtables, host_memory());
         }
-        let store =
-            Arc::new(Store::open(&options.directory.join("store"), OpenMode::CreateOrOpen, options.store.clone())?);
+        let store_directory = options.directory.join("store");
+        let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::most_served)?;
+        let most_tables = share_with_store(&mut options.store, &store_directory, clients)?;
+        let store = Arc::new(Store::open(&store_directory, OpenMode::CreateOrOpen, options.store.clone())?);
         if let Some(opened) = &options.opened {
             opened();
         }
@@ -182,6 +196,7 @@ impl Daemon {
             progress.clone(),
             colocated.clone(),
             &options,
+            most_tables,
         );
         let begin = Mutex::new(Begin {
             energy: duties.meter().reading(),

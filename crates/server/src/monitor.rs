@@ -12,7 +12,7 @@ use ecotone_power::{EnergyMeter, Reading};
 use parking_lot::Mutex;
 
 use crate::host_load::HostLoad;
-use crate::open_files::OpenFiles;
+use crate::open_files::{OpenFiles, is_near};
 use crate::options::ServeOptions;
 use crate::record::{Job, Outcome, Record, Sample};
 use crate::seen::Seen;
@@ -232,6 +232,8 @@ pub(crate) struct Monitor {
     pub(crate) is_emulated: bool,
     host: HostLoad,
     open_files: OpenFiles,
+    /// The tables that the store may have open, where it is not held to them yet.
+    most_tables: Option<u32>,
     last: Option<Last>,
 }
 
@@ -242,6 +244,11 @@ struct Last {
     user_bytes: u64,
     progress: Progress,
     operations: u64,
+}
+
+/// Keys, by RocksDB's estimate of entries, without those that newer ones are known to hide.
+pub(crate) fn keys_about(properties: &StoreProperties, dedup: Option<&DedupProperties>) -> u64 {
+    properties.keys_estimate.saturating_sub(dedup.map_or(0, |dedup| dedup.duplicate_keys))
 }
 
 /// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate, without what newer versions hide where that is
@@ -277,6 +284,7 @@ impl Monitor {
         progress: Arc<Mutex<Option<ProgressSource>>>,
         colocated: Arc<Mutex<crate::colocated::Colocated>>,
         options: &ServeOptions,
+        most_tables: Option<u32>,
     ) -> Monitor {
         Monitor {
             watch,
@@ -289,6 +297,7 @@ impl Monitor {
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
             open_files: OpenFiles::default(),
+            most_tables,
             last: None,
         }
     }
@@ -307,6 +316,18 @@ impl Monitor {
                 return;
             }
         };
+        if let Some(most) = self.most_tables.take_if(|most| is_near(properties.tables(), *most)) {
+            match self.store.bound_open_tables(most) {
+                Ok(()) => tracing::info!(
+                    tables = properties.tables(),
+                    "no more than {most} tables are held open from now on, by the limit of the process (ulimit -n, LimitNOFILE)"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "the tables that are held open cannot be bounded; it is tried again");
+                    self.most_tables = Some(most);
+                }
+            }
+        }
         let reading = self.meter.reading();
         let progress = self.progress.lock().as_ref().map(|source| source()).unwrap_or_default();
         // Clients' requests are among their commands: where they are the workload, its progress counts them a second time.

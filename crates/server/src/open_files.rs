@@ -1,11 +1,18 @@
-//! How many file descriptors the process has open, and how many of those it may have are for clients.
+//! How many file descriptors the process has open, and how many of those it may have are for clients, and how many for the store.
+//!
+//! Whatever grows has a share: a table or a segment for which there is no descriptor would end all writing. All tables are held open while they are few
+//! beside what there is for them, as reads are cheapest then; beyond that no more than fit.
 //!
 //! The kernel tells it at once since Linux 6.2. Before, all must be listed, hundreds of thousands where there are as many clients, so it
 //! is done seldom and by nobody who owes an answer.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ecotone_engine::{LEAST_OPEN_FILES, MOST_OPEN_SEGMENTS, StoreOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::Error;
 
 const FOLDER: &str = "/proc/self/fd";
 
@@ -15,6 +22,15 @@ const LIST_AGAIN_AFTER: Duration = Duration::from_secs(15);
 /// Half of the descriptors that the process may have is kept for tables, segments, logs and other servers, but at most this: a log that cannot
 /// be made would end all writing.
 const MOST_KEPT: u64 = 8192;
+
+/// Of the store's share, what is no table or segment that is held open: logs, tables that are made, listeners, event queues, other servers.
+const OTHERS: u64 = 64;
+
+/// The engine takes no larger bound.
+const MOST_TABLES: u64 = 1 << 24;
+
+/// With a smaller share segments are held to as many as tables from the start.
+const AMPLE: u64 = OTHERS + 4 * MOST_OPEN_SEGMENTS as u64;
 
 /// Lets the process have as many descriptors as the system allows it. Where that is refused it has those that it had.
 pub fn raise_descriptor_limit() {
@@ -29,6 +45,53 @@ pub(crate) fn most_clients() -> usize {
 
 fn clients_within(descriptors: u64) -> usize {
     usize::try_from(descriptors - (descriptors / 2).min(MOST_KEPT)).unwrap_or(usize::MAX)
+}
+
+/// Sees to it that the store in `directory` has no more files open than the process may have beside so many `clients`, unless `options` say how many. Gives
+/// the tables that it may have where that need not be bounded yet: once there are [half as many](is_near), it is to be.
+///
+/// # Errors
+///
+/// The descriptors that the process may have are too few.
+pub(crate) fn share_with_store(
+    options: &mut StoreOptions,
+    directory: &Path,
+    clients: usize,
+) -> Result<Option<u32>, Error> {
+    let Some(descriptors) = getrlimit(Resource::Nofile).current else { return Ok(None) };
+    if options.max_open_files.is_some() {
+        return Ok(None);
+    }
+    let share = descriptors.saturating_sub(clients as u64);
+    let most = tables_within(share).ok_or_else(|| {
+        Error::Configuration(format!(
+            "the process may have {descriptors} files open, which is too few for a server; raise its limit to 1024 or more (ulimit -n, LimitNOFILE)"
+        ))
+    })?;
+    if share >= AMPLE && !is_near(tables_in(directory), most) {
+        return Ok(Some(most));
+    }
+    options.max_open_files = Some(most);
+    Ok(None)
+}
+
+/// Tables that may be open within the store's share; `None`: too few.
+fn tables_within(share: u64) -> Option<u32> {
+    let left = share.checked_sub(OTHERS)?;
+    // The engine may have a sixteenth more of them than it is told.
+    let tables = (left / 2).max(left.saturating_sub(MOST_OPEN_SEGMENTS as u64)) * 16 / 17;
+    u32::try_from(tables.min(MOST_TABLES)).ok().filter(|tables| *tables >= LEAST_OPEN_FILES)
+}
+
+/// Whether so many tables are to be held to `most` that are open. Those that are open by then stay so.
+pub(crate) fn is_near(tables: u64, most: u32) -> bool {
+    tables > u64::from(most) / 2
+}
+
+/// Tables in a folder; 0 where it cannot be read, as where there is none yet.
+fn tables_in(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sst")).count() as u64
 }
 
 /// What the kernel says; `None` where it does not.
@@ -77,6 +140,38 @@ mod tests {
     #[test]
     fn clients_leave_descriptors_to_the_store() {
         assert_eq!([0, 1, 200, 1024, 16_384, 1 << 20].map(clients_within), [0, 1, 100, 512, 8192, (1 << 20) - 8192]);
+    }
+
+    #[test]
+    fn tables_segments_and_others_fit_in_the_share_of_the_store() {
+        // The last two are the shares of a limit of 1024 with clients, and of the unit for systemd.
+        let within = [0, 64, 97, 98, 128, 512, 252_144].map(tables_within);
+        assert_eq!(within, [None, None, None, Some(16), Some(30), Some(210), Some(237_010)]);
+        for share in 98..5000 {
+            let tables = u64::from(tables_within(share).unwrap());
+            let open = tables + tables / 16 + tables.min(MOST_OPEN_SEGMENTS as u64);
+            assert!(open + OTHERS <= share, "{share}: {tables}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_bounded_where_its_share_is_small_or_it_has_many_tables() {
+        let Some(descriptors) = getrlimit(Resource::Nofile).current else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let shared = |left: u64, said: Option<u32>| {
+            let mut options = StoreOptions { max_open_files: said, ..StoreOptions::default() };
+            let clients = usize::try_from(descriptors - left).unwrap();
+            let later = share_with_store(&mut options, folder.path(), clients).map_err(|error| error.to_string());
+            later.map(|later| (options.max_open_files, later))
+        };
+        assert_eq!(shared(2000, Some(77)), Ok((Some(77), None)));
+        assert!(shared(97, None).is_err_and(|said| said.contains("LimitNOFILE")));
+        assert_eq!(shared(128, None), Ok((Some(30), None)));
+        assert_eq!(shared(AMPLE, None), Ok((None, Some(722))));
+        for table in 0..385 {
+            std::fs::write(folder.path().join(format!("{table:06}.sst")), "").unwrap();
+        }
+        assert_eq!(shared(AMPLE, None), Ok((Some(722), None)));
     }
 
     #[test]

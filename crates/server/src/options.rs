@@ -11,6 +11,8 @@ use ecotone_resp::serve::Listen;
 use ecotone_resp::service::Allocator;
 
 use crate::config::Config;
+use crate::error::Result;
+use crate::open_files::most_clients;
 
 /// Cores that the lab emulates for this server.
 #[derive(Debug, Clone)]
@@ -28,12 +30,23 @@ pub struct ClientOptions {
     pub listen: Listen,
     /// What they are told of the settings, and change. Their limits stand in it.
     pub config: Config,
-    /// Makes the process end, as a signal does; abruptly if it is told so. It returns at once.
-    pub shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+    /// Makes the process end, as a signal does. It returns at once.
+    pub shut_down: Arc<dyn Fn() + Send + Sync>,
     /// Is told that a thread that serves has panicked, and should make the process end. It returns at once.
     pub panicked: Arc<dyn Fn() + Send + Sync>,
     /// The allocator of the process, for those who ask about memory; `None`: the C library's.
     pub allocator: Option<Arc<dyn Allocator>>,
+}
+
+impl ClientOptions {
+    /// How many clients are served at a time: as many as are allowed, and the process has file descriptors for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the limits.
+    pub(crate) fn most_served(&self) -> Result<usize> {
+        Ok(self.config.limits()?.clients.min(most_clients()))
+    }
 }
 
 /// Where metrics and health checks are listened for.

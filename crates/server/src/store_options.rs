@@ -328,7 +328,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "max_open_files",
-        about: "Tables held open, and as many segments at most, beside those that are not synced yet; `off`: all tables, and 256 segments.",
+        about: "Tables held open, and as many segments at most, beside those that are not synced yet; `off`: all tables, and 256 segments, as far as the file descriptors that the process may have leave room for them beside clients.",
         unit: "files",
         kind: || Kind::Whole { least: 16, most: 1 << 24, words: &["off"] },
         set: |options, value| {

@@ -39,7 +39,7 @@ pub const VALUES_DIRECTORY: &str = "values";
 const COPIED_BYTES: usize = 64 * 1024;
 
 /// Descriptors that segments have unless asked for fewer. A process may have 1024 unless it is allowed more, and RocksDB needs some.
-const MOST_OPEN: usize = 256;
+pub const MOST_OPEN: usize = 256;
 
 /// Segments that are so many times what the kernel can keep of them are read past its cache: what it brings in is seldom asked for again before it is
 /// gone, and takes the place of keys.
