@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use common::served::until;
 use common::{Fixture, TestClient};
+use ecotone_engine::{Durability, StoreOptions};
 use ecotone_resp::client::Then;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::Step;
@@ -175,6 +177,37 @@ fn info_counts_keys_and_not_what_large_collections_hold() {
     assert!((900_000..=1_000_000).contains(&average_ttl_ms), "{average_ttl_ms}");
     // The whole store is about three times that.
     assert!(fixture.service.keyspace.store().properties().unwrap().keys_estimate > 80_000);
+}
+
+#[test]
+fn info_counts_keys_that_were_overwritten_once_also_after_a_restart() {
+    for tag in ["", "{one tag}"] {
+        let mut fixture = Fixture::new();
+        for round in 0..3 {
+            fixture.change(|keys| {
+                for key in 0..30_000 {
+                    let value = format!("value {round}");
+                    keys.set(format!("{tag}{key}").as_bytes(), Tag::STRING, None, value.as_bytes()).unwrap();
+                }
+            });
+            fixture.service.keyspace.store().flush(true).unwrap();
+        }
+        for restarts in 0..2 {
+            // Samples of new tables are looked at soon.
+            until("hidden keys are known", || {
+                let dedup = fixture.service.keyspace.store().dedup_at_once();
+                dedup.is_some_and(|dedup| dedup.duplicate_keys > 40_000)
+            });
+            let [keys, ..] = keyspace(&mut fixture.client());
+            assert!((24_000..36_000).contains(&keys), "{keys} instead of 30000, {tag:?}, restarts: {restarts}");
+            let Fixture { service, directory, .. } = fixture;
+            drop(service);
+            fixture = Fixture::at(
+                directory,
+                StoreOptions { durability: Durability::None, ..StoreOptions::default() }.with_separation(128),
+            );
+        }
+    }
 }
 
 #[test]

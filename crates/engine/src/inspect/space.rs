@@ -18,7 +18,7 @@ pub struct Space {
     pub wal_bytes: u64,
     /// Everything else: MANIFEST, OPTIONS, RocksDB's own logs.
     pub other_bytes: u64,
-    /// RocksDB's estimate of the number of keys.
+    /// Keys, by RocksDB's estimate of entries, without those that newer ones are estimated to hide.
     pub keys_estimate: u64,
     /// Tables that do not say which segments they refer to. While there are any, all of a segment may be live.
     pub silent_tables: Vec<String>,
@@ -80,14 +80,17 @@ impl Store {
 
     fn space_now(&self) -> Result<Space> {
         let properties = self.properties()?;
+        let duplicates = self.estimate_duplicates()?;
         let mut space = Space {
             levels: properties.levels,
             segments: Vec::new(),
             wal_bytes: 0,
             other_bytes: 0,
-            keys_estimate: properties.keys_estimate,
+            keys_estimate: properties
+                .keys_estimate
+                .saturating_sub(duplicates.as_ref().map_or(0, DuplicateCensus::duplicate_keys)),
             silent_tables: Vec::new(),
-            duplicates: self.estimate_duplicates()?,
+            duplicates,
         };
         if let Some(values) = &self.values {
             let identity = identity::read(self.directory())?;

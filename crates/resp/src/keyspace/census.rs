@@ -1,10 +1,9 @@
 //! How many keys there are, about, without a look at all of them.
 //!
 //! Few keys are counted. Of many a sample is taken: keys stand in the order of two hashes (see [`super::layout`]), so stretches of that order
-//! are as full as any other. Two things are in the way of that, and of each there is a sign. Keys that share a hash tag share a slot: then the
-//! stretches differ. The store itself estimates how many entries it has, which is right however keys are spread, but counts the elements of
-//! large collections: the ledger tells whether there are any. So the sample counts only where there are large collections and the stretches
-//! agree; else the store's estimate does, which is too high by the elements where there are both.
+//! are as full as any other. Only where many keys share a hash tag, and so a slot, the stretches differ. Then the store's estimate of its entries counts, less those
+//! that it knows to be hidden by newer ones: right however keys are spread, but too high by the elements of large collections, and by what hides that no table
+//! tells of.
 //!
 //! Bounds: [`MOST_COUNTED`] and [`STRETCHES`] times [`SAMPLED`] entries are looked at, expired ones included. Values are not read.
 
@@ -82,7 +81,6 @@ impl Keys<'_> {
         if first.stopped_at.is_none() {
             return Ok(first.census(first.keys));
         }
-        let estimate = self.keyspace().store().properties()?.keys_estimate;
         let (mut all, mut entries, mut densities) = (Look::default(), 0.0, Vec::new());
         for stretch in 0..STRETCHES {
             let places = stretch * (PLACES / STRETCHES)..(stretch + 1) * (PLACES / STRETCHES);
@@ -97,8 +95,7 @@ impl Keys<'_> {
         }
         let least = densities.iter().copied().fold(f64::INFINITY, f64::min);
         let most = densities.iter().copied().fold(0.0, f64::max);
-        let is_sampled = self.has_large_collections()? && most <= least * AGREEING;
-        let entries = if is_sampled { (entries as u64).min(estimate) } else { estimate };
+        let entries = if most <= least * AGREEING { entries as u64 } else { self.entries_estimate()? };
         let live = all.keys as f64 / all.entries.max(1) as f64;
         Ok(all.census(((entries as f64 * live) as u64).max(first.keys)))
     }
@@ -128,12 +125,9 @@ impl Keys<'_> {
         Ok(look)
     }
 
-    fn has_large_collections(&mut self) -> Outcome<bool> {
-        let (ledger, mut has_any) = (layout::whole_ledger(), false);
-        self.visit(ledger, Direction::Forward, false, |_, _, _| {
-            has_any = true;
-            ControlFlow::Break(())
-        })?;
-        Ok(has_any)
+    fn entries_estimate(&self) -> Outcome<u64> {
+        let store = self.keyspace().store();
+        let hidden = store.dedup_at_once().map_or(0, |dedup| dedup.duplicate_keys);
+        Ok(store.properties()?.keys_estimate.saturating_sub(hidden))
     }
 }

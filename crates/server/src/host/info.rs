@@ -8,7 +8,7 @@ use ecotone_policy::duty::Duty;
 use ecotone_policy::machine::ModelSummary;
 
 use super::Around;
-use crate::monitor::{taken_and_live_bytes, writers};
+use crate::monitor::{keys_about, taken_and_live_bytes, writers};
 
 /// Models that are told. A federation of hundreds has one for every pair of servers and kind of job; who wants all asks each server.
 const MOST_MODELS: usize = 64;
@@ -137,7 +137,7 @@ fn of_tree(
     let mut lines = vec![
         line("writers", writers(properties).name()),
         line("delayed_write_rate_bytes_per_s", properties.delayed_write_rate_bytes_per_s),
-        line("keys_estimate", properties.keys_estimate),
+        line("keys_estimate", keys_about(properties, dedup)),
         line("table_bytes", properties.table_bytes),
         line("memtable_bytes", properties.memtable_bytes),
         line("memtables_waiting", properties.immutable_memtables),

@@ -38,7 +38,7 @@ pub(crate) struct ServerHost {
     config: Mutex<Config>,
     rewriting: Mutex<()>,
     around: Around,
-    shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+    shut_down: Arc<dyn Fn() + Send + Sync>,
     allocator: Option<Arc<dyn Allocator>>,
     serving: OnceLock<Serving>,
 }
@@ -54,7 +54,7 @@ impl ServerHost {
     pub(crate) fn new(
         config: Config,
         around: Around,
-        shut_down: Arc<dyn Fn(bool) + Send + Sync>,
+        shut_down: Arc<dyn Fn() + Send + Sync>,
         allocator: Option<Arc<dyn Allocator>>,
     ) -> ServerHost {
         let config = Mutex::new(config);
@@ -133,7 +133,7 @@ impl Host for ServerHost {
         config.rewrite().map_err(|error| format!("Rewriting config file: {error}"))
     }
 
-    fn shut_down(&self, is_abrupt: bool) {
-        (self.shut_down)(is_abrupt);
+    fn shut_down(&self) {
+        (self.shut_down)();
     }
 }

@@ -4,7 +4,7 @@ use ecotone_engine::{DedupProperties, Room, ValueLogProperties};
 
 use super::page::Page;
 use crate::http::face::Parts;
-use crate::monitor::taken_and_live_bytes;
+use crate::monitor::{keys_about, taken_and_live_bytes};
 use crate::seen::Seen;
 
 pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
@@ -82,8 +82,8 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
         ),
         (
             "ecotone_store_keys",
-            "Keys, by RocksDB's estimate; elements of large collections count.",
-            tree.map(|of| of.keys_estimate),
+            "Keys, by RocksDB's estimate of entries, without those that newer ones are known to hide; elements of large collections count.",
+            seen.map(|seen| keys_about(&seen.properties, seen.dedup.as_ref())),
         ),
         ("ecotone_store_memtable_bytes", "Bytes of all memtables.", tree.map(|of| of.memtable_bytes)),
         ("ecotone_store_memtables_waiting", "Memtables that wait for a flush.", tree.map(|of| of.immutable_memtables)),
