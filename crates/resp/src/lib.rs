@@ -14,6 +14,7 @@ pub mod execute;
 pub mod histogram;
 pub mod keyspace;
 pub mod memory;
+pub mod occasions;
 mod process;
 pub mod protocol;
 pub mod saves;

@@ -13,6 +13,7 @@ use crate::client::Clients;
 use crate::histogram::Times;
 use crate::keyspace::Keyspace;
 pub use crate::memory::SMALL_BYTES;
+use crate::occasions::Occasions;
 use crate::process;
 use crate::saves::Saves;
 use crate::slowlog::Slowlog;
@@ -33,6 +34,8 @@ pub struct Service {
     pub limits_changed: watch::Sender<()>,
     /// Counts since the start.
     pub statistics: Statistics,
+    /// What clients were disconnected for since the start.
+    pub occasions: Occasions,
     /// Commands that took long.
     pub slowlog: Slowlog,
     /// The server around it.
@@ -63,6 +66,7 @@ impl Service {
             limits: RwLock::new(Arc::new(limits)),
             limits_changed: watch::Sender::new(()),
             statistics: Statistics::default(),
+            occasions: Occasions::default(),
             host,
             saves: Arc::default(),
             run_id: run_id(),
@@ -126,8 +130,8 @@ pub trait Host: Send + Sync {
     /// Why not.
     fn rewrite(&self) -> Result<(), String>;
 
-    /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable unless `is_abrupt`.
-    fn shut_down(&self, is_abrupt: bool);
+    /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable.
+    fn shut_down(&self);
 }
 
 /// The allocator of the process, as far as it can be asked. Any thread may.

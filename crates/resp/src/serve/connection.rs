@@ -21,6 +21,7 @@ use crate::command::flag;
 use crate::error::{Failure, texts};
 use crate::execute::{Given, Step, execute, resolve};
 use crate::keyspace::{Group, Waiting};
+use crate::occasions::Occasion;
 use crate::protocol::reply::{Reply, Version};
 use crate::protocol::request::{self, Parser, ProtocolError, range_bytes};
 use crate::service::{Limits, Service};
@@ -230,17 +231,32 @@ impl Connection {
                     let why = format!(
                         "ERR Protocol error: the request is longer than {most} bytes (clients.max_request_bytes)"
                     );
+                    if let Some(others) = service.occasions.note(Occasion::MaxRequestBytes) {
+                        tracing::info!(
+                            client = %self.client.info.address, limit = "max_request_bytes", limit_bytes = most, others,
+                            "a client sent a longer request; it is disconnected"
+                        );
+                    }
                     return self.refuse(service, why.as_bytes());
                 }
                 Ok(Some(consumed)) => consumed,
                 Ok(None) if self.is_refused_memory(service, bytes.len()) => {
+                    if let Some(others) = service.occasions.note(Occasion::MaxMemoryBytes) {
+                        tracing::warn!(
+                            client = %self.client.info.address, limit = "max_memory_bytes", limit_bytes = self.limits.memory_bytes, others,
+                            "all clients together keep as much memory as they may, and one sends more; it is disconnected"
+                        );
+                    }
                     return self.refuse(service, &texts::SHORT_OF_MEMORY.reply());
                 }
                 Ok(None) => return Ended::Empty,
                 Err(error) => {
-                    if error == ProtocolError::ExcessiveBulk && self.is_let_in() {
+                    if error == ProtocolError::ExcessiveBulk
+                        && self.is_let_in()
+                        && let Some(others) = service.occasions.note(Occasion::MaxArgumentBytes)
+                    {
                         tracing::info!(
-                            client = %self.client.info.address, limit = "max_argument_bytes", limit_bytes = limits.bulk_bytes,
+                            client = %self.client.info.address, limit = "max_argument_bytes", limit_bytes = limits.bulk_bytes, others,
                             "a client announced a longer argument; it is disconnected"
                         );
                     }

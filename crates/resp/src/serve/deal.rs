@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::runtime::RuntimeMetrics;
 use tokio::sync::mpsc;
 
@@ -18,6 +17,7 @@ use super::connection::Connection;
 use super::stream::TlsSocket;
 use super::width::{Width, Window};
 use crate::client::ClientInfo;
+use crate::occasions::Occasion;
 use crate::service::Service;
 
 /// Cores of the machine that nobody used since the last call; `None`: not known.
@@ -25,9 +25,6 @@ pub type IdleCores = Box<dyn FnMut() -> Option<f64> + Send>;
 
 /// So often it is looked whether the number of lanes fits.
 const WINDOW: Duration = Duration::from_millis(250);
-
-/// That clients are refused is told at most so often.
-const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// A connection on its way to a lane.
 pub(super) enum Stream {
@@ -79,8 +76,6 @@ pub(super) struct Inbox {
 /// Deals out clients.
 pub(super) struct Dealer {
     service: Arc<Service>,
-    /// When it was last logged that clients are refused.
-    told_refusals: Mutex<Option<Instant>>,
     inboxes: Vec<Inbox>,
     /// The first so many lanes serve.
     lanes: AtomicUsize,
@@ -94,7 +89,7 @@ impl Dealer {
     /// For `inboxes`, of which the first `lanes` serve.
     pub(super) fn new(service: Arc<Service>, inboxes: Vec<Inbox>, lanes: usize) -> Self {
         service.statistics.lanes.store(lanes, Ordering::Relaxed);
-        Self { service, told_refusals: Mutex::default(), inboxes, lanes: lanes.into(), deals: 0.into(), turn: 0.into() }
+        Self { service, inboxes, lanes: lanes.into(), deals: 0.into(), turn: 0.into() }
     }
 
     /// A seat for a client; `None` where all are taken.
@@ -102,24 +97,23 @@ impl Dealer {
         let most = self.service.limits.read().clients;
         let Some(info) = self.service.clients.add(address, local_address, most) else {
             self.service.statistics.refused.fetch_add(1, Ordering::Relaxed);
-            self.tell_refusals(most);
+            if let Some(others) = self.note(Occasion::MaxClients) {
+                tracing::warn!(
+                    limit = "max_clients",
+                    limit_clients = most,
+                    others,
+                    "there are as many clients as there may be; more are refused"
+                );
+            }
             return None;
         };
         self.service.statistics.connections.fetch_add(1, Ordering::Relaxed);
         Some(Seat { info, service: self.service.clone(), of_lane: None, deal: 0 })
     }
 
-    /// Logs that clients are refused, unless it was told lately.
-    fn tell_refusals(&self, most: usize) {
-        let mut told = self.told_refusals.lock();
-        if told.is_none_or(|at| at.elapsed() >= REFUSALS_TOLD_EVERY) {
-            *told = Some(Instant::now());
-            tracing::warn!(
-                limit = "max_clients",
-                limit_clients = most,
-                "there are as many clients as there may be; more are refused"
-            );
-        }
+    /// See [`Occasions::note`](crate::occasions::Occasions::note).
+    pub(super) fn note(&self, occasion: Occasion) -> Option<u64> {
+        self.service.occasions.note(occasion)
     }
 
     /// Gives a client that has come to a lane.

@@ -27,6 +27,7 @@ use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::Socket;
 use super::tls::Identity;
+use crate::occasions::Occasion;
 
 /// What is listened on for TLS, and how clients are let in.
 pub(super) struct Gate {
@@ -77,6 +78,7 @@ async fn let_in(
     mut signal: Signal,
 ) {
     let client = &seat.info.address;
+    let occasion = |occasion| dealer.note(occasion);
     let shaken = tokio::select! {
         biased;
         () = signal.stops() => return,
@@ -90,13 +92,23 @@ async fn let_in(
             tracing::debug!(%client, "a client left before its TLS handshake was over");
         }
         Ok(Err(error)) if is_other_than_tls(&error) => {
-            tracing::info!(%client, "a client sent what is not TLS to an address for TLS; it is disconnected");
+            if let Some(others) = occasion(Occasion::NoTls) {
+                tracing::info!(%client, others, "a client sent what is not TLS to an address for TLS; it is disconnected");
+            }
         }
-        Ok(Err(error)) => tracing::info!(%client, %error, "a TLS handshake failed; the client is disconnected"),
-        Err(_) => tracing::info!(
-            %client, limit = "tls handshake", limit_s = within.as_secs_f64(),
-            "a client did not end its TLS handshake in time; it is disconnected"
-        ),
+        Ok(Err(error)) => {
+            if let Some(others) = occasion(Occasion::TlsHandshakeFailed) {
+                tracing::info!(%client, %error, others, "a TLS handshake failed; the client is disconnected");
+            }
+        }
+        Err(_) => {
+            if let Some(others) = occasion(Occasion::TlsHandshakeTimeout) {
+                tracing::info!(
+                    %client, within_s = within.as_secs_f64(), others,
+                    "a client did not end its TLS handshake in time; it is disconnected"
+                );
+            }
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::{ClientStream, Socket};
 use crate::client::{Client, ClientInfo, Then};
+use crate::occasions::Occasion;
 
 /// How long clients may take to get their last replies when the server stops.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -172,10 +173,12 @@ async fn serve<S: ClientStream>(
             Received::Bytes(bytes) => bytes,
             Received::End => break,
             Received::Nothing => {
-                tracing::info!(
-                    client = %info.address, limit = "idle_timeout_s", limit_s = idle.unwrap_or_default().as_secs_f64(),
-                    "a client sent nothing for so long; it is disconnected"
-                );
+                if let Some(others) = lane.service.occasions.note(Occasion::IdleTimeout) {
+                    tracing::info!(
+                        client = %info.address, limit = "idle_timeout_s", limit_s = idle.unwrap_or_default().as_secs_f64(), others,
+                        "a client sent nothing for so long; it is disconnected"
+                    );
+                }
                 break;
             }
         };
@@ -185,7 +188,9 @@ async fn serve<S: ClientStream>(
         statistics.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut closes = false;
         if !std::mem::replace(&mut has_spoken, true) && connection.next_byte() == Some(TLS_HANDSHAKE) {
-            tracing::info!(client = %info.address, "a client speaks TLS at an address without; it is disconnected");
+            if let Some(others) = lane.service.occasions.note(Occasion::UnexpectedTls) {
+                tracing::info!(client = %info.address, others, "a client speaks TLS at an address without; it is disconnected");
+            }
             connection.refuse(service, b"ERR Protocol error: TLS is not spoken at this address");
             closes = true;
         }
@@ -366,10 +371,12 @@ async fn send_bytes<S: ClientStream>(
         }
         limit = lane.service.limits.read().send;
         if took_nothing_for >= limit {
-            tracing::info!(
-                client = %info.address, limit = "send_timeout_s", limit_s = limit.as_secs_f64(), owed_bytes = bytes.len() - written,
-                "a client took nothing of its replies for so long; it is disconnected"
-            );
+            if let Some(others) = lane.service.occasions.note(Occasion::SendTimeout) {
+                tracing::info!(
+                    client = %info.address, limit = "send_timeout_s", limit_s = limit.as_secs_f64(), owed_bytes = bytes.len() - written, others,
+                    "a client took nothing of its replies for so long; it is disconnected"
+                );
+            }
             return Err(Lost);
         }
         stream.progress().look_closely();

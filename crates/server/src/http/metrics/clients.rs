@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ecotone_resp::histogram::BUCKETS;
+use ecotone_resp::occasions::Occasion;
 use ecotone_resp::service::Service;
 use ecotone_resp::usage::Counts;
 
@@ -20,6 +21,16 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
     let statistics = service.map(|service| &service.statistics);
     page.gauge("ecotone_clients_connected", "Clients that are connected.", service.map(|of| of.clients.len()));
     page.gauge("ecotone_clients_max", "Clients that may be connected.", service.map(|of| of.limits.read().clients));
+    page.gauge(
+        "ecotone_clients_memory_bytes",
+        "Memory that all clients together take: for requests, replies, transactions and what their commands collect.",
+        service.map(|of| of.client_memory.load(Ordering::Relaxed)),
+    );
+    page.gauge(
+        "ecotone_clients_memory_max_bytes",
+        "The most that it may be (clients.max_memory_bytes).",
+        service.map(|of| of.limits.read().memory_bytes),
+    );
     page.gauge(
         "ecotone_clients_lanes",
         "Threads that serve clients at the moment.",
@@ -66,6 +77,16 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
     ] {
         page.counter(name, help, value);
     }
+    // Those for whom there was no place are counted above.
+    let reasons = Occasion::ALL.into_iter().filter(|of| *of != Occasion::MaxClients);
+    page.counters(
+        "ecotone_clients_disconnected_total",
+        "Clients that were disconnected, by the limit of theirs that was met or what else they did.",
+        ["reason"],
+        service
+            .into_iter()
+            .flat_map(|service| reasons.clone().filter_map(|of| Some(([of.reason()?], service.occasions.number(of))))),
+    );
     page.histograms(
         "ecotone_clients_response_seconds",
         "From the receipt of requests until their replies may be sent: what a client waits for in the server. Requests that came together \
