@@ -9,8 +9,9 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
+use super::draw::Draw;
 use super::page::{Page, Place};
 use super::{Large, corrupt};
 use crate::error::{Failure, Outcome};
@@ -31,6 +32,9 @@ const MOST_DRAWS_EACH: u64 = 10;
 
 /// What a name that is known takes besides its bytes: a place in a table.
 const KNOWN_NAME_BYTES: usize = 48;
+
+/// All that [`hash_of`] gives.
+pub const ALL_HASHES: Range<u64> = 0..1 << 32;
 
 /// A name and the value of its element, which is empty where there is none.
 pub type Pair<'a> = [&'a [u8]; 2];
@@ -106,7 +110,7 @@ pub fn scan<T>(
 }
 
 /// Shows `visit` elements at random of the collection under `key`, with their values where `with_values`, `count` times or until it breaks;
-/// the same ones may come again. Those behind a long gap of hashes are drawn more often. What is shown is of one moment.
+/// the same ones may come again. What is shown is of one moment.
 ///
 /// # Errors
 ///
@@ -191,32 +195,20 @@ fn hold_still_for(keys: &Keys<'_>, key: &[u8], count: u64) -> Outcome {
     if count > 1 { keys.hold_still(key) } else { Ok(()) }
 }
 
-/// The element behind a random place. All elements of one hash have the same chance.
+/// See [`Draw`].
 fn draw_one(
     keys: &mut Keys<'_>,
     id: CollectionId,
     with_values: bool,
     most_skipped: Option<u64>,
 ) -> Outcome<Option<[Vec<u8>; 2]>> {
-    let place = random_below(1 << 32) as u32;
-    for from in [place, 0] {
-        let (mut drawn, mut found, mut same) = (None, None, 0);
-        visit_from(keys, id, from, most_skipped, |hash, pair| {
-            if found.is_some_and(|found| found != hash) {
-                return ControlFlow::Break(());
-            }
-            (found, same) = (Some(hash), same + 1);
-            if random_below(same) == 0 {
-                let [name, value] = pair;
-                drawn = Some([name.to_vec(), if with_values { value.to_vec() } else { Vec::new() }]);
-            }
-            ControlFlow::Continue(())
+    let mut draw = Draw::within(ALL_HASHES);
+    while let Some(from) = draw.next_from() {
+        visit_from(keys, id, from as u32, most_skipped, |hash, [name, value]| {
+            draw.offer(hash.into(), || [name.to_vec(), if with_values { value.to_vec() } else { Vec::new() }])
         })?;
-        if drawn.is_some() {
-            return Ok(drawn);
-        }
     }
-    Ok(None)
+    Ok(draw.drawn())
 }
 
 /// Some of what is offered, at random, in the order in which it is: Knuth, "The Art of Computer Programming", volume 2 (1997), section

@@ -5,6 +5,7 @@
 //! of its own here for what it stores, and one in [`crate::command`] for what clients say about it.
 
 pub mod by_hash;
+pub mod draw;
 pub mod hash;
 pub mod list;
 pub mod named;

@@ -2,13 +2,14 @@
 //!
 //! `SCAN` is in [`super::scan`], times are in [`super::expiry`]. There is one database, number 0.
 
-use std::hash::{BuildHasher, RandomState};
-use std::ops::ControlFlow;
+use std::ops::Range;
 
 use super::entry::plain;
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::scan::{check_pattern, match_steps};
+use super::{Call, Command, KeyPositions, Run, Wanted, flag, go_on, word};
+use crate::collections::draw::Draw;
 use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::layout::PLACES;
+use crate::keyspace::layout::{PLACES, PLACES_OF_SLOT};
 use crate::protocol::glob;
 use crate::protocol::number::parse_integer;
 
@@ -159,12 +160,12 @@ fn copy(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Whether `COPY` may overwrite.
+/// Whether `COPY` may overwrite. There is one database, as in a Redis with `databases 1`.
 fn copy_replaces(options: &[&[u8]]) -> Outcome<bool> {
     let mut replaces = false;
     let mut rest = options.iter();
     while let Some(option) = rest.next() {
-        match (option.to_ascii_uppercase().as_slice(), rest.as_slice()) {
+        match (word::upper(option).as_slice(), rest.as_slice()) {
             (b"REPLACE", _) => replaces = true,
             (b"DB", [database, ..]) => {
                 rest.next();
@@ -186,43 +187,55 @@ fn copy_replaces(options: &[&[u8]]) -> Outcome<bool> {
 
 fn keys(call: &mut Call<'_>) -> Outcome {
     let pattern = call.arguments[1];
-    let reply = &mut *call.reply;
+    check_pattern(pattern)?;
+    let (reply, mut wanted) = (&mut *call.reply, Wanted::by(call.service, &call.client.info));
     let (mark, mut found) = (reply.begin(), 0);
     call.keys.visit_keys(0, |_, key, _| {
         if glob::matches(pattern, key) {
             reply.bulk(key);
             found += 1;
         }
-        if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        wanted.go_on(match_steps(pattern, key))?;
+        go_on(reply)
     })?;
+    wanted.end()?;
     reply.end_array(mark, found);
     Ok(())
 }
 
-/// The key behind a random place. Keys behind a long gap are drawn more often.
+/// A slot by the keys behind a random place, then one of its keys: those with one hash tag are all in one slot.
 fn random_key(call: &mut Call<'_>) -> Outcome {
-    let place = (RandomState::new().hash_one(()) % u64::from(PLACES)) as u32;
-    for from in [place, 0] {
-        let mut drawn = None;
-        call.keys.visit_keys(from, |_, key, _| {
-            drawn = Some(key.to_vec());
-            ControlFlow::Break(())
-        })?;
-        if let Some(key) = drawn {
-            call.reply.bulk(&key);
-            return Ok(());
+    let by_place = draw_key(call, 0..PLACES)?;
+    let drawn = match by_place {
+        Some((place, _)) => {
+            let first = place & !(PLACES_OF_SLOT - 1);
+            draw_key(call, first..first + PLACES_OF_SLOT)?.or(by_place)
         }
+        None => None,
+    };
+    match drawn {
+        Some((_, key)) => call.reply.bulk(&key),
+        None => call.reply.null(),
     }
-    call.reply.null();
     Ok(())
 }
 
+/// One of the keys whose places are in `places`, and its place.
+fn draw_key(call: &mut Call<'_>, places: Range<u32>) -> Outcome<Option<(u32, Vec<u8>)>> {
+    let mut draw = Draw::within(places.start.into()..places.end.into());
+    while let Some(from) = draw.next_from() {
+        call.keys.visit_keys(from as u32, |place, key, _| draw.offer(place.into(), || (place, key.to_vec())))?;
+    }
+    Ok(draw.drawn())
+}
+
 fn count_all(call: &mut Call<'_>) -> Outcome {
-    let mut count = 0;
+    let (mut count, mut wanted) = (0, Wanted::by(call.service, &call.client.info));
     call.keys.visit_keys(0, |_, _, _| {
         count += 1;
-        ControlFlow::Continue(())
+        wanted.go_on(1)
     })?;
+    wanted.end()?;
     call.reply.integer(count);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Random members of sorted sets: ZRANDMEMBER.
 //!
-//! In a large set members are drawn by their hashes: the one behind a random hash. Members behind a long gap are drawn more often.
+//! In a large set members are drawn by their hashes.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -10,7 +10,8 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Call, Command, Drawing, flag, go_on};
-use crate::collections::by_hash::Selection;
+use crate::collections::by_hash::{ALL_HASHES, Selection};
+use crate::collections::draw::Draw;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
@@ -131,15 +132,13 @@ impl<'s, 'k> Source<'s, 'k> {
             Self::AtHand(members) => return Ok(members.get(random.below(members.len())).cloned()),
             Self::Stored(set) => set,
         };
-        let mut drawn = None;
-        for from in [random.next() as u32, 0] {
-            if drawn.is_none() {
-                set.visit_by_hash(keys, from, |_, name, score| {
-                    drawn = Some(Member { score, name: name.to_vec() });
-                    ControlFlow::Break(())
-                })?;
-            }
+        let mut draw = Draw::within(ALL_HASHES);
+        while let Some(from) = draw.next_from() {
+            set.visit_by_hash(keys, from as u32, |hash, name, score| {
+                draw.offer(hash.into(), || Member { score, name: name.to_vec() })
+            })?;
         }
+        let drawn = draw.drawn();
         if drawn.is_none() {
             // All of it was replaced since its key was read; else it is damaged.
             set.hold_still(keys)?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ecotone_resp::collections::by_hash::hash_of;
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::Group;
 use ecotone_resp::service::Limits;
@@ -45,7 +46,7 @@ fn a_large_set_that_is_gone_leaves_nothing() {
         let reclaimed = fixture.service.keyspace.reclaim_known(9, || true).unwrap().collections;
         assert_eq!(reclaimed, u64::from(is_gone), "{request}");
         assert_eq!(fixture.elements(id).len(), if is_gone { 0 } else { 2 * MEMBERS as usize }, "{request}");
-        assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0, "{request}");
+        assert_eq!(fixture.found_and_reclaimed(), 0, "{request}");
     }
 }
 
@@ -195,11 +196,31 @@ fn members_are_drawn_from_a_large_set() {
     let members = drawn("ZRANDMEMBER z -5000");
     let different: BTreeSet<_> = members.iter().cloned().collect();
     assert_eq!(members.len(), 5000);
-    // Half of them at the least: one behind a long gap takes the place of others.
-    assert!(different.is_subset(&all) && different.len() > 500, "{}", different.len());
+    // With the same chance for all 993 of them.
+    assert!(different.is_subset(&all) && different.len() > 950, "{}", different.len());
     for pair in drawn("ZRANDMEMBER z 50 WITHSCORES").chunks(2) {
         assert_eq!(pair[0], [b"m", &pair[1][..]].concat());
     }
+}
+
+#[test]
+fn members_of_one_hash_are_drawn_like_others() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fill(&mut client, "z");
+    assert_eq!(hash_of(b"m22816"), hash_of(b"m54788"));
+    client.ask("ZADD z -1 m22816 -2 m54788");
+    let count = |reply: &str, member: &str| reply.matches(&format!("\r\n{member}\r\n")).count();
+    let reply = client.ask("ZRANDMEMBER z -100000");
+    let mean = 100_000 / (MEMBERS as usize + 2);
+    for member in ["m22816", "m54788"] {
+        assert!((mean / 4..mean * 4).contains(&count(&reply, member)), "{member}: {}", count(&reply, member));
+    }
+    // Alone in what was a large set they have the same chance.
+    assert_eq!(client.ask("ZREMRANGEBYSCORE z 0 +inf"), format!(":{MEMBERS}\r\n"));
+    let reply = client.ask("ZRANDMEMBER z -1000");
+    assert_eq!(count(&reply, "m22816") + count(&reply, "m54788"), 1000);
+    assert!((400..600).contains(&count(&reply, "m22816")), "{}", count(&reply, "m22816"));
 }
 
 #[test]
