@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::served::Served;
 use common::wire::{Wire, request};
-use common::{noise, words};
+use common::{Fixture, noise, words};
 use ecotone_engine::{SpaceLimits, StoreOptions};
 use ecotone_resp::service::Limits;
 
@@ -427,4 +427,58 @@ fn what_was_sent_is_not_kept_and_what_is_short_is_told_whole() {
     let rest: Vec<String> = (0..5).map(|_| text(small.reply())).collect();
     assert_eq!(rest, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n+OK\r\n", ":2\r\n"]);
     served.server.stop();
+}
+
+#[test]
+fn words_and_patterns_as_long_as_a_request_are_refused_in_few_words() {
+    const MIB: usize = 1 << 20;
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    client.ask("SET a 1");
+    client.ask("HSET h f v");
+    client.ask("ZADD z 1 m");
+    let long = vec![b'x'; MIB];
+    let requests = [
+        "EXPIRE a 1 LONG",
+        "EXPIRE missing 1 LONG",
+        "SET a 1 LONG",
+        "GETEX a LONG",
+        "COPY a b LONG",
+        "SCAN 0 LONG 1",
+        "ZADD z LONG 1 m",
+        "ZRANGE z 0 1 LONG",
+        "HELLO 3 LONG",
+        "CLIENT LIST TYPE LONG",
+        "CLIENT SETINFO LONG v",
+        "CLIENT KILL USER LONG",
+        "CLIENT KILL LONG 1",
+        "CLIENT NO-EVICT LONG",
+        "ACL CAT LONG",
+        "COMMAND LIST FILTERBY LONG x",
+        "CONFIG SET LONG 1",
+        "CONFIG SET requirepass LONG",
+        "SHUTDOWN LONG",
+        "LONG",
+        "CLIENT LONG",
+        // Patterns, which would be matched byte by byte.
+        "CONFIG GET LONG",
+        "CONFIG GET a LONG",
+        "COMMAND LIST FILTERBY PATTERN LONG",
+        "KEYS LONG",
+        "SCAN 0 MATCH LONG",
+        "HSCAN h 0 MATCH LONG",
+        "ZSCAN z 0 MATCH LONG",
+    ];
+    fixture.host.settings.lock().insert("requirepass".into(), String::new());
+    for request in requests {
+        let arguments: Vec<&[u8]> =
+            words(request).into_iter().map(|word| if word == b"LONG" { long.as_slice() } else { word }).collect();
+        let reply = client.send(&arguments);
+        assert!(reply.len() < 1200, "{request}: {} bytes", reply.len());
+        assert!(reply.starts_with(b"-"), "{request}: {}", reply.escape_ascii());
+    }
+    // Not one that is as long as a name that is asked for by itself may be.
+    let section = client.send(&[b"INFO", long.as_slice()]);
+    assert_eq!(section, b"$0\r\n\r\n", "{}", section.escape_ascii());
+    assert!(client.ask("KEYS a").starts_with("*1\r\n"));
 }

@@ -2,7 +2,7 @@
 
 use super::categories::{ALL, categories};
 use super::entry::{container, help, plain};
-use super::{Call, Command, flag, table};
+use super::{Call, Command, flag, table, word};
 use crate::error::{Failure, Outcome};
 use crate::execute::shown;
 
@@ -37,8 +37,8 @@ fn cat(call: &mut Call<'_>) -> Outcome {
     let names: Vec<&str> = match call.arguments[2..] {
         [] => ALL.to_vec(),
         [asked] => {
-            let lower = asked.to_ascii_lowercase();
-            let is_asked = |category: &str| category.as_bytes() == lower;
+            let lower = word::lower(asked);
+            let is_asked = |category: &str| *category.as_bytes() == *lower;
             if !ALL.into_iter().any(is_asked) {
                 return Err(Failure::repeating("ERR Unknown category '", shown(asked), "'"));
             }

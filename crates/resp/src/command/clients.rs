@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::entry::{container, help, plain};
-use super::{Call, Command, flag};
+use super::{Call, Command, flag, word};
 use crate::client::{Client, ClientInfo, Then};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
@@ -272,7 +272,7 @@ fn killed<'a>(options: &[&'a [u8]]) -> Outcome<Killed<'a>> {
     let mut killed = Killed { spares_itself: true, ..Killed::default() };
     for pair in options.chunks(2) {
         let [option, value] = *pair else { return Err(texts::SYNTAX) };
-        match option.to_ascii_uppercase().as_slice() {
+        match word::upper(option).as_slice() {
             b"ID" => {
                 let id = parse_integer(value).filter(|id| *id > 0);
                 killed.id = Some(id.ok_or(Failure::text("ERR client-id should be greater than 0"))? as u64);
@@ -306,7 +306,7 @@ fn kill_all(call: &mut Call<'_>, killed: &Killed<'_>) -> i64 {
 }
 
 fn on_or_off(value: &[u8]) -> Outcome<bool> {
-    match value.to_ascii_lowercase().as_slice() {
+    match word::lower(value).as_slice() {
         b"on" => Ok(true),
         b"off" => Ok(false),
         _ => Err(texts::SYNTAX),

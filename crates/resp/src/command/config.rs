@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::entry::{container, help, plain};
-use super::{Call, Command, flag};
+use super::{Call, Command, flag, word};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::glob;
 
@@ -65,8 +65,11 @@ const SUBCOMMANDS: &[Command] = &[
 /// What Redis says of a setting that it does not have, before its name.
 const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET - '";
 
+/// No setting has a longer value: one would be copied, and repeated where it is refused.
+const MOST_VALUE_BYTES: usize = 1 << 16;
+
 fn get(call: &mut Call<'_>) -> Outcome {
-    let patterns: Vec<Vec<u8>> = call.arguments[2..].iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
+    let patterns = word::patterns(&call.arguments[2..])?;
     let matches = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
     let settings = call.service.host.settings(&matches);
     call.reply.map(settings.len());
@@ -93,17 +96,19 @@ fn set(call: &mut Call<'_>) -> Outcome {
     let (mut settings, mut names) = (Vec::new(), BTreeSet::new());
     for [name, value] in pairs {
         // Before a name that stands there twice: what is no setting is told first.
+        let lower = String::from_utf8_lossy(&word::lower(name)).into_owned();
         let name = match std::str::from_utf8(name) {
-            Ok(text) if known.contains_key(&text.to_ascii_lowercase()) => text,
+            Ok(text) if known.contains_key(&lower) => text,
             _ => return Err(Failure::repeating(UNKNOWN, name, "'")),
         };
-        if !names.insert(name.to_ascii_lowercase()) {
+        if !names.insert(lower) {
             return Err(failed(name, "duplicate parameter"));
         }
         settings.push((name, *value));
     }
-    let text = |(name, value): (&str, &[u8])| match String::from_utf8(value.to_vec()) {
-        Ok(value) => Ok((name.to_owned(), value)),
+    let text = |(name, value): (&str, &[u8])| match std::str::from_utf8(value) {
+        Ok(_) if value.len() > MOST_VALUE_BYTES => Err(failed(name, "the value is longer than any setting takes")),
+        Ok(value) => Ok((name.to_owned(), value.to_owned())),
         Err(_) => Err(failed(name, "the value is not UTF-8")),
     };
     let settings = settings.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
@@ -120,6 +125,7 @@ fn rewrite(call: &mut Call<'_>) -> Outcome {
 
 fn resetstat(call: &mut Call<'_>) -> Outcome {
     call.service.statistics.reset();
+    call.service.occasions.reset();
     call.service.keyspace.forget_reclaimed_orphans();
     call.reply.simple("OK");
     Ok(())

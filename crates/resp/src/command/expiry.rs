@@ -1,7 +1,7 @@
 //! When keys expire: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, TTL, PTTL, EXPIRETIME, PEXPIRETIME, PERSIST.
 
 use super::entry::plain;
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::{Call, Command, KeyPositions, Run, flag, word};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
 
@@ -110,7 +110,7 @@ impl Conditions {
     fn parse(options: &[&[u8]]) -> Outcome<Self> {
         let mut parsed = Self::default();
         for option in options {
-            match option.to_ascii_uppercase().as_slice() {
+            match word::upper(option).as_slice() {
                 b"NX" => parsed.has_none = true,
                 b"XX" => parsed.has_one = true,
                 b"GT" => parsed.is_later = true,

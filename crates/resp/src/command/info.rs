@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::entry::plain;
-use super::{Call, Command, flag};
+use super::{Call, Command, flag, word};
 use crate::error::Outcome;
 use crate::keyspace::{Census, UPKEEP_HZ};
 use crate::process;
@@ -56,7 +56,7 @@ const SECTIONS: [Section; 13] = [
 
 fn info(call: &mut Call<'_>) -> Outcome {
     let mut asked: Vec<String> =
-        call.arguments[1..].iter().map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
+        call.arguments[1..].iter().map(|name| String::from_utf8_lossy(&word::lower(name)).into_owned()).collect();
     if asked.is_empty() {
         asked.push("default".into());
     }

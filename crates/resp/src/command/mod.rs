@@ -13,6 +13,7 @@ pub mod expiry;
 pub mod hashes;
 pub mod info;
 pub mod introspection;
+mod key_access;
 pub mod keys;
 pub mod lists;
 pub mod saving;
@@ -27,6 +28,7 @@ pub mod strings;
 pub mod table;
 mod tips;
 pub mod transactions;
+pub(crate) mod word;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -64,36 +66,31 @@ pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
     if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Draws between two looks at whether anybody wants more of them.
-const DRAWS_BETWEEN_LOOKS: u64 = 4096;
+/// Steps between two looks at whether anybody still wants what takes long.
+const STEPS_BETWEEN_LOOKS: usize = 4096;
 
-/// A visit to elements that are drawn again and again, while nobody else may change them. However many are asked for, no more are drawn than can
-/// be told, also where nobody bounds the reply; and none for a client that was killed, or once the server stops.
-pub(crate) struct Drawing<'c> {
+/// Whether anybody still wants what takes long: not a client that was killed, and nobody once the server stops.
+pub(crate) struct Wanted<'c> {
     service: &'c Service,
     client: &'c ClientInfo,
-    most_bytes: usize,
-    /// Where the reply began.
-    begin: usize,
-    drawn: u64,
-    /// Why nobody wants more.
+    steps: usize,
+    /// Why nobody does.
     unwanted: Option<Failure>,
 }
 
-impl<'c> Drawing<'c> {
-    /// Before the first draw, which will be told behind what `reply` has.
-    pub(crate) fn begin(service: &'c Service, client: &'c ClientInfo, reply: &Reply) -> Self {
-        let most_bytes = service.limits.read().output_bytes;
-        Self { service, client, most_bytes, begin: reply.len(), drawn: 0, unwanted: None }
+impl<'c> Wanted<'c> {
+    pub(crate) fn by(service: &'c Service, client: &'c ClientInfo) -> Self {
+        Self { service, client, steps: 0, unwanted: None }
     }
 
-    /// Behind each draw, once it is told: breaks where the next is in vain.
-    pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
-        self.drawn += 1;
-        if self.drawn.is_multiple_of(DRAWS_BETWEEN_LOOKS) {
+    /// Behind so many steps of a microsecond at most: breaks where the next is in vain.
+    pub(crate) fn go_on(&mut self, steps: usize) -> ControlFlow<()> {
+        self.steps = self.steps.saturating_add(steps);
+        if self.steps >= STEPS_BETWEEN_LOOKS {
+            self.steps = 0;
             self.unwanted = self.look();
         }
-        if self.unwanted.is_some() || self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
+        if self.unwanted.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn look(&self) -> Option<Failure> {
@@ -101,6 +98,34 @@ impl<'c> Drawing<'c> {
             return Some(texts::KILLED);
         }
         self.service.stops.load(Ordering::Relaxed).then_some(texts::STOPS)
+    }
+
+    /// Behind the last step: whether all were done.
+    pub(crate) fn end(self) -> Outcome {
+        self.unwanted.map_or(Ok(()), Err)
+    }
+}
+
+/// A visit to elements that are drawn again and again, while nobody else may change them. However many are asked for, no more are drawn than can
+/// be told, also where nobody bounds the reply; and none for a client that was killed, or once the server stops.
+pub(crate) struct Drawing<'c> {
+    wanted: Wanted<'c>,
+    most_bytes: usize,
+    /// Where the reply began.
+    begin: usize,
+}
+
+impl<'c> Drawing<'c> {
+    /// Before the first draw, which will be told behind what `reply` has.
+    pub(crate) fn begin(service: &'c Service, client: &'c ClientInfo, reply: &Reply) -> Self {
+        let most_bytes = service.limits.read().output_bytes;
+        Self { wanted: Wanted::by(service, client), most_bytes, begin: reply.len() }
+    }
+
+    /// Behind each draw, once it is told: breaks where the next is in vain.
+    pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
+        self.wanted.go_on(1)?;
+        if self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
     }
 
     fn is_too_long(&self, reply: &Reply) -> bool {
@@ -115,7 +140,7 @@ impl<'c> Drawing<'c> {
                 "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
             )));
         }
-        self.unwanted.map_or(Ok(()), Err)
+        self.wanted.end()
     }
 }
 

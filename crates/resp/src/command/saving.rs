@@ -1,7 +1,7 @@
 //! SAVE, BGSAVE, LASTSAVE, SHUTDOWN. See [`crate::saves`] for what a save is here.
 
 use super::entry::plain;
-use super::{Call, Command, flag};
+use super::{Call, Command, flag, word};
 use crate::client::Then;
 use crate::error::{Failure, Outcome, texts};
 use crate::saves::SaveError;
@@ -85,25 +85,26 @@ fn lastsave(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// `NOW` and `FORCE` change nothing: nobody is waited for, and a failure to write stops no shutdown.
+/// The options change nothing: nobody is waited for, a failure to write stops no shutdown, and what was acknowledged is kept by the log, so that there is no state to
+/// go back to without a save.
 fn shutdown(call: &mut Call<'_>) -> Outcome {
-    let (mut saves, mut is_abrupt, mut aborts, mut hurries) = (false, false, false, false);
+    let (mut saves, mut spares, mut aborts, mut hurries) = (false, false, false, false);
     for option in &call.arguments[1..] {
-        match option.to_ascii_uppercase().as_slice() {
+        match word::upper(option).as_slice() {
             b"SAVE" => saves = true,
-            b"NOSAVE" => is_abrupt = true,
+            b"NOSAVE" => spares = true,
             b"ABORT" => aborts = true,
             b"NOW" | b"FORCE" => hurries = true,
             _ => return Err(texts::SYNTAX),
         }
     }
-    if (saves && is_abrupt) || (aborts && (saves || is_abrupt || hurries)) {
+    if (saves && spares) || (aborts && (saves || spares || hurries)) {
         return Err(texts::SYNTAX);
     }
     if aborts {
         return Err(Failure::text("ERR No shutdown in progress."));
     }
-    call.service.host.shut_down(is_abrupt);
+    call.service.host.shut_down();
     call.client.then = Then::Close;
     Ok(())
 }

@@ -8,9 +8,10 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::entry::plain;
-use super::{Call, Command, flag};
+use super::{Call, Command, Wanted, flag, word};
 use crate::collections::page::{Page, Place};
 use crate::error::{Failure, Outcome, texts};
+use crate::keyspace::MAX_KEY_BYTES;
 use crate::keyspace::layout::PLACES;
 use crate::protocol::glob;
 use crate::protocol::number::parse_integer;
@@ -40,6 +41,27 @@ const MOST_MATCHED_AT_ONCE: usize = 1 << 22;
 /// One step matches no more than this and one name, wherever it is carried out: between two steps its client can be killed.
 const MOST_MATCHED: usize = 1 << 27;
 
+/// Bytes of a pattern that are matched in a microsecond at least.
+const MATCHED_IN_A_STEP: usize = 256;
+
+/// What it takes to match a name with a pattern, in steps as [`Wanted`] counts them.
+pub(crate) fn match_steps(pattern: &[u8], name: &[u8]) -> usize {
+    1 + pattern.len().saturating_mul(name.len()) / MATCHED_IN_A_STEP
+}
+
+/// A pattern of keys, fields or members: no longer than those, so that matching it with one takes seconds at most.
+///
+/// # Errors
+///
+/// It is longer.
+pub(crate) fn check_pattern(pattern: &[u8]) -> Outcome {
+    let bytes = pattern.len();
+    if bytes > MAX_KEY_BYTES {
+        return Err(Failure::with(format!("ERR the pattern has {bytes} bytes, the most is {MAX_KEY_BYTES}")));
+    }
+    Ok(())
+}
+
 /// What a scan was asked for besides its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScanOptions<'a> {
@@ -61,12 +83,15 @@ impl<'a> ScanOptions<'a> {
         let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None, matched: Cell::new(0) };
         let mut rest = options;
         while let [option, value, behind @ ..] = rest {
-            match option.to_ascii_uppercase().as_slice() {
+            match word::upper(option).as_slice() {
                 b"COUNT" => {
                     let count = parse_integer(value).ok_or(texts::NOT_AN_INTEGER)?;
                     parsed.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(texts::SYNTAX)?;
                 }
-                b"MATCH" => parsed.pattern = Some(*value),
+                b"MATCH" => {
+                    check_pattern(value)?;
+                    parsed.pattern = Some(*value);
+                }
                 b"TYPE" if of_keys => parsed.type_name = Some(*value),
                 _ => return Err(texts::SYNTAX),
             }
@@ -141,7 +166,9 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let mut page = Page::for_reply(call.keys.room(), options.count, call.reply.bytes_left());
     // Beyond the places there is nothing.
     if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
+        let mut wanted = Wanted::by(call.service, &call.client.info);
         call.keys.visit_keys(from, |place, key, tag| {
+            wanted.go_on(1)?;
             let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
             let place = Place { number: place, cursor: place.into() };
             if !is_of_type {
@@ -149,6 +176,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
             }
             options.offer(&mut page, place, (key, key.len()), true, || key.to_vec())
         })?;
+        wanted.end()?;
     }
     tell_page(call.reply, page, 1, |reply, key| reply.bulk(key))
 }

@@ -3,7 +3,7 @@
 //! Where a request is refused before Redis has looked so far, or makes no sense, more is taken for a secret than Redis does: a password may
 //! stand wherever its place was missed.
 
-use super::{Command, flag};
+use super::{Command, flag, word};
 use crate::protocol::number::parse_integer;
 use crate::service::Service;
 
@@ -49,7 +49,7 @@ fn redact_settings(service: &Service, arguments: &mut [&[u8]]) {
     };
     let known = service.host.settings(&|_| true);
     for [name, value] in pairs {
-        let text = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let text = String::from_utf8_lossy(&word::lower(name)).into_owned();
         let is_secret = service.host.is_secret(&text);
         let is_known = is_secret || known.contains_key(&text);
         if !is_known {

@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, Deprecation, flag};
+use super::{Call, Command, Deprecation, flag, word};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
@@ -327,7 +327,7 @@ impl Options {
         let mut rest = options;
         while let [option, behind @ ..] = rest {
             rest = behind;
-            match (option.to_ascii_uppercase().as_slice(), behind) {
+            match (word::upper(option).as_slice(), behind) {
                 (b"WITHSCORES", _) => with_scores = true,
                 (b"LIMIT", [first, second, behind @ ..]) => {
                     offset = parse_integer(first).ok_or(texts::NOT_AN_INTEGER)?;

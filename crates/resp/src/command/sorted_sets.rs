@@ -9,7 +9,7 @@ use ecotone_engine::Direction;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, KeyPositions, Run, flag};
+use super::{Call, Command, KeyPositions, Run, flag, word};
 use crate::collections::page::{Page, Place};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -135,7 +135,7 @@ impl Options {
         let mut options = Self { increments, ..Self::default() };
         let mut rest = arguments;
         while let [option, behind @ ..] = rest {
-            match option.to_ascii_uppercase().as_slice() {
+            match word::upper(option).as_slice() {
                 b"NX" => options.only_new = true,
                 b"XX" => options.only_old = true,
                 b"GT" => options.only_greater = true,
@@ -318,8 +318,7 @@ fn scanned_score(score: f64) -> String {
     }
 }
 
-/// The cursor is the hash that the scan goes on behind, and one more, so that it is not 0. Members of one hash are returned together, a small
-/// set whole.
+/// The cursor is the hash of the next member. Members of one hash are returned together, a small set whole.
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[2])?;
     let set = SortedSet::find(&mut call.keys, call.arguments[1])?;

@@ -1,10 +1,10 @@
-//! Patterns of `KEYS`, `SCAN`, `PSUBSCRIBE` and their like.
+//! Patterns of `KEYS`, `SCAN`, `CONFIG GET` and their like.
 //!
 //! Follows `stringmatchlen` of Redis 7.0 (`util.c`), case-sensitive, with its ways at the edges: a set without `]` ends with the pattern,
 //! a backslash at the end stands for itself, a range's ends may be in either order and are compared as signed bytes.
 //! Different on purpose: `*` alone also matches nothing at all, as `KEYS *` and `SCAN` do in Redis, which do not ask `stringmatchlen`.
 //!
-//! Time: at most the product of the two lengths, whatever the pattern. Redis' recursion is no faster.
+//! Time: at most the product of the two lengths, whatever the pattern. Redis' recursion is no faster. Who matches bounds the lengths, or what it matches at a time.
 
 /// Whether `text` as a whole matches `pattern`: `*` any bytes, `?` any one, `[a-z]` one of a set, `[^a-z]` one not of it, `\x` x itself.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
