@@ -3,7 +3,7 @@
 //! [`Client`] belongs to the thread that carries out its commands; [`ClientInfo`] is what others may see of it and do to it
 //! (`CLIENT LIST`, `CLIENT KILL`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,23 +22,28 @@ pub struct Client {
     pub is_authenticated: bool,
     /// From `MULTI` on.
     pub transaction: Option<Transaction>,
-    /// The keys of `WATCH`, and whether each was there.
-    pub watched: Vec<Watched>,
+    /// The keys of `WATCH`.
+    pub watched: HashMap<Vec<u8>, Watched>,
     /// What they take, about.
     pub watched_bytes: usize,
     /// Set when one of them is written.
     pub touched: Touched,
+    /// How often all keys had been removed when the first of them that was there was watched.
+    pub cleared: Option<u64>,
     /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
     pub then: Then,
 }
 
-/// A watched key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watched {
-    /// The key.
-    pub key: Vec<u8>,
-    /// Whether it was there, its time not over.
-    pub was_there: bool,
+/// What a watched key was like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// It was not there, or its time was over.
+    Missing,
+    /// It was there.
+    There {
+        /// When its time is over, in ms since 1970 UTC. To give it another one is a write.
+        expires_at_ms: Option<u64>,
+    },
 }
 
 /// Commands that were queued since `MULTI`.
@@ -71,9 +76,10 @@ impl Client {
             info,
             is_authenticated,
             transaction: None,
-            watched: Vec::new(),
+            watched: HashMap::new(),
             watched_bytes: 0,
             touched: Touched::default(),
+            cleared: None,
             then: Then::Go,
         }
     }
@@ -90,10 +96,11 @@ impl Client {
 
     /// Watches nothing from now on.
     pub fn unwatch(&mut self, keyspace: &Keyspace) {
-        for watched in self.watched.drain(..) {
-            keyspace.watches().remove(&watched.key, &self.touched);
+        for (key, _) in std::mem::take(&mut self.watched) {
+            keyspace.watches().remove(&key, &self.touched);
         }
         self.touched = Touched::default();
+        self.cleared = None;
         self.watched_bytes = 0;
         self.info.watched.store(0, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ mod common;
 use common::{Fixture, TestClient};
 use ecotone_resp::client::Then;
 use ecotone_resp::execute::Step;
-use ecotone_resp::keyspace::{Group, Slot, Waiting};
+use ecotone_resp::keyspace::{Group, Slot, Waiting, layout};
 use ecotone_resp::service::Limits;
 
 #[test]
@@ -153,6 +153,58 @@ fn to_remove_all_keys_concerns_who_watches_one_that_is_there() {
     one.ask("FLUSHALL");
     one.ask("MULTI");
     assert_eq!(one.ask("EXEC"), "*-1\r\n");
+}
+
+#[test]
+fn what_was_taken_back_disturbs_nobody() {
+    let limits = Limits { memory_bytes: 100_000, ..Limits::default() };
+    let fixture = Fixture::new();
+    fixture.service.set_limits(limits);
+    let (mut one, mut other) = (fixture.client(), fixture.client());
+    one.ask("SET watched 1");
+    one.ask("WATCH watched");
+    for request in ["MULTI", "FLUSHALL", "SETRANGE long 200000 x"] {
+        other.ask(request);
+    }
+    let refused = other.ask("EXEC");
+    assert!(refused.starts_with("-ERR the transaction writes more than 100000 bytes"), "{refused}");
+    one.ask("MULTI");
+    one.ask("GET watched");
+    assert_eq!(one.ask("EXEC"), "*1\r\n$1\r\n1\r\n");
+}
+
+#[test]
+fn what_is_watched_is_not_read_again() {
+    let fixture = Fixture::new();
+    let mut one = fixture.client();
+    one.ask("SET watched 1");
+    // The second time nothing of it is there that could be looked at: only what was told counts.
+    one.ask("WATCH watched");
+    let stored = layout::key(Slot::of(b"watched"), b"watched");
+    fixture.service.keyspace.store().delete(&stored).unwrap();
+    one.ask("MULTI");
+    one.ask("PING");
+    assert_eq!(one.ask("EXEC"), "*1\r\n+PONG\r\n");
+}
+
+#[test]
+fn of_many_watched_keys_each_is_watched_once() {
+    let fixture = Fixture::new();
+    let (mut one, mut other) = (fixture.client(), fixture.client());
+    let keys: Vec<String> = (0..2000).map(|number| format!("k{number}")).collect();
+    let all = format!("WATCH {}", keys.join(" "));
+    assert_eq!(one.ask(&all), "+OK\r\n");
+    let bytes = one.client.watched_bytes;
+    assert_eq!(one.ask(&all), "+OK\r\n");
+    assert_eq!(one.ask("WATCH k7 k7 k8"), "+OK\r\n");
+    assert_eq!((one.client.watched.len(), one.client.watched_bytes), (2000, bytes));
+    one.ask("MULTI");
+    one.ask("SET result 1");
+    // That many are for a thread that may wait.
+    assert_eq!(one.step_at_once("EXEC"), Step::MustWait);
+    other.ask("SET k1999 1");
+    assert_eq!(one.ask("EXEC"), "*-1\r\n");
+    assert!(one.client.watched.is_empty());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The commands of a transaction are carried out one behind the other under the latches of all keys that they and `WATCH` name, into
 //! one group: it reaches the store in one batch, so a crash leaves all of it or nothing, and nobody sees a part.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::{Call, Command, KeyPositions, flag};
 use crate::client::{Client, Then, Transaction, Watched};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute::{self, Ran, SentBack, Step, Turn};
-use crate::keyspace::{Group, Keys, Slot, Touched, Waiting};
+use crate::keyspace::{Group, Slot, Touched, Waiting};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
@@ -85,11 +85,10 @@ fn watch(call: &mut Call<'_>) -> Outcome {
     if call.client.transaction.is_some() {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
-    let (mut watched, mut bytes) = (Vec::new(), 0);
-    let mut known: HashSet<&[u8]> = call.client.watched.iter().map(|watched| watched.key.as_slice()).collect();
+    let (mut watched, mut bytes) = (HashMap::new(), 0);
     let most = call.service.limits.read().transaction_bytes;
     for key in &call.arguments[1..] {
-        if !known.insert(key) {
+        if call.client.watched.contains_key(*key) || watched.contains_key(*key) {
             continue;
         }
         // Here and with those who tell.
@@ -99,16 +98,24 @@ fn watch(call: &mut Call<'_>) -> Outcome {
                 "ERR too many keys are watched: they may take {most} bytes (clients.transaction_bytes)"
             )));
         }
-        watched.push(Watched { key: key.to_vec(), was_there: call.keys.peek(key)?.is_some() });
+        let found = match call.keys.peek(key)? {
+            Some((_, expires_at_ms)) => Watched::There { expires_at_ms },
+            None => Watched::Missing,
+        };
+        watched.insert(key.to_vec(), found);
     }
     if call.service.is_short_of_memory(call.client.watched_bytes + bytes) {
         return Err(texts::SHORT_OF_MEMORY);
     }
     call.client.watched_bytes += bytes;
     // Under the latches: who writes later tells, and who wrote before has committed, or is in this group.
-    for watched in watched {
-        call.keys.keyspace().watches().add(&watched.key, &call.client.touched);
-        call.client.watched.push(watched);
+    let watches = call.keys.keyspace().watches();
+    for (key, found) in watched {
+        watches.add(&key, &call.client.touched);
+        if matches!(found, Watched::There { .. }) {
+            call.client.cleared.get_or_insert_with(|| watches.cleared());
+        }
+        call.client.watched.insert(key, found);
     }
     call.client.info.watched.store(call.client.watched.len(), Ordering::Relaxed);
     call.reply.simple("OK");
@@ -169,14 +176,14 @@ fn exec_queued(
     waiting: Waiting,
 ) -> Result<Step, Failure> {
     let arguments: usize = transaction.queued.iter().map(Vec::len).sum();
-    if arguments > execute::MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
+    if arguments + client.watched.len() > execute::MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Ok(Step::MustWait);
     }
     let queued: Vec<Vec<&[u8]>> =
         transaction.queued.iter().map(|arguments| arguments.iter().map(Vec::as_slice).collect()).collect();
     let mut commands = Vec::with_capacity(queued.len());
     let mut needs_all = false;
-    let mut slots: Vec<Slot> = client.watched.iter().map(|watched| Slot::of(&watched.key)).collect();
+    let mut slots: Vec<Slot> = client.watched.keys().map(|key| Slot::of(key)).collect();
     for arguments in &queued {
         // It was resolved when it was queued.
         let Ok(command) = execute::resolve(arguments) else { continue };
@@ -208,17 +215,9 @@ fn exec_queued(
     group.takes_memory_beyond(transaction.bytes);
     // One time for all of them.
     let now_ms = service.keyspace.clock().now_ms();
-    match is_disturbed(client, &mut group.keys_at(now_ms, waiting, None)) {
-        Ok(false) => {}
-        Ok(true) => {
-            reply.null_array();
-            return Ok(Step::Done { depends: false });
-        }
-        Err(Failure::MustWait) => return Ok(Step::MustWait),
-        Err(failure) => {
-            reply.error(failure.reply());
-            return Ok(Step::Done { depends: false });
-        }
+    if is_disturbed(client, service, now_ms) {
+        reply.null_array();
+        return Ok(Step::Done { depends: false });
     }
     let replied = reply.len();
     let most_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
@@ -252,7 +251,7 @@ fn exec_queued(
             reply.truncate(replied);
             reply.error(format!(
                 "ERR the transaction writes more than {most_bytes} bytes, or than all clients together have left of them \
-                 (clients.max_memory_bytes); nothing of it was done"
+                 (clients.max_memory_bytes); nothing of it was written"
             ));
             return Ok(Step::Done { depends: false });
         }
@@ -277,22 +276,20 @@ fn count(service: &Service, client: &Client, uncounted: &mut Vec<(Ran, &Vec<&[u8
 /// between, since the latches are held.
 fn watch_anew(client: &mut Client, service: &Service) {
     let touched = Touched::default();
-    for watched in &client.watched {
-        service.keyspace.watches().add(&watched.key, &touched);
-        service.keyspace.watches().remove(&watched.key, &client.touched);
+    for key in client.watched.keys() {
+        service.keyspace.watches().add(key, &touched);
+        service.keyspace.watches().remove(key, &client.touched);
     }
     client.touched = touched;
 }
 
-/// Whether a watched key was written, or its time is over since.
-fn is_disturbed(client: &Client, keys: &mut Keys<'_>) -> Outcome<bool> {
-    if client.touched.is_set() {
-        return Ok(true);
-    }
-    for watched in &client.watched {
-        if watched.was_there && keys.peek(&watched.key)?.is_none() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Whether a watched key was written, has gone with all others, or its time is over since. Their latches are held.
+fn is_disturbed(client: &Client, service: &Service, now_ms: u64) -> bool {
+    let is_over = |watched: &Watched| match *watched {
+        Watched::Missing => false,
+        Watched::There { expires_at_ms } => !service.keyspace.is_there(expires_at_ms, now_ms),
+    };
+    client.touched.is_set()
+        || client.cleared.is_some_and(|cleared| cleared != service.keyspace.watches().cleared())
+        || client.watched.values().any(is_over)
 }

@@ -300,6 +300,7 @@ impl Group {
                     self.state.pending.extend(pending);
                 }
                 Undo::Cleared { pending, orphans, removed } => {
+                    self.keyspace.watches.undo_clear();
                     self.state.pending = pending;
                     self.state.orphans = orphans;
                     self.state.removed = removed;

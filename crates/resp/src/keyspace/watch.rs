@@ -1,5 +1,5 @@
-//! Who watches which key (`WATCH`), and is told when it is written. That a key has gone with all others, or because its time is over, is seen
-//! by who looks whether it is still there.
+//! Who watches which key (`WATCH`), and is told when it is written. That all keys were removed is counted for who watched one that was there;
+//! that the time of one is over is seen by who remembers it.
 //!
 //! Bounds: a client watches what it has named and no more; what it sent is bounded by the limits of requests.
 //!
@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -33,6 +33,8 @@ const TABLES: usize = 64;
 pub struct Watches {
     /// All of them: one word that all writes look at, and that seldom changes.
     count: AtomicUsize,
+    /// How often all keys were removed.
+    cleared: AtomicU64,
     in_slot: Box<[AtomicU32]>,
     tables: [Mutex<HashMap<Vec<u8>, Vec<Touched>>>; TABLES],
 }
@@ -41,6 +43,7 @@ impl Default for Watches {
     fn default() -> Self {
         Self {
             count: AtomicUsize::new(0),
+            cleared: AtomicU64::new(0),
             in_slot: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
             tables: std::array::from_fn(|_| Mutex::default()),
         }
@@ -70,6 +73,21 @@ impl Watches {
         if watching.is_empty() {
             keys.remove(key);
         }
+    }
+
+    /// How often all keys were removed. Compared under the latch of a slot it tells whether they were since it was looked at under that latch.
+    pub fn cleared(&self) -> u64 {
+        self.cleared.load(Ordering::Acquire)
+    }
+
+    /// All keys are being removed, under all latches.
+    pub(super) fn clear(&self) {
+        self.cleared.fetch_add(1, Ordering::Release);
+    }
+
+    /// They are not, after all; the latches were not given back between.
+    pub(super) fn undo_clear(&self) {
+        self.cleared.fetch_sub(1, Ordering::Release);
     }
 
     /// `key` is being written, under the latch of its slot.
