@@ -209,6 +209,13 @@ fn a_value_that_is_damaged_is_no_answer_past_the_kernels_cache_either() {
     }
     let read = waited(&served).0 - before;
     assert!(read >= 20 || !reads_past_it, "{read} were read past the cache");
+    // Who wants it no more need not read it.
+    assert_eq!(wire.ask("SET text:0 new XX KEEPTTL"), "+OK\r\n");
+    assert_eq!(wire.ask("GET text:0"), "$3\r\nnew\r\n");
+    assert_eq!(wire.ask("DEL text:1 text:2"), ":2\r\n");
+    assert_eq!(wire.ask("EXISTS text:0 text:1 text:2 text:3"), ":2\r\n");
+    assert_eq!(wire.ask("RENAME text:0 text:3"), "+OK\r\n");
+    assert_eq!(wire.ask("GET text:3"), "$3\r\nnew\r\n");
     served.server.stop();
 }
 

@@ -47,10 +47,10 @@ impl<'c> Set<'c> {
             keys.delete(key)?;
             return Ok(());
         }
-        let old = keys.entry(key)?;
+        let old = keys.standing(key)?;
         Self::add(keys, key, None, members)?;
         if let Some(old) = old {
-            keys.give_up(&old);
+            keys.give_up(old);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use ecotone_engine::MAX_VALUE_BYTES;
 
 use super::entry::plain;
 use super::expiry::Unit;
-use super::{Call, Command, Deprecation, KeyPositions, Run, flag};
+use super::{Call, Command, Deprecation, KeyPositions, Run, flag, word};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::{Entry, Tag};
 use crate::protocol::extended::add_decimals;
@@ -193,7 +193,7 @@ impl<'a> Options<'a> {
         let mut parsed = Self::default();
         let mut rest = options.iter();
         while let Some(option) = rest.next() {
-            let option = option.to_ascii_uppercase();
+            let option = word::upper(option);
             match option.as_slice() {
                 b"NX" if of_set && parsed.only_if_there != Some(true) => parsed.only_if_there = Some(false),
                 b"XX" if of_set && parsed.only_if_there != Some(false) => parsed.only_if_there = Some(true),
@@ -237,15 +237,17 @@ fn set(call: &mut Call<'_>) -> Outcome {
         return Ok(());
     }
     call.keys.count_lookups(options.returns_old);
-    let old = if options.returns_old { call.keys.string(key)? } else { call.keys.entry(key)? };
+    // What is not a string is refused where its value is to be told, so nothing is to be given up there.
+    let old = if options.returns_old { call.keys.string(key)? } else { None };
+    let stood = if options.returns_old { None } else { call.keys.standing(key)? };
     if options.keeps_expiry {
-        expires_at_ms = old.as_ref().and_then(|old| old.expires_at_ms);
+        expires_at_ms = old.as_ref().map_or(stood.and_then(|stood| stood.expires_at_ms), |old| old.expires_at_ms);
     }
-    let sets = options.only_if_there.is_none_or(|there| there == old.is_some());
+    let sets = options.only_if_there.is_none_or(|there| there == (old.is_some() || stood.is_some()));
     if sets {
         call.keys.set(key, Tag::STRING, expires_at_ms, value)?;
-        if let Some(old) = &old {
-            call.keys.give_up(old);
+        if let Some(stood) = stood {
+            call.keys.give_up(stood);
         }
     }
     if options.returns_old {

@@ -227,21 +227,25 @@ impl<'c> Keys<'c> {
 
     /// Type and expiry of `key`, without its bytes.
     pub fn peek(&mut self, key: &[u8]) -> Outcome<Option<(Tag, Option<u64>)>> {
+        let found = self.attributes(key)?;
+        let found = found.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
+        self.note(found.is_some());
+        found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
+    }
+
+    /// What stands beside the value of `key`, whatever its time.
+    pub(super) fn attributes(&mut self, key: &[u8]) -> Outcome<Option<Attributes>> {
         if !can_be_there(key) {
-            self.note(false);
             return Ok(None);
         }
         layout::key_into(Slot::of(key), key, &mut self.stored_key);
-        let attributes = match self.pending() {
+        Ok(match self.pending() {
             Some(pending) => pending.map(|(pending, _)| pending.attributes),
             None => match self.known.take_if(|known| known.stored_key == self.stored_key) {
                 Some(known) => known.found?.map(|value| *value.attributes()),
                 None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
             },
-        };
-        let found = attributes.filter(|attributes| self.keyspace.is_there(attributes.expires_at_ms, self.now_ms));
-        self.note(found.is_some());
-        found.map(|attributes| Ok((tag(&attributes)?, attributes.expires_at_ms))).transpose()
+        })
     }
 
     /// Sets `key`, whose slot is held, to `payload`. What it held before is gone; a large collection's elements must be given up with
@@ -288,9 +292,9 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    /// Removes all keys. All slots are held. Nobody who watches is told: a key that was there when it was watched is missed when it is looked
-    /// for again, and to one that was not there nothing happens.
+    /// Removes all keys. All slots are held. Who watches a key that was there finds that out by [`Watches::cleared`](super::Watches::cleared).
     pub fn clear(&mut self) {
+        self.keyspace.watches.clear();
         // Kept until the end: a transaction may be taken back after it.
         self.state.undo.push(Undo::Cleared {
             pending: std::mem::take(&mut self.state.pending),

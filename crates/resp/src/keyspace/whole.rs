@@ -6,7 +6,7 @@
 use ecotone_engine::{Direction, Error as StoreError};
 
 use super::keys::{Entry, Keys};
-use super::layout::CollectionId;
+use super::layout::{CollectionId, Tag};
 use crate::error::{Failure, Outcome};
 use crate::memory::Collected;
 
@@ -30,12 +30,40 @@ impl Entry<'_> {
     }
 }
 
+/// What is to be known of a key that is removed or overwritten. Its value is not: it may be long, or damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// When it expires, in ms since 1970 UTC.
+    pub expires_at_ms: Option<u64>,
+    /// The large collection that it is the key of; `None` also where it does not say of which: that one is found in the ledger later.
+    collection: Option<CollectionId>,
+}
+
 impl<'c> Keys<'c> {
+    /// What stands under `key`, whose slot is held, unless its time is over.
+    pub fn standing(&mut self, key: &[u8]) -> Outcome<Option<Standing>> {
+        let Some(attributes) = self.attributes(key)? else { return Ok(None) };
+        if !Tag::of(&attributes).is_none_or(|tag| tag.is_large) {
+            return Ok(self.peek(key)?.map(|(_, expires_at_ms)| Standing { expires_at_ms, collection: None }));
+        }
+        // Which it is stands in its value; so do those whose time is over.
+        match self.entry(key) {
+            Ok(entry) => Ok(entry.map(|entry| Standing {
+                expires_at_ms: entry.expires_at_ms,
+                collection: entry.collection().ok().flatten(),
+            })),
+            Err(Failure::Store(StoreError::Corrupt { .. })) => {
+                Ok(Some(Standing { expires_at_ms: attributes.expires_at_ms, collection: None }))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Removes whatever is under `key`, whose slot is held. Tells whether something was.
     pub fn delete(&mut self, key: &[u8]) -> Outcome<bool> {
-        let Some(entry) = self.entry(key)? else { return Ok(false) };
+        let Some(standing) = self.standing(key)? else { return Ok(false) };
         self.remove(key)?;
-        self.give_up(&entry);
+        self.give_up(standing);
         Ok(true)
     }
 
@@ -50,9 +78,8 @@ impl<'c> Keys<'c> {
     }
 
     /// Sees to the elements of what stood under a key that has been removed or overwritten.
-    pub fn give_up(&mut self, entry: &Entry<'_>) {
-        // One that cannot be told is found in the ledger later, as it has no key any more.
-        if let Ok(Some(id)) = entry.collection() {
+    pub fn give_up(&mut self, stood: Standing) {
+        if let Some(id) = stood.collection {
             self.orphan(id);
         }
     }
@@ -61,8 +88,8 @@ impl<'c> Keys<'c> {
     /// time whatever the size.
     pub fn put_entry(&mut self, key: &[u8], entry: &Entry<'_>) -> Outcome {
         let id = entry.collection()?;
-        if let Some(old) = self.entry(key)? {
-            self.give_up(&old);
+        if let Some(old) = self.standing(key)? {
+            self.give_up(old);
         }
         self.set(key, entry.tag, entry.expires_at_ms, entry)?;
         if let Some(id) = id {
@@ -78,13 +105,13 @@ impl<'c> Keys<'c> {
     ///
     /// Those of reads and writes.
     pub fn put_copy(&mut self, key: &[u8], entry: &Entry<'_>) -> Outcome {
-        let old = self.entry(key)?;
+        let old = self.standing(key)?;
         match entry.collection()? {
             None => self.set(key, entry.tag, entry.expires_at_ms, entry)?,
             Some(from) => self.put_large_copy(key, entry, from)?,
         }
         if let Some(old) = old {
-            self.give_up(&old);
+            self.give_up(old);
         }
         Ok(())
     }

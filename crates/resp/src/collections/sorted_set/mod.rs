@@ -205,7 +205,8 @@ impl<'k> SortedSet<'k> {
             Form::Small(small) => small.remove(member),
             Form::Large(large, _) => {
                 large::remove(large.id, keys, member, score);
-                large.elements -= 1;
+                // Of one that is damaged they may be fewer than there are.
+                large.elements = large.elements.saturating_sub(1);
                 note_left(&mut self.left, member, score);
             }
         }
