@@ -81,11 +81,9 @@ impl Saves {
     /// # Errors
     ///
     /// See [`SaveError`].
-    pub fn save(&self, store: &Store) -> Result<(), SaveError> {
-        self.begin(false)?;
-        let outcome = write_all(store);
-        self.end(store, outcome.is_ok());
-        Ok(outcome?)
+    pub fn save(self: &Arc<Self>, store: &Store) -> Result<(), SaveError> {
+        let mut running = self.begin(false)?;
+        Ok(running.write_all(store)?)
     }
 
     /// Begins a save on a thread of its own.
@@ -94,23 +92,16 @@ impl Saves {
     ///
     /// See [`SaveError`]; what the store says of it comes later, into the log and [`Saved::background_succeeded`].
     pub fn save_in_background(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<(), SaveError> {
-        self.begin(true)?;
-        let (saves, keyspace) = (self.clone(), keyspace.clone());
+        let mut running = self.begin(true)?;
+        let keyspace = keyspace.clone();
         let save = move || {
-            let outcome = write_all(keyspace.store());
-            if let Err(error) = &outcome {
+            if let Err(error) = running.write_all(keyspace.store()) {
                 tracing::warn!(%error, "a save in the background failed");
             }
-            saves.end(keyspace.store(), outcome.is_ok());
         };
-        match std::thread::Builder::new().name("save".into()).spawn(save) {
-            // The thread before it has ended, or is about to: there is only one save at a time.
-            Ok(thread) => *self.background.lock() = Some(thread),
-            Err(error) => {
-                self.state.lock().running_since = None;
-                return Err(error.into());
-            }
-        }
+        let thread = std::thread::Builder::new().name("save".into()).spawn(save)?;
+        // The thread before it has ended, or is about to: there is only one save at a time.
+        *self.background.lock() = Some(thread);
         Ok(())
     }
 
@@ -129,25 +120,42 @@ impl Saves {
         Saved { background_since: state.running_since.filter(|_| state.is_in_background), ..state.last }
     }
 
-    fn begin(&self, is_in_background: bool) -> Result<(), SaveError> {
+    fn begin(self: &Arc<Self>, is_in_background: bool) -> Result<Running, SaveError> {
         let mut state = self.state.lock();
         if state.running_since.is_some() {
             return Err(SaveError::Running);
         }
         state.running_since = Some(Instant::now());
         state.is_in_background = is_in_background;
+        Ok(Running { saves: self.clone(), keys_written: None })
+    }
+}
+
+/// A save that runs until this is dropped, also by a panic.
+struct Running {
+    saves: Arc<Saves>,
+    /// Once all is written.
+    keys_written: Option<u64>,
+}
+
+impl Running {
+    fn write_all(&mut self, store: &Store) -> Result<(), StoreError> {
+        store.flush(true)?;
+        store.sync()?;
+        self.keys_written = Some(store.counters().keys_written);
         Ok(())
     }
+}
 
-    fn end(&self, store: &Store, succeeded: bool) {
-        let keys_written = store.counters().keys_written;
-        let mut state = self.state.lock();
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.saves.state.lock();
         let took = state.running_since.take().map(|since| since.elapsed());
         if state.is_in_background {
             state.last.background_took = took;
-            state.last.background_succeeded = succeeded;
+            state.last.background_succeeded = self.keys_written.is_some();
         }
-        if succeeded {
+        if let Some(keys_written) = self.keys_written {
             state.last.at_s = now_s();
             state.last.keys_written = keys_written;
             state.last.number += 1;
@@ -155,11 +163,26 @@ impl Saves {
     }
 }
 
-fn write_all(store: &Store) -> Result<(), StoreError> {
-    store.flush(true)?;
-    store.sync()
-}
-
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_save_that_panics_is_over_and_failed() {
+        let saves = Arc::new(Saves::default());
+        let running = saves.begin(true).unwrap();
+        assert!(matches!(saves.begin(false), Err(SaveError::Running)));
+        let panicked = std::thread::spawn(move || {
+            let _running = running;
+            panic!("as a test asks");
+        });
+        assert!(panicked.join().is_err());
+        let last = saves.last();
+        assert!(!last.background_succeeded && last.background_since.is_none() && last.number == 0, "{last:?}");
+        assert!(saves.begin(false).is_ok());
+    }
 }

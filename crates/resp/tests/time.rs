@@ -92,7 +92,7 @@ fn a_store_goes_on_from_a_time_in_the_future_until_it_is_told_to_forget_it() {
     assert_eq!(fixture.client().ask("DBSIZE"), ":3\r\n");
 
     // Until somebody says that it was all a mistake.
-    assert_eq!(fixture.service.keyspace.reclaim_all(|| true).unwrap().collections, 0, "what is over may be had back");
+    assert_eq!(fixture.found_and_reclaimed(), 0, "what is over may be had back");
     let fixture = Fixture::at(ended(fixture, |store| Keyspace::forget_time(store).unwrap()), options());
     let mut client = fixture.client();
     assert_eq!(fixture.service.keyspace.clock().ahead_of_system(), Duration::ZERO);

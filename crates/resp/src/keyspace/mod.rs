@@ -32,11 +32,13 @@ pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
 pub use known::{Known, MOST_TOGETHER};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
+pub use numbers::DerivedKeys;
 pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
 pub use unsynced::Unsynced;
 pub use upkeep::{UPKEEP_HZ, Upkeep};
 pub use watch::{Touched, Watches};
+pub use whole::Standing;
 
 use numbers::Numbers;
 use unsynced::UnsyncedWrites;
@@ -145,7 +147,7 @@ impl Keyspace {
 
     /// Whether a key with this time is there at `now_ms`, for a client to be told.
     #[inline]
-    fn is_there(&self, expires_at_ms: Option<u64>, now_ms: u64) -> bool {
+    pub(crate) fn is_there(&self, expires_at_ms: Option<u64>, now_ms: u64) -> bool {
         let Some(at_ms) = expires_at_ms else { return true };
         let is_there = at_ms > now_ms;
         if !is_there && at_ms > self.noted_ms.load(Ordering::Relaxed) {

@@ -7,8 +7,11 @@
 //! A key whose time is over holds nothing: it goes with its elements, and need not wait for a compaction that an idle store does not make.
 //!
 //! Most orphans are told to this module when they become one, or when a command meets a key whose time is over. The others (overwritten
-//! without a look, expired and asked for by nobody, or of a process that was killed) are found by [`Keyspace::reclaim_all`], which reads
+//! without a look, expired and asked for by nobody, or of a process that was killed) are found by [`Keyspace::find_orphans`], which reads
 //! the whole ledger.
+//!
+//! None is removed as soon as it is known: a command may have found a collection by its key, and not its elements yet. Who reclaims sees to the
+//! time between.
 //!
 //! Bounds: [`MOST_KNOWN`] collections; who is forgotten is found later. Threads: one reclaims, any number add.
 
@@ -20,6 +23,7 @@ use ecotone_engine::{Direction, Durability, Error as StoreError, WriteOptions};
 use parking_lot::Mutex;
 
 use super::Keyspace;
+use super::latches::Latches;
 use super::layout::{self, CollectionId, Tag};
 use super::slot::Slot;
 
@@ -58,6 +62,11 @@ impl Orphans {
         }
     }
 
+    /// Whether no more are remembered.
+    fn is_full(&self) -> bool {
+        self.len() >= MOST_KNOWN
+    }
+
     fn len(&self) -> usize {
         self.0.lock().queue.len()
     }
@@ -68,6 +77,25 @@ impl Orphans {
         let first = known.queue.pop_front()?;
         known.all.remove(&first);
         Some(first)
+    }
+}
+
+/// The latch of a slot, given back at the end, whatever that is.
+struct Latched<'l> {
+    latches: &'l Latches,
+    slot: Slot,
+}
+
+impl<'l> Latched<'l> {
+    fn take(latches: &'l Latches, slot: Slot) -> Self {
+        latches.take(slot);
+        Self { latches, slot }
+    }
+}
+
+impl Drop for Latched<'_> {
+    fn drop(&mut self) {
+        self.latches.release(self.slot);
     }
 }
 
@@ -118,18 +146,19 @@ impl Keyspace {
                 break;
             }
             let Some(id) = self.orphans.take() else { break };
-            reclaimed.collections += u64::from(self.reclaim(id)?);
+            let outcome = self.reclaim(id).inspect_err(|_| self.orphans.add(vec![id]));
+            reclaimed.collections += u64::from(outcome?);
         }
         Ok(reclaimed)
     }
 
-    /// Looks through the whole ledger for orphans and removes their elements. `goes_on` is asked before each entry; `false` ends it.
+    /// Looks through the ledger for orphans, from its begin, and has them known. Tells whether it came to the end: not where no more are remembered,
+    /// or `goes_on`, which is asked before each entry, says `false`.
     ///
     /// # Errors
     ///
-    /// Those of reads and writes.
-    pub fn reclaim_all(&self, mut goes_on: impl FnMut() -> bool) -> Result<Reclaimed, StoreError> {
-        let mut reclaimed = Reclaimed::default();
+    /// Those of reads.
+    pub fn find_orphans(&self, mut goes_on: impl FnMut() -> bool) -> Result<bool, StoreError> {
         let mut from = layout::whole_ledger().start;
         let end = layout::whole_ledger().end;
         'ledger: while goes_on() {
@@ -143,29 +172,32 @@ impl Keyspace {
                     ids.extend(layout::ledger_id(key));
                 }
             }
-            let Some(last) = ids.last() else { break };
+            let Some(last) = ids.last() else { return Ok(true) };
             from = layout::ledger(*last);
             for id in ids {
-                if !goes_on() {
+                if self.orphans.is_full() || !goes_on() {
                     break 'ledger;
                 }
-                reclaimed.collections += u64::from(self.reclaim(id)?);
+                if self.loser(id)?.is_some() {
+                    self.orphans.add(vec![id]);
+                }
             }
         }
-        Ok(reclaimed)
+        Ok(false)
+    }
+
+    /// The key under which the collection is an orphan, and its slot. Seen without a latch, which holds up nobody: most of the ledger is in order.
+    fn loser(&self, id: CollectionId) -> Result<Option<(Slot, Vec<u8>)>, StoreError> {
+        let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(None) };
+        let slot = Slot::of(&key);
+        Ok((self.holder(id, slot, &key)? != Holder::Holds).then_some((slot, key)))
     }
 
     /// Removes what is left of the collection, if it is an orphan.
     fn reclaim(&self, id: CollectionId) -> Result<bool, StoreError> {
-        let Some(key) = self.store.get(&layout::ledger(id))?.map(|key| key.to_vec()) else { return Ok(false) };
-        let slot = Slot::of(&key);
-        // Most of the ledger is in order: that is seen without a latch, and holds up nobody.
-        if self.holder(id, slot, &key)? == Holder::Holds {
-            return Ok(false);
-        }
-        self.latches.take(slot);
+        let Some((slot, key)) = self.loser(id)? else { return Ok(false) };
+        let _latch = Latched::take(&self.latches, slot);
         let outcome = self.reclaim_latched(id, slot, &key);
-        self.latches.release(slot);
         if matches!(outcome, Ok(true)) {
             self.reclaimed_orphans.fetch_add(1, Ordering::Relaxed);
         }

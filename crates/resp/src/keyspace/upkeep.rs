@@ -1,6 +1,7 @@
 //! What a keyspace does beside its clients: reclaims orphans, and writes down what time it is.
 //!
-//! Failure: what could not be done is tried again the next time; the first of a row of failures is logged.
+//! Failure: what could not be done is tried again the next time; the first of a row of failures is logged. Who starts it is told of a panic: nothing of this
+//! would be done any more.
 //!
 //! At the end the time is written down once more, unless that would have to wait.
 //!
@@ -58,12 +59,12 @@ impl Stopping {
 }
 
 impl Upkeep {
-    /// Begins.
+    /// Begins. `ending` is dropped on the thread when it ends.
     ///
     /// # Errors
     ///
     /// The system gives no thread.
-    pub fn of(keyspace: Arc<Keyspace>) -> std::io::Result<Self> {
+    pub fn of(keyspace: Arc<Keyspace>, ending: impl Send + 'static) -> std::io::Result<Self> {
         let stopping = Arc::new(Stopping::default());
         let inside = stopping.clone();
         let work = move || {
@@ -73,12 +74,13 @@ impl Upkeep {
             let mut known_before = 0;
             while !inside.within(LOOKS_EVERY) {
                 let goes_on = || !*inside.is_set.lock();
-                // None before the second look: a command may have found a collection by its key, and not its elements yet.
+                // None before the second look.
                 let mut outcome = keyspace.reclaim_known(known_before.min(MOST_IN_A_LOOK), goes_on).map(drop);
                 known_before = keyspace.known_orphans();
-                if outcome.is_ok() && read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY) {
-                    outcome = keyspace.reclaim_all(goes_on).map(drop);
-                    read_ledger = Some(Instant::now());
+                let is_due = read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY);
+                if outcome.is_ok() && is_due && known_before < MOST_IN_A_LOOK {
+                    // Where more were found than are remembered, again once they have been reclaimed.
+                    outcome = keyspace.find_orphans(goes_on).map(|is_whole| read_ledger = is_whole.then(Instant::now));
                 }
                 if outcome.is_ok() && noted.elapsed() >= NOTED_EVERY {
                     noted = Instant::now();
@@ -99,7 +101,8 @@ impl Upkeep {
         };
         let (ends, ended) = std::sync::mpsc::channel();
         let work = move || {
-            // Whatever ends it drops this.
+            // Whatever ends it drops these, the last one first.
+            let _ending = ending;
             let _ends: Sender<()> = ends;
             work();
         };

@@ -5,8 +5,9 @@
 //! one more makes the handshakes.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -123,6 +124,8 @@ pub struct Server {
     teller: Teller,
     threads: Vec<JoinHandle<()>>,
     listening: Listening,
+    /// Which file the Unix socket is: another process may put its own in its place.
+    socket_inode: Option<(u64, u64)>,
     pulses: Arc<[Pulse]>,
     dealer: Arc<Dealer>,
     _upkeep: Upkeep,
@@ -173,12 +176,13 @@ impl Server {
             lanes.push((runtime, inbox, clients));
         }
         let dealer = Arc::new(Dealer::new(service.clone(), inboxes, first_lanes));
-        let upkeep = Upkeep::of(service.keyspace.clone()).map_err(ServeError::Thread)?;
+        let upkeep = Upkeep::of(service.keyspace.clone(), Ending(panicked.clone())).map_err(ServeError::Thread)?;
         let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
         let mut server = Self {
             service: service.clone(),
             teller,
             threads: Vec::new(),
+            socket_inode: listening.socket.as_deref().and_then(inode_of),
             listening,
             pulses: pulses.clone(),
             dealer: dealer.clone(),
@@ -253,7 +257,9 @@ impl Server {
                 tracing::error!("a thread that serves clients panicked");
             }
         }
-        if let Some(path) = self.listening.socket.take() {
+        if let Some(path) = self.listening.socket.take()
+            && self.socket_inode.is_some_and(|own| inode_of(&path) == Some(own))
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -277,13 +283,22 @@ fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServeError> {
 }
 
 fn bind_unix(path: &PathBuf) -> Result<UnixListener, ServeError> {
-    // Left by a process that was killed: who holds the store's lock is the one to have it.
+    // Where nobody answers it was left by a process that was killed.
+    if UnixStream::connect(path).is_ok() {
+        let source = std::io::ErrorKind::AddrInUse.into();
+        return Err(ServeError::Listen { address: path.display().to_string(), source });
+    }
     let _ = std::fs::remove_file(path);
     let bound = UnixListener::bind(path).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
     bound.map_err(|source| ServeError::Listen { address: path.display().to_string(), source })
+}
+
+/// Device and number of a file: whether it is still the one that was made.
+fn inode_of(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// A runtime whose threads are foreground.
