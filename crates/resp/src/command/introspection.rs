@@ -6,8 +6,9 @@
 use super::arguments::Usage;
 use super::categories::categories;
 use super::entry::{container, help, plain};
+use super::key_access::{self, Access};
 use super::tips::tips;
-use super::{Call, Command, Deprecation, KeyPositions, flag, table};
+use super::{Call, Command, Deprecation, KeyPositions, flag, table, word};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute;
 use crate::protocol::glob;
@@ -176,45 +177,37 @@ enum Find {
 }
 
 fn key_specs(reply: &mut Reply, command: &Command) {
-    let is_write = command.has(flag::WRITE);
-    let reads = command.has(flag::READONLY);
+    let accesses = key_access::of(command);
+    let [access, ..] = *accesses else { return reply.set(0) };
+    let second = accesses.get(1).copied().unwrap_or(access);
     match command.keys {
         KeyPositions::None => reply.set(0),
         KeyPositions::Range { first, last, .. } if Usage::of(command).keys == 2 => {
             reply.set(2);
-            key_spec(reply, (is_write, reads), first, &Find::Range { last: 0, step: 1 });
-            // Where many keys stand behind one that is written they are only read.
-            let is_written = is_write && last > 0;
+            key_spec(reply, access, first, &Find::Range { last: 0, step: 1 });
             let last = last.min(0) as i64;
-            key_spec(reply, (is_written, !is_written), first + 1, &Find::Range { last, step: 1 });
+            key_spec(reply, second, first + 1, &Find::Range { last, step: 1 });
         }
         KeyPositions::Range { first, last, step } => {
             let last = if last < 0 { last as i64 } else { last as i64 - first as i64 };
             reply.set(1);
-            key_spec(reply, (is_write, reads), first, &Find::Range { last, step: step as i64 });
+            key_spec(reply, access, first, &Find::Range { last, step: step as i64 });
         }
         KeyPositions::Counted { count, also } => {
             reply.set(1 + usize::from(also > 0));
             if also > 0 {
-                key_spec(reply, (is_write, reads), also, &Find::Range { last: 0, step: 1 });
+                key_spec(reply, access, also, &Find::Range { last: 0, step: 1 });
             }
-            // What stands beside a key that is written is only read.
-            let is_written = is_write && also == 0;
-            key_spec(reply, (is_written, !is_written), count, &Find::Number);
+            key_spec(reply, second, count, &Find::Number);
         }
     }
 }
 
-fn key_spec(reply: &mut Reply, (is_write, reads): (bool, bool), begin: usize, find: &Find) {
+fn key_spec(reply: &mut Reply, access: Access, begin: usize, find: &Find) {
     reply.map(3);
     reply.bulk_text("flags");
-    let flags: &[&str] = match (is_write, reads) {
-        (true, _) => &["RW", "update"],
-        (false, true) => &["RO", "access"],
-        (false, false) => &["RO"],
-    };
-    reply.set(flags.len());
-    flags.iter().for_each(|flag| reply.simple(flag));
+    reply.set(access.len());
+    access.iter().for_each(|word| reply.simple(word));
     reply.bulk_text("begin_search");
     typed_map(reply, "index", &[("index", begin as i64)]);
     reply.bulk_text("find_keys");
@@ -251,14 +244,17 @@ fn list(call: &mut Call<'_>) -> Outcome {
 
 fn filtered(by: &[u8], text: &[u8]) -> Outcome<Vec<&'static str>> {
     let all = table::all_with_subcommands();
-    let lower = text.to_ascii_lowercase();
-    Ok(match by.to_ascii_uppercase().as_slice() {
+    Ok(match word::upper(by).as_slice() {
         b"MODULE" => Vec::new(),
         b"ACLCAT" => all
-            .filter(|command| categories(command).any(|category| category.as_bytes() == lower))
+            .filter(|command| categories(command).any(|category| category.as_bytes().eq_ignore_ascii_case(text)))
             .map(|command| command.name)
             .collect(),
-        b"PATTERN" => all.map(|command| command.name).filter(|name| glob::matches(&lower, name.as_bytes())).collect(),
+        b"PATTERN" => {
+            let patterns = word::patterns(&[text])?;
+            let matches = |name: &&str| patterns.iter().all(|pattern| glob::matches(pattern, name.as_bytes()));
+            all.map(|command| command.name).filter(matches).collect()
+        }
         _ => return Err(texts::SYNTAX),
     })
 }
