@@ -14,6 +14,7 @@ use ecotone_bench::target::{DedupKind, DedupSettings, Durability, Profile, Store
 use ecotone_bench::workload::{Workload, WorkloadOptions};
 
 use crate::lab::today;
+use crate::output;
 use crate::progress::Spinner;
 
 /// RocksDB's own defaults.
@@ -154,8 +155,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(options) = &arguments.run_options {
-        println!("{}", run_child(options, |_| {})?);
-        return Ok(());
+        return output::print(&run_child(options, |_| {})?);
     }
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
     let server = arguments.server()?;
@@ -217,22 +217,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         spinner.end();
         let reports = comparison.rounds.iter().flat_map(|round| [&round.engine, &round.baseline]).cloned();
         arguments.write_page(&reports.collect::<Vec<_>>())?;
-        if arguments.json {
-            println!("{}", serde_json::to_string(&comparison)?);
-        } else {
-            print!("{}", comparison_table(&comparison));
-        }
+        output::print(&if arguments.json { serde_json::to_string(&comparison)? } else { comparison_table(&comparison) })
     } else {
         let report = run_bench(&options, |progress| spinner.say(describe(progress)))?;
         spinner.end();
         arguments.write_page(std::slice::from_ref(&report))?;
-        if arguments.json {
-            println!("{}", serde_json::to_string(&report)?);
-        } else {
-            print!("{}", report_table(&report));
-        }
+        output::print(&if arguments.json { serde_json::to_string(&report)? } else { report_table(&report) })
     }
-    Ok(())
 }
 
 impl Arguments {

@@ -9,6 +9,7 @@ use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
 
 use crate::bench::{SeparationArgument, separation};
+use crate::output::{self, line};
 use crate::progress::LabBars;
 
 #[derive(clap::Args)]
@@ -101,21 +102,21 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let page = html(&report, &PageHeader { command: &command, date: &today() });
     std::fs::write(&path, page).with_context(|| format!("cannot write the report to {} (--report)", path.display()))?;
     if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        return output::print(&serde_json::to_string(&report)?);
     }
-    println!("{}", results_text(&report));
-    println!("{}", models_text(&report));
+    let mut text = String::new();
+    line!(text, "{}", results_text(&report));
+    line!(text, "{}", models_text(&report));
     if arguments.papers
         && let Some(papers) = papers_text(&report)
     {
-        println!("{papers}");
+        line!(text, "{papers}");
     }
     for warning in &report.warnings {
-        println!("note: {warning}");
+        line!(text, "note: {warning}");
     }
-    println!("report: {}", path.display());
-    Ok(())
+    line!(text, "report: {}", path.display());
+    output::print(&text)
 }
 
 impl Arguments {

@@ -5,6 +5,7 @@ mod allocator;
 mod bench;
 mod lab;
 mod log;
+mod output;
 mod progress;
 mod repair;
 mod serve;

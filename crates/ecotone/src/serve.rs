@@ -315,7 +315,7 @@ impl Arguments {
         }
         let told_of_panic = told.clone();
         let panicked = Arc::new(move || drop(told_of_panic.send(Told::Panicked)));
-        let shut_down = Arc::new(move |_is_abrupt| {
+        let shut_down = Arc::new(move || {
             // Nobody listens any more: it ends already. What was acknowledged is kept in any case.
             let _ = told.send(Told::Stop);
         });

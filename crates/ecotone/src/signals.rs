@@ -1,7 +1,7 @@
 //! Signals that end a server: at once while its store is opened, in order from then on. And what the system alone does to a process.
 //!
 //! An opening may take minutes, of which nothing can be cut short, and nobody has been served yet: nothing is lost that a crash would
-//! not lose. A process without these handlers would not hear SIGTERM at all where it is the first one of a container.
+//! not lose. A process without these handlers would not hear SIGTERM at all where it is the first one of a container. SIGHUP ends nothing, as with Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ impl Signals {
     pub(crate) fn hear(told: impl Fn() + Send + 'static) -> std::io::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (mut terminate, mut interrupt) = {
+        let (mut terminate, mut interrupt, mut hang_up) = {
             let _inside = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
         };
         let signals = Signals { wanted: Arc::default(), is_open: Arc::default() };
         let (wanted, is_open) = (signals.wanted.clone(), signals.is_open.clone());
@@ -32,6 +32,8 @@ impl Signals {
                     tokio::select! {
                         _ = terminate.recv() => {}
                         _ = interrupt.recv() => {}
+                        // The terminal that it was started from has gone.
+                        _ = hang_up.recv() => continue,
                     }
                     if !is_open.load(Ordering::Acquire) {
                         tracing::info!("the server ends before its store was open");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use ecotone_engine::{DuplicateCensus, OpenMode, Space, Store, StoreOptions};
 
+use crate::output::{self, line};
 use crate::store_folder::store_in;
 
 /// What newer versions hide, in one sentence or two.
@@ -51,55 +52,53 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.exact {
         space.duplicates = Some(store.count_duplicates()?);
     }
-    if arguments.json {
-        println!("{}", serde_json::to_string(&space)?);
-    } else {
-        print(&space, arguments.exact);
-    }
-    Ok(())
+    output::print(&if arguments.json { serde_json::to_string(&space)? } else { described(&space, arguments.exact) })
 }
 
-fn print(space: &Space, is_exact: bool) {
+fn described(space: &Space, is_exact: bool) -> String {
+    let mut text = String::new();
     let hidden = space.duplicates.as_ref();
     let heads = if hidden.is_some() { format!("{:>14}{:>16}", "hidden keys", "hidden bytes") } else { String::new() };
-    println!("{:<22}{:>9}{:>16}{:>16}{heads}", "", "files", "bytes", "named by tables");
+    line!(text, "{:<22}{:>9}{:>16}{:>16}{heads}", "", "files", "bytes", "named by tables");
     for (level, tables) in space.levels.iter().enumerate() {
         let hidden = hidden.and_then(|hidden| hidden.levels.get(level));
         let hidden =
             hidden.map_or_else(String::new, |of| format!("{:>16}{:>14}{:>16}", "", of.hidden_keys, of.hidden_bytes));
-        println!("{:<22}{:>9}{:>16}{hidden}", format!("tables, level {level}"), tables.tables, tables.bytes);
+        line!(text, "{:<22}{:>9}{:>16}{hidden}", format!("tables, level {level}"), tables.tables, tables.bytes);
     }
-    println!(
+    line!(
+        text,
         "{:<22}{:>9}{:>16}{:>16}",
         "segments",
         space.segments.len(),
         space.segment_bytes(),
         space.referenced_bytes()
     );
-    println!("{:<22}{:>9}{:>16}", "write-ahead logs", "", space.wal_bytes);
-    println!("{:<22}{:>9}{:>16}", "other", "", space.other_bytes);
-    println!("{:<22}{:>9}{:>16}", "all", "", space.all_bytes());
-    println!("keys, about {:>33}", space.keys_estimate);
+    line!(text, "{:<22}{:>9}{:>16}", "write-ahead logs", "", space.wal_bytes);
+    line!(text, "{:<22}{:>9}{:>16}", "other", "", space.other_bytes);
+    line!(text, "{:<22}{:>9}{:>16}", "all", "", space.all_bytes());
+    line!(text, "keys, about {:>33}", space.keys_estimate);
     if let Some(hidden) = hidden {
-        println!("{}", of_hidden(hidden, is_exact));
+        line!(text, "{}", of_hidden(hidden, is_exact));
     }
     if !space.silent_tables.is_empty() {
-        println!("{} tables do not say which segments they name; compact them", space.silent_tables.len());
+        line!(text, "{} tables do not say which segments they name; compact them", space.silent_tables.len());
     }
     let mut segments: Vec<_> = space.segments.iter().filter(|segment| segment.unnamed_bytes() > 0).collect();
     if segments.is_empty() {
-        return;
+        return text;
     }
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.unnamed_bytes()));
-    println!("\nsegments with most bytes that no table names (garbage, or in the write-ahead log only):");
-    println!("{:>10}{:>16}{:>16}{:>9}", "segment", "bytes", "not named", "share");
+    line!(text, "\nsegments with most bytes that no table names (garbage, or in the write-ahead log only):");
+    line!(text, "{:>10}{:>16}{:>16}{:>9}", "segment", "bytes", "not named", "share");
     for segment in segments.iter().take(SHOWN_SEGMENTS) {
         let share = 100.0 * segment.unnamed_bytes() as f64 / segment.bytes.max(1) as f64;
-        println!("{:>10}{:>16}{:>16}{share:>8.1}%", segment.segment, segment.bytes, segment.unnamed_bytes());
+        line!(text, "{:>10}{:>16}{:>16}{share:>8.1}%", segment.segment, segment.bytes, segment.unnamed_bytes());
     }
     if segments.len() > SHOWN_SEGMENTS {
-        println!("and {} more", segments.len() - SHOWN_SEGMENTS);
+        line!(text, "and {} more", segments.len() - SHOWN_SEGMENTS);
     }
+    text
 }
 
 #[cfg(test)]

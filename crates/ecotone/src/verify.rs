@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use ecotone_engine::{Checking, Finding, VerifyReport, verify};
 
+use crate::output;
 use crate::progress::Spinner;
 use crate::store_folder::store_in;
 
@@ -30,11 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let directory = store_in(&arguments.dir);
     let report = verify(&directory, |checking| spinner.say(describe(checking)))?;
     spinner.end();
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", text(&report));
-    }
+    output::print(&if arguments.json { serde_json::to_string(&report)? } else { text(&report) })?;
     judge(&directory, &report)
 }
 

@@ -67,6 +67,111 @@ fn clients_leave_file_descriptors_to_the_store() {
 }
 
 #[test]
+fn a_store_of_more_tables_than_the_process_may_have_files_goes_on_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let small_tables = "[store]\nseparation_min_bytes = \"off\"\nmemtable_bytes = 1048576\ntarget_file_bytes = 65536\n\
+                        level_base_bytes = 1048576\ncompression = \"none\"\n";
+    let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n{small_tables}"));
+    let start = || {
+        let mut command = Command::new("bash");
+        command.args(["-c", "ulimit -n 256 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+        command.arg(&file);
+        Server::start(command)
+    };
+    let value = "v".repeat(500);
+    let set = |key: usize| format!("*3\r\n$3\r\nSET\r\n$8\r\n{key:08}\r\n$500\r\n{value}\r\n");
+    for round in 0..2 {
+        let server = start();
+        let mut client = server.connect();
+        for batch in 0..200 {
+            // Spread over all keys, so that tables overlap and are merged.
+            let requests: String = (0..1000).map(|key| set((batch * 1000 + key) * 7919 % 200_003)).collect();
+            client.says(&requests, &"+OK\r\n".repeat(1000));
+        }
+        client.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
+        client.says("*2\r\n$3\r\nGET\r\n$8\r\n00000000\r\n", &format!("$500\r\n{value}\r\n"));
+        server.terminate();
+        let tables = std::fs::read_dir(folder.path().join("data/store")).unwrap();
+        let tables =
+            tables.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "sst")).count();
+        assert!(tables > 256, "round {round}: {tables} tables do not show anything");
+    }
+}
+
+#[test]
+fn a_process_that_may_have_hardly_any_files_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let mut command = Command::new("bash");
+    command.args(["-c", "ulimit -n 150 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+    command.arg(&file);
+    let said = refused(command);
+    assert!(said.contains("may have 150 files open") && said.contains("LimitNOFILE"), "{said}");
+}
+
+#[test]
+fn a_socket_that_another_server_has_is_left_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let other_folder = tempfile::tempdir().unwrap();
+    let line = format!("listen = \"127.0.0.1:0\"\nunix_socket = {:?}\n", socket.display());
+    let server = Server::with(&configuration(folder.path(), &line));
+    let other_file = configuration(other_folder.path(), &line);
+    let said = refused(serve(&["--config", other_file.to_str().unwrap()]));
+    assert!(said.contains("clients.unix_socket") && said.contains("end the process that has it"), "{said}");
+    Connection(UnixStream::connect(&socket).unwrap()).says(SET, "+OK\r\n");
+    // And whose it is no more does not remove it.
+    std::fs::remove_file(&socket).unwrap();
+    let other = Server::with(&other_file);
+    server.terminate();
+    Connection(UnixStream::connect(&socket).unwrap()).says(GET, "$-1\r\n");
+    other.terminate();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn who_does_the_same_wrong_again_and_again_fills_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\nmax_memory_bytes = 16777216\n");
+    let mut command = serve(&["--config", file.to_str().unwrap()]);
+    command.env_remove("RUST_LOG");
+    let server = Server::start(command);
+    for _ in 0..100 {
+        server
+            .connect()
+            .says("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "-ERR wrong number of arguments for 'get' command\r\n");
+        server.connect().says("\x16\x03\x01\x00\r\n", "-ERR Protocol error: TLS is not spoken at this address\r\n");
+    }
+    let mut large = server.connect();
+    let _ =
+        large.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$50000000\r\n{}", "x".repeat(40_000_000)).as_bytes());
+    large.says("", "-ERR all clients together keep as much memory as they may (clients.max_memory_bytes)");
+    let log = server.terminate_and_read();
+    for told in ["speaks HTTP", "speaks TLS", "max_memory_bytes"] {
+        assert_eq!(log.matches(told).count(), 1, "{told}: {log}");
+    }
+}
+
+#[test]
+fn an_address_for_other_servers_that_is_taken_is_refused_with_what_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = refused(serve(&["--config", file.to_str().unwrap(), "--listen", &address]));
+    assert!(said.contains(&address) && said.contains("--listen or federation.listen"), "{said}");
+}
+
+#[test]
+fn a_terminal_that_goes_ends_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::with(&configuration(folder.path(), "listen = \"127.0.0.1:0\"\n"));
+    server.signal("-HUP");
+    server.connect().says(SET, "+OK\r\n");
+    server.terminate();
+}
+
+#[test]
 fn a_folder_in_use_is_refused_and_one_that_was_left_by_a_killed_server_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
@@ -149,6 +254,48 @@ fn the_folder_of_a_server_stands_for_the_store_in_it() {
     assert_eq!(told("space", &data, &[]), told("space", &data.join("store"), &[]));
     told("repair", &data, &["--into", saved.to_str().unwrap()]);
     told("verify", &saved, &[]);
+    // Where there is no room for what is told that is said, and who reads no further is let be.
+    for command in ["verify", "space"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let told_to = |out: Stdio| {
+            let mut ecotone = std::process::Command::new(env!("CARGO_BIN_EXE_ecotone"));
+            let ended = ecotone.arg(command).arg(&saved).stdout(out).stderr(Stdio::piped()).output().unwrap();
+            (ended.status.success(), String::from_utf8(ended.stderr).unwrap())
+        };
+        let (succeeded, said) = told_to(full.into());
+        assert!(!succeeded && said.contains("cannot print") && said.lines().count() == 1, "{said}");
+        assert_eq!(told_to(writer.into()), (true, String::new()));
+    }
+}
+
+#[test]
+fn what_was_repaired_is_served_and_new_collections_are_none_of_the_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
+    let large = |key: &str, field: &str| {
+        let fields: Vec<String> = (0..300).map(|number| format!("{field}{number} v")).collect();
+        format!("HSET {{tag}}{key} {}\r\n", fields.join(" "))
+    };
+    let server = Server::with(&file);
+    server.connect().says(&large("old", "a"), ":300\r\n");
+    server.terminate();
+    let (data, saved) = (folder.path().join("data"), folder.path().join("saved"));
+    let mut repair = std::process::Command::new(env!("CARGO_BIN_EXE_ecotone"));
+    assert!(repair.arg("repair").arg(&data).arg("--into").arg(&saved).status().unwrap().success());
+    std::fs::remove_dir_all(data.join("store")).unwrap();
+    std::fs::rename(saved, data.join("store")).unwrap();
+
+    let server = Server::with(&file);
+    let mut client = server.connect();
+    client.says("HLEN {tag}old\r\n", ":300\r\n");
+    client.says(&large("new", "b"), ":300\r\n");
+    client.says("HEXISTS {tag}new a7\r\n", ":0\r\n");
+    client.says("DEL {tag}old\r\n", ":1\r\n");
+    client.says("HLEN {tag}new\r\n", ":300\r\n");
+    client.says("HGET {tag}new b299\r\n", "$1\r\nv\r\n");
+    server.terminate();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Errors of a federation, by what the caller should do.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ecotone_policy::machine::DeclineReason;
@@ -7,13 +8,21 @@ use ecotone_policy::machine::DeclineReason;
 /// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation between servers failed. Everything but [`Error::Configuration`] ends as a local compaction.
+/// Why an operation between servers failed. Everything but [`Error::Configuration`] and [`Error::Listen`] ends as a local compaction.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operator must change something; until then the server does not start, or stays out of the federation.
     #[error("{0}")]
     Configuration(String),
+    /// Nothing can listen there; until it can the server does not start.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The federation has as many servers as its coordinator takes. Everything is local until one of them is gone.
     #[error("{0}")]
     NoRoom(String),
@@ -86,7 +95,7 @@ impl Error {
     /// A short name of the kind, for counters by reason.
     pub fn kind(&self) -> &'static str {
         match self {
-            Error::Configuration(_) => "configuration",
+            Error::Listen { .. } | Error::Configuration(_) => "configuration",
             Error::NoRoom(_) => "no-room",
             Error::Unreachable { .. } => "unreachable",
             Error::Version { .. } => "version",

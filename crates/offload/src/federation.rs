@@ -404,7 +404,7 @@ impl Federation {
     /// no error: everything is local until it can.
     ///
     /// # Errors
-    /// [`Error::Configuration`] for options that cannot work or an address that cannot be listened on; [`Error::Io`] for
+    /// [`Error::Configuration`] for options that cannot work; [`Error::Listen`]; [`Error::Io`] for
     /// the worker's folder.
     pub fn start(options: Options, duties: Arc<ThreadDuties>, observer: Arc<dyn JobObserver>) -> Result<Federation> {
         options.validate()?;
@@ -421,7 +421,7 @@ impl Federation {
         let listener = runtime
             .block_on(TcpListener::bind(options.listen))
             .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
-            .map_err(|error| Error::Configuration(format!("cannot listen on {}: {error}", options.listen)));
+            .map_err(|source| Error::Listen { address: options.listen, source });
         let (listener, listening): (_, SocketAddr) = listener?;
         let address = options.advertise.clone().unwrap_or_else(|| listening.to_string());
         let unusable = |error: &dyn std::fmt::Display| Error::Configuration(error.to_string());

@@ -305,7 +305,9 @@ fn failure(error: &Error) -> FailureReason {
         Error::Deadline { .. } => FailureReason::DeadlineMissed,
         Error::Cancelled => FailureReason::Cancelled,
         Error::BadResult(_) => FailureReason::OutputRefused,
-        Error::Io { .. } | Error::Configuration(_) | Error::NoRoom(_) => FailureReason::OwnerFailed,
+        Error::Io { .. } | Error::Configuration(_) | Error::Listen { .. } | Error::NoRoom(_) => {
+            FailureReason::OwnerFailed
+        }
         Error::Worker(_) | Error::Unauthorised(_) | Error::Declined(..) => FailureReason::WorkerFailed,
     }
 }

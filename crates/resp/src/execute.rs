@@ -13,6 +13,7 @@ use crate::client::{Client, Then};
 use crate::command::{Call, Command, flag, secrets, table, transactions};
 use crate::error::{Failure, repeated, texts};
 use crate::keyspace::{Group, Known, Seen, Slot, Waiting};
+use crate::occasions::Occasion;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
@@ -78,15 +79,20 @@ pub fn execute<'s>(
     let command = match find(arguments) {
         Ok(command) => command,
         Err(_) if is_of_http(arguments[0]) => {
-            tracing::warn!(
-                client = %client.info.address,
-                "a client speaks HTTP at an address for Redis' protocol, as a browser does that a web page uses to reach this server; it is \
-                 disconnected"
-            );
+            if let Some(others) = service.occasions.note(Occasion::Http) {
+                tracing::warn!(
+                    client = %client.info.address, others,
+                    "a client speaks HTTP at an address for Redis' protocol, as a browser does that a web page uses to reach this server; it is \
+                     disconnected"
+                );
+            }
             client.then = Then::Close;
             return Step::Done { depends: false };
         }
-        Err(failure) => return refuse(service, client, reply, &failure),
+        Err(failure) => {
+            *client.info.last_command.lock() = "NULL";
+            return refuse(service, client, reply, &failure);
+        }
     };
     *client.info.last_command.lock() = command.name;
     if let Err(failure) = may_be_tried(service, client, command, arguments) {
@@ -201,8 +207,9 @@ fn count_error(service: &Service, failure: &Failure) {
     // That the store is full it has told itself, once; here it would come with every write.
     if let Failure::Store(error) = failure
         && !matches!(error, StoreError::OutOfSpace { .. })
+        && let Some(others) = service.occasions.note(Occasion::StoreFailed)
     {
-        tracing::warn!(%error, "a command failed");
+        tracing::warn!(%error, others, "a command failed");
     }
 }
 

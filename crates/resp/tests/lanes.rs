@@ -46,7 +46,7 @@ impl Host for TellsLane {
         Ok(())
     }
 
-    fn shut_down(&self, _: bool) {}
+    fn shut_down(&self) {}
 }
 
 struct Place {

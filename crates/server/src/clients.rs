@@ -2,7 +2,7 @@
 //!
 //! Stop order: the threads first, which answer what they have begun; then nobody holds the store any more but its owner.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,6 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::{Around, ServerHost};
 use crate::host_load::HostLoad;
-use crate::open_files::most_clients;
 use crate::options::ClientOptions;
 
 /// A clock that is set right by less than this is nothing to be told of.
@@ -38,7 +37,7 @@ impl Served {
         duties: Arc<dyn DutyObserver>,
     ) -> Result<Served> {
         let mut limits = options.config.limits()?;
-        let most = most_clients();
+        let most = options.most_served()?;
         if limits.clients > most {
             warn!(
                 "clients.max_clients is {}, but the process may open too few files for so many: {most} are served; raise its limit \
@@ -48,6 +47,7 @@ impl Served {
             limits.clients = most;
         }
         let has_password = limits.password.is_some();
+        warn_if_anybody_reads_the_password(&options.config);
         let asks_certificate = options.listen.tls.as_ref().is_some_and(|tls| tls.files.client_ca.is_some());
         let config = options.config.clone();
         if let Some(path) = &options.listen.socket {
@@ -115,13 +115,24 @@ fn cannot_listen(listen: &Listen, config: &Config, address: &str, error: &std::i
     let is_socket = listen.socket.as_ref().is_some_and(|path| path.display().to_string() == address);
     let is_plain = listen.addresses.iter().any(|own| own.to_string() == address);
     let (key, instead) = match (is_socket, is_plain) {
-        (true, _) => ("clients.unix_socket", "make its folder, or choose another path"),
+        (true, _) => ("clients.unix_socket", "make its folder, end the process that has it, or choose another path"),
         (_, true) => {
             ("clients.listen", "choose another address (--clients or clients.listen), or end the process that has it")
         }
         _ => ("clients.tls_listen", "choose another address, or end the process that has it"),
     };
     config.refuse(key, &format!("cannot listen on {address}: {error}; {instead}"))
+}
+
+fn warn_if_anybody_reads_the_password(config: &Config) {
+    let Some(file) = config.file_that_says("clients.password") else { return };
+    let mode = std::fs::metadata(file).map_or(0, |found| found.mode());
+    if mode & 0o007 != 0 {
+        warn!(
+            file = %file.display(), mode = format!("{:o}", mode & 0o777),
+            "clients.password stands in a file that everybody may read: chmod 640, or give it by ECOTONE_CLIENTS_PASSWORD"
+        );
+    }
 }
 
 fn warn_of_clock(ahead: Duration) {

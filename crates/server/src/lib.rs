@@ -27,6 +27,7 @@ mod store_options;
 
 pub use daemon::{Daemon, Sums};
 pub use ecotone_offload::free_bytes;
+pub use ecotone_resp::keyspace::DerivedKeys;
 pub use ecotone_resp::service::{Allocator, AllocatorCounts};
 pub use error::{Error, Result};
 pub use http::health::{Health, SILENT_LIMIT};

@@ -36,7 +36,7 @@ fn start(folder: &Path, text: Option<&str>) -> Running {
     let clients = ClientOptions {
         listen: config.listen().unwrap().unwrap(),
         config: config.clone(),
-        shut_down: Arc::new(move |_| seen.store(true, Ordering::SeqCst)),
+        shut_down: Arc::new(move || seen.store(true, Ordering::SeqCst)),
         panicked: Arc::new(|| panic!("a thread panicked")),
         allocator: None,
     };
@@ -189,7 +189,7 @@ fn info_tells_of_the_store_the_federation_and_the_energy() {
     assert_eq!(server.host().info("energy").len(), 1);
     assert!(server.host().info("keyspace").is_empty());
 
-    server.host().shut_down(false);
+    server.host().shut_down();
     assert!(server.was_shut_down.load(Ordering::SeqCst));
     server.daemon.stop().unwrap();
 }

@@ -41,7 +41,7 @@ impl Host for NoHost {
         Err("there is no file".into())
     }
 
-    fn shut_down(&self, _: bool) {}
+    fn shut_down(&self) {}
 }
 
 /// A service, and the folder of its store, which goes with it.

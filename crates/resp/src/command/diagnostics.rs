@@ -252,6 +252,13 @@ fn debug(call: &mut Call<'_>) -> Outcome {
             call.reply.simple("OK");
             Ok(())
         }
+        [subcommand] if subcommand.eq_ignore_ascii_case(b"HELP") => {
+            help(
+                call,
+                &["SLEEP <seconds>", "    Let this client wait for <seconds>, decimals allowed. Others do not."],
+            );
+            Ok(())
+        }
         [subcommand, ..] => Err(unknown_or_wrong_number("DEBUG", subcommand)),
         [] => Err(texts::SYNTAX),
     }

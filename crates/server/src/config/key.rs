@@ -150,14 +150,16 @@ impl Kind {
             }
             _ => None,
         };
-        let text = text.ok_or_else(|| format!("must be {}{}", self.range(), self.quotes()))?;
+        let text = text.ok_or_else(|| format!("must be {}{}", self.range(), self.quotes(value)))?;
         self.check(&text).map(|()| text)
     }
 
-    fn quotes(&self) -> &'static str {
-        match self {
-            Self::Whole { words: [_, ..], .. } => " (the word in quotes, the number without)",
-            Self::Whole { .. } | Self::Real { .. } | Self::Flag => ", without quotes",
+    /// What is wrong with the quotes of `value`, if that is what is wrong.
+    fn quotes(&self, value: &DeValue<'_>) -> &'static str {
+        match (self, value) {
+            (Self::Whole { words: [_, ..], .. }, DeValue::String(_)) => " (the word in quotes, the number without)",
+            (Self::Whole { .. } | Self::Real { .. } | Self::Flag, DeValue::String(_)) => ", without quotes",
+            (Self::Whole { .. } | Self::Real { .. } | Self::Flag, _) => "",
             _ => ", in quotes",
         }
     }

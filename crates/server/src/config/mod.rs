@@ -152,6 +152,14 @@ impl Config {
         self.said.contains_key(path)
     }
 
+    /// The file that says what holds at the key of this path, if one does.
+    pub(crate) fn file_that_says(&self, path: &str) -> Option<&Path> {
+        match &self.said.get(path)?.place {
+            Place::Line { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+
     /// The file it came from.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
