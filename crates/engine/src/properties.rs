@@ -47,8 +47,10 @@ pub struct StoreProperties {
     pub delayed_write_rate_bytes_per_s: u64,
     /// RocksDB's estimate of the bytes of live data.
     pub live_data_bytes_estimate: u64,
-    /// RocksDB's estimate of the number of keys. Where one lies in several tables or memtables, each counts.
+    /// RocksDB's estimate of the number of keys: what was put less what was deleted. Where a key lies in several tables or memtables, each counts.
     pub keys_estimate: u64,
+    /// Entries of all memtables, deletions included.
+    pub memtable_entries: u64,
     /// Bytes of all live tables.
     pub table_bytes: u64,
     /// Bytes in the block cache; of all stores that share it.
@@ -62,6 +64,13 @@ pub struct StoreProperties {
 }
 
 impl StoreProperties {
+    /// Keys, about, where `table_entries` are in the tables and newer ones in other tables hide so many of them. What memtables hide nobody knows.
+    pub fn keys_about(&self, table_entries: u64, hidden_entries: u64) -> u64 {
+        // Puts and deletions together, and puts less deletions: the mean is the puts, of which those are hidden that were deleted as well.
+        let entries = (table_entries + self.memtable_entries).max(self.keys_estimate);
+        ((entries + self.keys_estimate) / 2).saturating_sub(hidden_entries)
+    }
+
     /// Tables in all levels.
     pub fn tables(&self) -> u64 {
         self.levels.iter().map(|level| level.tables).sum()
@@ -92,6 +101,8 @@ impl StoreProperties {
             delayed_write_rate_bytes_per_s: number(properties::ACTUAL_DELAYED_WRITE_RATE)?,
             live_data_bytes_estimate: number(properties::ESTIMATE_LIVE_DATA_SIZE)?,
             keys_estimate: number(properties::ESTIMATE_NUM_KEYS)?,
+            memtable_entries: number(properties::NUM_ENTRIES_ACTIVE_MEM_TABLE)?
+                + number(properties::NUM_ENTRIES_IMM_MEM_TABLES)?,
             table_bytes: number(properties::LIVE_SST_FILES_SIZE)?,
             block_cache_bytes: number(properties::BLOCK_CACHE_USAGE)?,
             row_cache_bytes: rows.map_or(0, |rows| rows.counts().bytes),

@@ -211,6 +211,36 @@ fn info_counts_keys_that_were_overwritten_once_also_after_a_restart() {
 }
 
 #[test]
+fn info_counts_what_one_slot_has_beside_spread_keys_and_not_what_was_deleted() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let change = |tag: &str, keys: std::ops::Range<u32>, sets: bool| {
+        fixture.change(|of| {
+            for key in keys {
+                let key = format!("{tag}{key}");
+                if sets {
+                    of.set(key.as_bytes(), Tag::STRING, None, b"value").unwrap();
+                } else {
+                    of.delete(key.as_bytes()).unwrap();
+                }
+            }
+        });
+    };
+    change("", 0..8000, true);
+    // In the middle of a part of the order, of which a sample sees the beginning.
+    change("{t2}", 0..80_000, true);
+    let [keys, ..] = keyspace(&mut client);
+    assert!((75_000..100_000).contains(&keys), "{keys} instead of 88000");
+    let store = fixture.service.keyspace.store();
+    store.flush(true).unwrap();
+    change("{t2}", 0..60_000, false);
+    store.flush(true).unwrap();
+    until("hidden keys are known", || store.dedup_at_once().is_some_and(|dedup| dedup.duplicate_keys > 50_000));
+    let [keys, ..] = keyspace(&mut client);
+    assert!((22_000..36_000).contains(&keys), "{keys} instead of 28000");
+}
+
+#[test]
 fn info_counts_keys_that_share_a_slot_as_well() {
     for has_collection in [false, true] {
         let fixture = Fixture::new();

@@ -248,7 +248,7 @@ struct Last {
 
 /// Keys, by RocksDB's estimate of entries, without those that newer ones are known to hide.
 pub(crate) fn keys_about(properties: &StoreProperties, dedup: Option<&DedupProperties>) -> u64 {
-    properties.keys_estimate.saturating_sub(dedup.map_or(0, |dedup| dedup.duplicate_keys))
+    dedup.map_or(properties.keys_estimate, |dedup| dedup.keys_about(properties))
 }
 
 /// Bytes of a store's tables and segments, and of what lives in them by RocksDB's estimate, without what newer versions hide where that is

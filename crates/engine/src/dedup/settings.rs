@@ -190,6 +190,11 @@ pub struct DedupProperties {
 }
 
 impl DedupProperties {
+    /// Keys of the store, about; `of` is what it tells at the same time.
+    pub fn keys_about(&self, of: &crate::StoreProperties) -> u64 {
+        of.keys_about(self.total_keys, self.duplicate_keys)
+    }
+
     /// DUP_RATIO of the whole store: entries for each stale version; `None` where none is known.
     pub fn ratio(&self) -> Option<f64> {
         (self.duplicate_keys > 0).then(|| self.total_keys as f64 / self.duplicate_keys as f64)

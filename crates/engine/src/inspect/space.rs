@@ -81,14 +81,15 @@ impl Store {
     fn space_now(&self) -> Result<Space> {
         let properties = self.properties()?;
         let duplicates = self.estimate_duplicates()?;
+        let keys_estimate = duplicates.as_ref().map_or(properties.keys_estimate, |duplicates| {
+            properties.keys_about(duplicates.total_keys(), duplicates.duplicate_keys())
+        });
         let mut space = Space {
             levels: properties.levels,
             segments: Vec::new(),
             wal_bytes: 0,
             other_bytes: 0,
-            keys_estimate: properties
-                .keys_estimate
-                .saturating_sub(duplicates.as_ref().map_or(0, DuplicateCensus::duplicate_keys)),
+            keys_estimate,
             silent_tables: Vec::new(),
             duplicates,
         };

@@ -1,9 +1,9 @@
 //! How many keys there are, about, without a look at all of them.
 //!
 //! Few keys are counted. Of many a sample is taken: keys stand in the order of two hashes (see [`super::layout`]), so stretches of that order
-//! are as full as any other. Only where many keys share a hash tag, and so a slot, the stretches differ. Then the store's estimate of its entries counts, less those
-//! that it knows to be hidden by newer ones: right however keys are spread, but too high by the elements of large collections, and by what hides that no table
-//! tells of.
+//! are as full as any other. Two things are in the way of that. Keys that share a hash tag share a slot: where the sample meets it the stretches differ, and where it
+//! does not there are far fewer keys than the store estimates. The store's estimate is right however keys are spread, but too high by the elements of large collections
+//! and by what memtables hide. So it counts where stretches differ, and where it is much higher and there are no large collections; else the sample does.
 //!
 //! Bounds: [`MOST_COUNTED`] and [`STRETCHES`] times [`SAMPLED`] entries are looked at, expired ones included. Values are not read.
 
@@ -26,6 +26,9 @@ const SAMPLED: u64 = 256;
 
 /// Samples agree if none is denser by more than this factor than another: beyond what chance does to evenly spread keys.
 const AGREEING: f64 = 1.75;
+
+/// Where the store estimates more than so many times the entries that the sample stands for, the sample has missed a slot with many. Memtables may hide as many.
+const MOST_MISSED: f64 = 3.0;
 
 /// What [`Keys::census`] finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,7 +98,10 @@ impl Keys<'_> {
         }
         let least = densities.iter().copied().fold(f64::INFINITY, f64::min);
         let most = densities.iter().copied().fold(0.0, f64::max);
-        let entries = if most <= least * AGREEING { entries as u64 } else { self.entries_estimate()? };
+        let estimate = self.entries_estimate()?;
+        let is_sampled =
+            most <= least * AGREEING && (estimate as f64 <= entries * MOST_MISSED || self.has_large_collections()?);
+        let entries = if is_sampled { entries as u64 } else { estimate };
         let live = all.keys as f64 / all.entries.max(1) as f64;
         Ok(all.census(((entries as f64 * live) as u64).max(first.keys)))
     }
@@ -127,7 +133,16 @@ impl Keys<'_> {
 
     fn entries_estimate(&self) -> Outcome<u64> {
         let store = self.keyspace().store();
-        let hidden = store.dedup_at_once().map_or(0, |dedup| dedup.duplicate_keys);
-        Ok(store.properties()?.keys_estimate.saturating_sub(hidden))
+        let properties = store.properties()?;
+        Ok(store.dedup_at_once().map_or(properties.keys_estimate, |dedup| dedup.keys_about(&properties)))
+    }
+
+    fn has_large_collections(&mut self) -> Outcome<bool> {
+        let (ledger, mut has_any) = (layout::whole_ledger(), false);
+        self.visit(ledger, Direction::Forward, false, |_, _, _| {
+            has_any = true;
+            ControlFlow::Break(())
+        })?;
+        Ok(has_any)
     }
 }
