@@ -46,7 +46,7 @@ fn clients_leave_file_descriptors_to_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
     let mut command = Command::new("bash");
-    command.args(["-c", "ulimit -n 256 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+    command.args(["-c", "ulimit -n 512 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
     command.arg(&file).env_remove("RUST_LOG");
     let server = Server::start(command);
     assert!(server.said.contains("128 are served"), "{}", server.said);
@@ -69,32 +69,43 @@ fn clients_leave_file_descriptors_to_the_store() {
 #[test]
 fn a_store_of_more_tables_than_the_process_may_have_files_goes_on_being_written() {
     let folder = tempfile::tempdir().unwrap();
-    let small_tables = "[store]\nseparation_min_bytes = \"off\"\nmemtable_bytes = 1048576\ntarget_file_bytes = 65536\n\
+    let small_tables = "[store]\nseparation_min_bytes = 2000\nmemtable_bytes = 1048576\ntarget_file_bytes = 65536\n\
                         level_base_bytes = 1048576\ncompression = \"none\"\n";
     let file = configuration(folder.path(), &format!("listen = \"127.0.0.1:0\"\n{small_tables}"));
     let start = || {
         let mut command = Command::new("bash");
-        command.args(["-c", "ulimit -n 256 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+        command.args(["-c", "ulimit -n 512 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
         command.arg(&file);
         Server::start(command)
     };
     let value = "v".repeat(500);
     let set = |key: usize| format!("*3\r\n$3\r\nSET\r\n$8\r\n{key:08}\r\n$500\r\n{value}\r\n");
-    for round in 0..2 {
+    for batches in [300, 50] {
         let server = start();
+        // As many clients as there may be, connections for metrics, and segments.
+        let metrics: Vec<_> = (0..16).map(|_| TcpStream::connect(&server.http).unwrap()).collect();
+        let others: Vec<_> = (0..127).map(|_| server.connect()).collect();
         let mut client = server.connect();
-        for batch in 0..200 {
+        let refusal = "-ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to handle the specified \
+                       number of clients, try with 128\r\n";
+        client.says("CONFIG SET maxclients 129\r\n", refusal);
+        for number in 0..40 {
+            let long = format!("*3\r\n$3\r\nSET\r\n$6\r\nlong{number:02}\r\n$2000000\r\n{}\r\n", "v".repeat(2_000_000));
+            client.says(&long, "+OK\r\n");
+        }
+        for batch in 0..batches {
             // Spread over all keys, so that tables overlap and are merged.
-            let requests: String = (0..1000).map(|key| set((batch * 1000 + key) * 7919 % 200_003)).collect();
+            let requests: String = (0..1000).map(|key| set((batch * 1000 + key) * 7919 % 300_007)).collect();
             client.says(&requests, &"+OK\r\n".repeat(1000));
         }
         client.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
         client.says("*2\r\n$3\r\nGET\r\n$8\r\n00000000\r\n", &format!("$500\r\n{value}\r\n"));
+        drop((others, metrics));
         server.terminate();
         let tables = std::fs::read_dir(folder.path().join("data/store")).unwrap();
         let tables =
             tables.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|end| end == "sst")).count();
-        assert!(tables > 256, "round {round}: {tables} tables do not show anything");
+        assert!(tables > 300, "{batches}: {tables} tables do not show anything");
     }
 }
 
@@ -103,10 +114,10 @@ fn a_process_that_may_have_hardly_any_files_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = configuration(folder.path(), "listen = \"127.0.0.1:0\"\n");
     let mut command = Command::new("bash");
-    command.args(["-c", "ulimit -n 150 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
+    command.args(["-c", "ulimit -n 300 && exec \"$0\" serve --config \"$1\"", env!("CARGO_BIN_EXE_ecotone")]);
     command.arg(&file);
     let said = refused(command);
-    assert!(said.contains("may have 150 files open") && said.contains("LimitNOFILE"), "{said}");
+    assert!(said.contains("may have 300 files open") && said.contains("LimitNOFILE"), "{said}");
 }
 
 #[test]

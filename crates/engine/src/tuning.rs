@@ -65,7 +65,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     db.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
 
     raw::use_session_directory(&mut db);
-    // Else nobody would know how many entries the tables have that were there before. All are open: their properties are at hand.
+    // Else nobody would know how many entries the tables have that were there before. Where all are held open their properties are at hand; else those of 20 are read, and
+    // stand for the others.
     db.set_skip_stats_update_on_db_open(false);
     limit_bookkeeping(&mut db, INFO_LOG_BYTES, MANIFEST_BYTES);
     db.set_keep_log_file_num(INFO_LOGS_KEPT);

@@ -37,7 +37,7 @@ impl Served {
         duties: Arc<dyn DutyObserver>,
     ) -> Result<Served> {
         let mut limits = options.config.limits()?;
-        let most = options.most_served()?;
+        let most = options.most_clients()?;
         if limits.clients > most {
             warn!(
                 "clients.max_clients is {}, but the process may open too few files for so many: {most} are served; raise its limit \
@@ -59,7 +59,7 @@ impl Served {
         }
         let keyspace = Keyspace::open(store, durability)?;
         warn_of_clock(keyspace.clock().ahead_of_system());
-        let host = Arc::new(ServerHost::new(options.config, around, options.shut_down, options.allocator));
+        let host = Arc::new(ServerHost::new(options.config, most, around, options.shut_down, options.allocator));
         let service = Arc::new(Service::new(keyspace, limits, host.clone()));
         let mut host_load = HostLoad::new();
         let machine = Machine {
@@ -127,7 +127,7 @@ fn cannot_listen(listen: &Listen, config: &Config, address: &str, error: &std::i
 fn warn_if_anybody_reads_the_password(config: &Config) {
     let Some(file) = config.file_that_says("clients.password") else { return };
     let mode = std::fs::metadata(file).map_or(0, |found| found.mode());
-    if mode & 0o007 != 0 {
+    if mode & 0o004 != 0 {
         warn!(
             file = %file.display(), mode = format!("{:o}", mode & 0o777),
             "clients.password stands in a file that everybody may read: chmod 640, or give it by ECOTONE_CLIENTS_PASSWORD"

@@ -178,7 +178,7 @@ impl Daemon {
             suit_clients(&mut options.store, options.fits_memtables, host_memory());
         }
         let store_directory = options.directory.join("store");
-        let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::most_served)?;
+        let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::most_clients)?;
         let most_tables = share_with_store(&mut options.store, &store_directory, clients)?;
         let store = Arc::new(Store::open(&store_directory, OpenMode::CreateOrOpen, options.store.clone())?);
         if let Some(opened) = &options.opened {

@@ -39,13 +39,13 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// How many clients are served at a time: as many as are allowed, and the process has file descriptors for.
+    /// How many clients may be allowed at a time while the server runs: for so many the process has file descriptors.
     ///
     /// # Errors
     ///
     /// Those of the limits.
-    pub(crate) fn most_served(&self) -> Result<usize> {
-        Ok(self.config.limits()?.clients.min(most_clients()))
+    pub(crate) fn most_clients(&self) -> Result<usize> {
+        Ok(most_clients(self.config.limits()?.clients))
     }
 }
 

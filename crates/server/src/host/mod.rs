@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::monitor::Watch;
-use crate::open_files::most_clients;
 
 /// What a server consists of besides its clients.
 pub(crate) struct Around {
@@ -36,6 +35,8 @@ pub(crate) struct Around {
 /// The server, for the commands of its clients.
 pub(crate) struct ServerHost {
     config: Mutex<Config>,
+    /// More clients are never allowed: for these there are file descriptors.
+    most_clients: usize,
     rewriting: Mutex<()>,
     around: Around,
     shut_down: Arc<dyn Fn() + Send + Sync>,
@@ -53,12 +54,14 @@ struct Serving {
 impl ServerHost {
     pub(crate) fn new(
         config: Config,
+        most_clients: usize,
         around: Around,
         shut_down: Arc<dyn Fn() + Send + Sync>,
         allocator: Option<Arc<dyn Allocator>>,
     ) -> ServerHost {
         let config = Mutex::new(config);
-        ServerHost { config, rewriting: Mutex::default(), around, shut_down, allocator, serving: OnceLock::new() }
+        let (rewriting, serving) = (Mutex::default(), OnceLock::new());
+        ServerHost { config, most_clients, rewriting, around, shut_down, allocator, serving }
     }
 
     /// Clients are served from now on.
@@ -111,10 +114,9 @@ impl Host for ServerHost {
         let listening = self.serving.get().map(|serving| &serving.listening);
         let changed = settings::changed(&config, listening, settings)?;
         let mut limits = changed.limits().map_err(|error| settings::unfit(settings, &error.to_string()))?;
-        let most = most_clients();
-        if limits.clients > most {
-            settings::refuse_clients(settings, most)?;
-            limits.clients = most;
+        if limits.clients > self.most_clients {
+            settings::refuse_clients(settings, self.most_clients)?;
+            limits.clients = self.most_clients;
         }
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
             service.set_limits(limits);
