@@ -63,7 +63,8 @@ impl<'n> SubKey<'n> {
     }
 }
 
-/// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `most_skipped` removed ones in a row.
+/// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `most_skipped` removed ones in a row; nothing stands instead of
+/// values where they are not read.
 ///
 /// # Errors
 ///
@@ -73,10 +74,11 @@ pub fn visit_from(
     id: CollectionId,
     hash: u32,
     most_skipped: Option<u64>,
+    reads_values: bool,
     mut visit: impl FnMut(u32, Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
     let mut makes_sense = true;
-    keys.visit_elements_from(id, &hash.to_be_bytes(), most_skipped, |sub_key, value| {
+    keys.visit_elements_from(id, &hash.to_be_bytes(), most_skipped, reads_values, |sub_key, value| {
         match sub_key.split_first_chunk() {
             Some((hash, name)) => visit(u32::from_be_bytes(*hash), [name, value]),
             None => {
@@ -104,7 +106,7 @@ pub fn scan<T>(
     // Beyond the last hash there is nothing.
     let Ok(from) = u32::try_from(cursor.saturating_sub(1)) else { return Ok(()) };
     // A cursor is the hash that the scan goes on from, and one more, so that it is not 0.
-    visit_from(keys, id, from, None, |hash, pair| {
+    visit_from(keys, id, from, None, true, |hash, pair| {
         offer(page, Place { number: hash, cursor: u64::from(hash) + 1 }, pair)
     })
 }
@@ -195,7 +197,7 @@ fn hold_still_for(keys: &Keys<'_>, key: &[u8], count: u64) -> Outcome {
     if count > 1 { keys.hold_still(key) } else { Ok(()) }
 }
 
-/// See [`Draw`].
+/// See [`Draw`]. `None`: there is none, or it has gone between two looks.
 fn draw_one(
     keys: &mut Keys<'_>,
     id: CollectionId,
@@ -204,11 +206,17 @@ fn draw_one(
 ) -> Outcome<Option<[Vec<u8>; 2]>> {
     let mut draw = Draw::within(ALL_HASHES);
     while let Some(from) = draw.next_from() {
-        visit_from(keys, id, from as u32, most_skipped, |hash, [name, value]| {
-            draw.offer(hash.into(), || [name.to_vec(), if with_values { value.to_vec() } else { Vec::new() }])
+        // Of all that it looks at only what is drawn may be wanted whole.
+        visit_from(keys, id, from as u32, most_skipped, false, |hash, [name, _]| {
+            draw.offer(hash.into(), || name.to_vec())
         })?;
     }
-    Ok(draw.drawn())
+    let Some(name) = draw.drawn() else { return Ok(None) };
+    if !with_values {
+        return Ok(Some([name, Vec::new()]));
+    }
+    let value = keys.element(id, &SubKey::of(&name).parts())?;
+    Ok(value.map(|value| [name, value.to_vec()]))
 }
 
 /// Some of what is offered, at random, in the order in which it is: Knuth, "The Art of Computer Programming", volume 2 (1997), section

@@ -64,6 +64,11 @@ impl<T> Draw<T> {
         ControlFlow::Continue(())
     }
 
+    /// Whether all that lies in the range was offered.
+    pub fn saw_all(&self) -> bool {
+        self.looked_at < LOOKED_AT && (self.begun == Begun::Again || self.from == self.range.start)
+    }
+
     /// What was drawn; nothing was offered else.
     pub fn drawn(self) -> Option<T> {
         self.drawn

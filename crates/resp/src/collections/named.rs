@@ -113,7 +113,7 @@ impl<'c, K: Kind> Named<'c, K> {
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::visit_from(keys, large.id, 0, most_skipped, |_, pair| visit(pair));
+            return by_hash::visit_from(keys, large.id, 0, most_skipped, true, |_, pair| visit(pair));
         }
         for pair in pairs::<K>(&self.entry) {
             if visit(pair?).is_break() {

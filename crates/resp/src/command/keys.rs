@@ -203,30 +203,38 @@ fn keys(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// A slot by the keys behind a random place, then one of its keys: those with one hash tag are all in one slot.
+/// A key that was drawn.
+struct Drawn {
+    place: u32,
+    key: Vec<u8>,
+    /// Whether all that there were had the same chance.
+    is_of_all: bool,
+}
+
+/// A slot by the keys behind a random place, then one of its keys: those with one hash tag are all in one slot, which is drawn about as often as others.
 fn random_key(call: &mut Call<'_>) -> Outcome {
-    let by_place = draw_key(call, 0..PLACES)?;
-    let drawn = match by_place {
-        Some((place, _)) => {
-            let first = place & !(PLACES_OF_SLOT - 1);
-            draw_key(call, first..first + PLACES_OF_SLOT)?.or(by_place)
+    let drawn = match draw_key(call, 0..PLACES)? {
+        Some(drawn) if !drawn.is_of_all => {
+            let first = drawn.place & !(PLACES_OF_SLOT - 1);
+            Some(draw_key(call, first..first + PLACES_OF_SLOT)?.unwrap_or(drawn))
         }
-        None => None,
+        drawn => drawn,
     };
     match drawn {
-        Some((_, key)) => call.reply.bulk(&key),
+        Some(drawn) => call.reply.bulk(&drawn.key),
         None => call.reply.null(),
     }
     Ok(())
 }
 
-/// One of the keys whose places are in `places`, and its place.
-fn draw_key(call: &mut Call<'_>, places: Range<u32>) -> Outcome<Option<(u32, Vec<u8>)>> {
+/// One of the keys whose places are in `places`.
+fn draw_key(call: &mut Call<'_>, places: Range<u32>) -> Outcome<Option<Drawn>> {
     let mut draw = Draw::within(places.start.into()..places.end.into());
     while let Some(from) = draw.next_from() {
         call.keys.visit_keys(from as u32, |place, key, _| draw.offer(place.into(), || (place, key.to_vec())))?;
     }
-    Ok(draw.drawn())
+    let is_of_all = draw.saw_all();
+    Ok(draw.drawn().map(|(place, key)| Drawn { place, key, is_of_all }))
 }
 
 fn count_all(call: &mut Call<'_>) -> Outcome {

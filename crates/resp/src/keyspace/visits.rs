@@ -45,7 +45,7 @@ impl Keys<'_> {
     }
 
     /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `most_skipped` removed ones in a
-    /// row.
+    /// row; nothing stands instead of values where it does not read those.
     ///
     /// # Errors
     ///
@@ -55,11 +55,12 @@ impl Keys<'_> {
         id: CollectionId,
         from: &[u8],
         most_skipped: Option<u64>,
+        reads_values: bool,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
         let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
-        self.visit_skipping(range, Direction::Forward, true, most_skipped, visit)
+        self.visit_skipping(range, Direction::Forward, reads_values, most_skipped, visit)
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
