@@ -6,7 +6,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_engine::{Duty, DutyObserver};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -283,17 +285,28 @@ fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, ServeError> {
 }
 
 fn bind_unix(path: &PathBuf) -> Result<UnixListener, ServeError> {
-    // Where nobody answers it was left by a process that was killed.
-    if UnixStream::connect(path).is_ok() {
-        let source = std::io::ErrorKind::AddrInUse.into();
-        return Err(ServeError::Listen { address: path.display().to_string(), source });
-    }
-    let _ = std::fs::remove_file(path);
-    let bound = UnixListener::bind(path).and_then(|listener| {
+    let bound = remove_left_socket(path).and_then(|()| UnixListener::bind(path)).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
     bound.map_err(|source| ServeError::Listen { address: path.display().to_string(), source })
+}
+
+/// Removes a socket that was left by a process that was killed.
+///
+/// # Errors
+///
+/// Somebody has it, or it is not known whether anybody does.
+fn remove_left_socket(path: &Path) -> std::io::Result<()> {
+    // It does not wait for one that takes no connections.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        Ok(()) | Err(Errno::AGAIN) => Err(std::io::ErrorKind::AddrInUse.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Device and number of a file: whether it is still the one that was made.
