@@ -117,7 +117,11 @@ impl Occasions {
 
     /// Counts all from 0 again.
     pub fn reset(&self) {
-        self.0.iter().for_each(|of_kind| of_kind.number.store(0, Ordering::Relaxed));
+        for of_kind in &self.0 {
+            let mut told = of_kind.told.lock();
+            of_kind.number.store(0, Ordering::Relaxed);
+            told.number = 0;
+        }
     }
 
     /// How many there were.
@@ -145,8 +149,9 @@ mod tests {
         assert_eq!((occasions.number(Occasion::Http), occasions.number(Occasion::NoTls)), (503, 1));
         assert_eq!(occasions.number(Occasion::MaxClients), 0);
         occasions.reset();
-        assert_eq!(http(4 * TOLD_EVERY), Some(0));
-        assert_eq!(occasions.number(Occasion::Http), 1);
+        assert_eq!(http(3 * TOLD_EVERY), None);
+        assert_eq!(http(4 * TOLD_EVERY), Some(1));
+        assert_eq!(occasions.number(Occasion::Http), 2);
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Numbers {
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let next = match super::read_number(store, NAME)? {
             Some(next) => next,
+            // The greatest there can be has one behind it.
             None => greatest(store)? + 1,
         };
         Ok(Self { given: Mutex::new(Given { next, set_aside: next }) })
@@ -60,7 +61,11 @@ impl Numbers {
             if waiting == Waiting::Never {
                 return Err(StoreError::WouldWait);
             }
-            let set_aside = given.set_aside + SET_ASIDE;
+            // Numbers do not end: only one that is damaged is near.
+            let set_aside = given.set_aside.checked_add(SET_ASIDE).ok_or_else(|| StoreError::Corrupt {
+                location: Some(format!("the keyspace's own entry {NAME:?}")),
+                detail: format!("{} collections were never made", given.set_aside),
+            })?;
             store.put(&layout::own(NAME), &set_aside.to_be_bytes())?;
             given.set_aside = set_aside;
         }

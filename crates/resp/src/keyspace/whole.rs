@@ -3,7 +3,7 @@
 //! A large collection is more than its key's bytes: its elements and its note in the ledger have to follow. Who removes, overwrites or
 //! moves what it has not made itself goes through here.
 
-use ecotone_engine::{Direction, Error as StoreError};
+use ecotone_engine::{Attributes, Direction, Error as StoreError};
 
 use super::keys::{Entry, Keys};
 use super::layout::{CollectionId, Tag};
@@ -43,18 +43,19 @@ impl<'c> Keys<'c> {
     /// What stands under `key`, whose slot is held, unless its time is over.
     pub fn standing(&mut self, key: &[u8]) -> Outcome<Option<Standing>> {
         let Some(attributes) = self.attributes(key)? else { return Ok(None) };
+        let Attributes { expires_at_ms, .. } = attributes;
+        let is_there = self.keyspace.is_there(expires_at_ms, self.now_ms);
+        let unnamed = is_there.then_some(Standing { expires_at_ms, collection: None });
         if !Tag::of(&attributes).is_none_or(|tag| tag.is_large) {
-            return Ok(self.peek(key)?.map(|(_, expires_at_ms)| Standing { expires_at_ms, collection: None }));
+            return Ok(unnamed);
         }
-        // Which it is stands in its value; so do those whose time is over.
+        // Which it is stands in its value, and is told where its time is over.
         match self.entry(key) {
             Ok(entry) => Ok(entry.map(|entry| Standing {
                 expires_at_ms: entry.expires_at_ms,
                 collection: entry.collection().ok().flatten(),
             })),
-            Err(Failure::Store(StoreError::Corrupt { .. })) => {
-                Ok(Some(Standing { expires_at_ms: attributes.expires_at_ms, collection: None }))
-            }
+            Err(Failure::Store(StoreError::Corrupt { .. })) => Ok(unnamed),
             Err(failure) => Err(failure),
         }
     }

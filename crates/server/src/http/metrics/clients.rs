@@ -81,7 +81,7 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
     let reasons = Occasion::ALL.into_iter().filter(|of| *of != Occasion::MaxClients);
     page.counters(
         "ecotone_clients_disconnected_total",
-        "Clients that were disconnected, by the limit of theirs that was met or what else they did.",
+        "Clients that were disconnected because of a limit, or because they did not speak what is spoken at the address, by reason.",
         ["reason"],
         service
             .into_iter()
