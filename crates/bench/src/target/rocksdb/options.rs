@@ -81,7 +81,7 @@ fn checks(db: &mut Options) {
     db.set_flush_verify_memtable_count(true);
     db.set_verify_sst_unique_id_in_manifest(true);
     db.set_file_checksum_gen_factory(&FileChecksumGenFactory::crc32c());
-    db.set_skip_stats_update_on_db_open(true);
+    db.set_skip_stats_update_on_db_open(false);
     db.set_stats_dump_period_sec(0);
     db.set_stats_persist_period_sec(0);
     db.enable_statistics();
