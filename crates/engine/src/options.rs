@@ -259,6 +259,12 @@ impl fmt::Debug for StoreOptions {
 }
 
 impl StoreOptions {
+    /// Into how many parts RocksDB is to divide its cache of tables, as a power of two, where tables are held to a number; its own are 64. Each part rounds up, so that a
+    /// sixteenth more are open at most.
+    pub fn table_cache_shard_bits(&self) -> Option<i32> {
+        self.max_open_files.map(|files| (files / LEAST_OPEN_FILES).max(1).ilog2().min(6) as i32)
+    }
+
     /// Checks every field; the error names the first one that is out of its range.
     pub(crate) fn validate(&self) -> Result<()> {
         at_least("memtable_bytes", self.memtable_bytes, 64 * KIB)?;

@@ -9,7 +9,6 @@ use rust_rocksdb::{
 use crate::dedup::filters;
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::offload::{Collects, TableFormat};
-use crate::options::LEAST_OPEN_FILES;
 use crate::worker::WorkerOptions;
 use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
 
@@ -102,9 +101,8 @@ pub(crate) fn store_options(options: &StoreOptions) -> Options {
     set_background_jobs(&mut db, options);
     db.set_compression_type(compression(options.compression));
     db.set_max_open_files(options.max_open_files.map_or(-1, int_of));
-    if let Some(files) = options.max_open_files {
-        // RocksDB has its cache of tables in 64 parts, each of which rounds up: a sixteenth at most.
-        db.set_table_cache_num_shard_bits((files / LEAST_OPEN_FILES).max(1).ilog2().min(6) as i32);
+    if let Some(bits) = options.table_cache_shard_bits() {
+        db.set_table_cache_num_shard_bits(bits);
     }
     if options.max_wal_bytes > 0 {
         db.set_max_total_wal_size(options.max_wal_bytes);

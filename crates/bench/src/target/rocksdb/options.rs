@@ -107,6 +107,9 @@ fn shape(db: &mut Options, options: &StoreOptions) {
         Compression::Zstd => DBCompressionType::Zstd,
     });
     db.set_max_open_files(options.max_open_files.map_or(-1, count));
+    if let Some(bits) = options.table_cache_shard_bits() {
+        db.set_table_cache_num_shard_bits(bits);
+    }
     if options.max_wal_bytes > 0 {
         db.set_max_total_wal_size(options.max_wal_bytes);
     }
