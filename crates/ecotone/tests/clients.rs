@@ -57,6 +57,9 @@ fn clients_leave_file_descriptors_to_the_store() {
     let mut all: Vec<_> = (0..300).map(|_| server.connect()).collect();
     let last = all.last_mut().unwrap();
     last.says("", "-ERR max number of clients reached\r\n");
+    let stats = text(&mut first, "INFO stats\r\n");
+    let refused = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:")).unwrap();
+    assert!((1..=300).contains(&refused.parse::<u32>().unwrap()), "{stats}");
     // A table, a log and a segment are begun.
     first.says("*1\r\n$4\r\nSAVE\r\n", "+OK\r\n");
     first.says(SET, "+OK\r\n");

@@ -237,8 +237,6 @@ pub struct Statistics {
     pub commands: AtomicU64,
     /// Connections taken.
     pub connections: AtomicU64,
-    /// Connections refused because there were too many.
-    pub refused: AtomicU64,
     /// How often something was received of a client.
     pub reads: AtomicU64,
     /// How often replies were sent to one.
@@ -286,7 +284,6 @@ impl Statistics {
         for count in [
             &self.commands,
             &self.connections,
-            &self.refused,
             &self.reads,
             &self.writes,
             &self.bytes_in,

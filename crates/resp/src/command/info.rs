@@ -8,6 +8,7 @@ use super::entry::plain;
 use super::{Call, Command, flag, word};
 use crate::error::Outcome;
 use crate::keyspace::{Census, UPKEEP_HZ};
+use crate::occasions::Occasion;
 use crate::process;
 use crate::service::{Allocator, AllocatorCounts, COMPATIBLE_VERSION, InfoSection};
 
@@ -305,7 +306,7 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "total_net_output_bytes", bytes_out);
     add(lines, "instantaneous_input_kbps", format!("{:.2}", in_rate / 1024.0));
     add(lines, "instantaneous_output_kbps", format!("{:.2}", out_rate / 1024.0));
-    add(lines, "rejected_connections", statistics.refused.load(Ordering::Relaxed));
+    add(lines, "rejected_connections", call.service.occasions.number(Occasion::MaxClients));
     add_none(lines, &["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
     for none in ["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"] {
         add(lines, none, "0.00");

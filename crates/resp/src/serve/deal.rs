@@ -96,7 +96,6 @@ impl Dealer {
     pub(super) fn seat(&self, address: String, local_address: String) -> Option<Seat> {
         let most = self.service.limits.read().clients;
         let Some(info) = self.service.clients.add(address, local_address, most) else {
-            self.service.statistics.refused.fetch_add(1, Ordering::Relaxed);
             if let Some(others) = self.note(Occasion::MaxClients) {
                 tracing::warn!(
                     limit = "max_clients",

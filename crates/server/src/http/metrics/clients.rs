@@ -46,7 +46,7 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         (
             "ecotone_clients_rejected_total",
             "Connections refused because there were too many.",
-            statistics.map(|of| number(&of.refused)),
+            service.map(|of| of.occasions.number(Occasion::MaxClients)),
         ),
         (
             "ecotone_clients_received_bytes_total",
