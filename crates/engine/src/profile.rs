@@ -60,9 +60,6 @@ impl FromStr for Profile {
 /// is much of the store (`values::wake`); a table is relocated in one step.
 const SEPARATED_MEMTABLE_BYTES: u64 = 32 * MIB;
 const SEPARATED_TABLE_BYTES: u64 = 4 * MIB;
-/// Four times what level 0 brings at a time: up to so many keys, some millions of short ones, there is one level only, where every compaction of level 0 meets all that it
-/// overwrites. In two, the upper one would hide a million values and more from relocation, and cost more writing than it saves.
-const SEPARATED_LEVEL_BASE_BYTES: u64 = 128 * MIB;
 /// One fills, one is written out, one waits: small ones are full in less time than a busy machine may take to begin a flush. With four
 /// RocksDB would slow writers where it stops them with three.
 const SEPARATED_MEMTABLE_COUNT: u32 = 3;
@@ -73,9 +70,11 @@ impl StoreOptions {
         Self::default().with_separation(min_bytes)
     }
 
-    /// The same, and values of at least `min_bytes` are kept apart: memtables, tables and the first level are cut to 32, 4 and 128
-    /// MiB where they are larger, and of smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables
-    /// are cut.
+    /// The same, and values of at least `min_bytes` are kept apart: memtables and tables are cut to 32 and 4 MiB where they are larger, and of
+    /// smaller memtables there are at least 3. Of [`small_device`](Self::small_device) only the tables are cut. The first level is as large as
+    /// it is where values lie beside their keys, which is many more keys: as long as they fit into it there is one level only, where every compaction
+    /// of level 0 meets all that it overwrites. In two, the upper one would hide values from relocation, and as long as level 0 brings a tenth of all
+    /// keys at a time would cost more writing than it saves.
     pub fn with_separation(self, min_bytes: u32) -> Self {
         let segment_bytes =
             self.separation.map_or(Separation::from_bytes(min_bytes).segment_bytes, |it| it.segment_bytes);
@@ -86,7 +85,6 @@ impl StoreOptions {
             } else {
                 self.memtable_count
             },
-            level_base_bytes: self.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES),
             target_file_bytes: self.target_file_bytes.min(SEPARATED_TABLE_BYTES),
             separation: Some(Separation { min_bytes, segment_bytes }),
             ..self
@@ -153,7 +151,7 @@ mod tests {
         assert_eq!(many.with_separation(128).memtable_count, 5);
         let sizes =
             |it: &StoreOptions| (it.memtable_bytes / MIB, it.level_base_bytes / MIB, it.target_file_bytes / MIB);
-        assert_eq!(sizes(&StoreOptions::separated(128)), (32, 128, 4));
+        assert_eq!(sizes(&StoreOptions::separated(128)), (32, 256, 4));
         let small = StoreOptions::small_device();
         assert_eq!(sizes(&small.clone().with_separation(128)), (4, 16, 4));
         assert_eq!(small.clone().with_separation(128).memtable_count, small.memtable_count);

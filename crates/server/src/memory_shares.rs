@@ -38,8 +38,9 @@ const ROW_SHARE: u64 = 2;
 const MEMTABLE_SHARE: u64 = 16;
 const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
 
-/// The first level holds at least as much as the tables of level 0 that start its compaction.
-const MEMTABLES_OF_LEVEL_BASE: u64 = 4;
+/// The first level holds at least twice as much as the memtables whose tables start its compaction: written out and compressed they are a fraction of
+/// that, and as long as they are a twelfth of all keys and more a second level would cost more writing than it saves.
+const MEMTABLES_OF_LEVEL_BASE: u64 = 8;
 
 /// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
 /// the device more often than memory demands.
@@ -105,7 +106,7 @@ mod tests {
     /// What a store gets: its memory limit, its rows and a memtable, in MiB.
     fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         suit_clients(&mut store, fits_memtables, memory);
-        assert!(store.level_base_bytes >= 4 * store.memtable_bytes);
+        assert!(store.level_base_bytes >= 8 * store.memtable_bytes);
         let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
         [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes].map(|bytes| bytes / MIB)
     }

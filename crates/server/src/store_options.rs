@@ -20,6 +20,9 @@ const PRESSED: &str = "relocation_pressed_ratio=";
 /// enough; where clients are served and there is more memory it grows ([`crate::memory_shares`]).
 const SEPARATED_MEMTABLE_BYTES: u64 = 8 << 20;
 
+/// Its first level, which grows with it: small memtables bring a small part of the keys at a time, so that it is sooner worth two levels.
+const SEPARATED_LEVEL_BASE_BYTES: u64 = 16 * SEPARATED_MEMTABLE_BYTES;
+
 /// An option of the store.
 pub struct StoreOption {
     /// Its name.
@@ -148,7 +151,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         64 * KIB,
         16 * GIB,
         "Size of a memtable before it is flushed. Where clients are served, and neither this nor `level_base_bytes` is given, a sixteenth of the \
-         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` at least four times as much."
+         memory for block cache and memtables if that is more, 32 MiB at most, and `level_base_bytes` at least eight times as much."
     ),
     whole!(
         memtable_count,
@@ -405,6 +408,7 @@ pub fn store_options(assignments: &[impl AsRef<str>]) -> Result<StoreOptions> {
     }
     if options.separation.is_some() {
         options.memtable_bytes = options.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
+        options.level_base_bytes = options.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
     }
     let of_others = |one: &&str| !one.starts_with(PROFILE) && !one.starts_with(SEPARATION);
     // `relocation_ratio` makes less of it, unless it is given.
@@ -459,6 +463,7 @@ mod tests {
         for (given, profile) in [(&[][..], Profile::Default), (&["profile=small-device"], Profile::SmallDevice)] {
             let (options, mut apart) = (of(given), profile.options().with_separation(DEFAULT_SEPARATION_BYTES));
             apart.memtable_bytes = apart.memtable_bytes.min(SEPARATED_MEMTABLE_BYTES);
+            apart.level_base_bytes = apart.level_base_bytes.min(SEPARATED_LEVEL_BASE_BYTES);
             assert_eq!((options.separation, sizes(&options)), (apart.separation, sizes(&apart)), "{profile}");
             assert!(options.separation.is_some());
             let options = of(&[given, &["separation_min_bytes=off"]].concat());
