@@ -59,7 +59,8 @@ const STEPS_PER_TABLE: usize = 4;
 /// How long segments are left alone whose pass was given up.
 const AFTER_FAILED_PASS: Duration = Duration::from_secs(60);
 
-/// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed.
+/// So long a pass waits for compactions that run anyway, which cost less, before it compacts on purpose; not where much is to be freed, or writers
+/// are slowed down most.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So long after a flush the next compaction of level 0 is waited for, which rewrites what the flush overlaps: once, instead of twice.
@@ -469,7 +470,8 @@ impl Thread {
     /// Begins a flush where segments have waited for one for long, or many bytes do. Returns whether any wait.
     fn settle(&mut self, db: &DB, round: &Round) -> Result<bool> {
         let all_bytes = round.segments.iter().map(|segment| segment.bytes.0).sum();
-        if self.wake.takes_flush(all_bytes, self.overwrites.share()) {
+        let replaced = self.parameters_now().memtable_share;
+        if self.wake.takes_flush(all_bytes, replaced, self.overwrites.share()) {
             if self.flush(db)? {
                 self.unsettled = None;
             } else {
@@ -508,8 +510,10 @@ impl Thread {
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let now = ratio(&round.segments);
-        let is_patient =
-            now < parameters.urgent_ratio && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
+        // Where writers are slowed down most, what compacts anyway is not enough, whatever has gone lately.
+        let is_patient = now < parameters.urgent_ratio
+            && ratio_with_hidden < parameters.slowest_ratio
+            && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(false);
         }

@@ -11,9 +11,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// A memtable is flushed when what it replaces is about one in so many parts of all values.
-const MEMTABLE_SHARE: u64 = 32;
-
 /// It is not flushed for less.
 const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -64,10 +61,10 @@ impl Wake {
         }
     }
 
-    /// Whether a flush is due for what was written since the memtable was begun, when there are so many bytes of values and a write replaces
-    /// another with this probability. It is due once.
-    pub(super) fn takes_flush(&self, all_bytes: u64, overwrites: f64) -> bool {
-        let most_bytes = (all_bytes / MEMTABLE_SHARE) as f64 / overwrites.max(f64::MIN_POSITIVE);
+    /// Whether a flush is due for what was written since the memtable was begun, when there are so many bytes of values, of which it may replace the share
+    /// `replaced`, and a write replaces another with the probability `overwrites`. It is due once.
+    pub(super) fn takes_flush(&self, all_bytes: u64, replaced: f64, overwrites: f64) -> bool {
+        let most_bytes = all_bytes as f64 * replaced / overwrites.max(f64::MIN_POSITIVE);
         let mut memtable = self.memtable.lock();
         memtable.most_bytes = (most_bytes as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
         let written = self.written.load(Ordering::SeqCst);
@@ -145,7 +142,7 @@ mod tests {
 
     /// A store of 1 GiB of values, half of whose writes replace others: 64 MiB are due to be flushed.
     fn due(wake: &Wake) -> bool {
-        wake.takes_flush(1024 * MIB, 0.5)
+        wake.takes_flush(1024 * MIB, 1.0 / 32.0, 0.5)
     }
 
     fn write(wake: &Wake, mib: u64) {
@@ -194,15 +191,15 @@ mod tests {
     #[test]
     fn bounds_hold_for_small_stores_and_for_those_that_replace_nothing() {
         let wake = Wake::default();
-        assert!(!wake.takes_flush(0, 1.0));
+        assert!(!wake.takes_flush(0, 1.0 / 32.0, 1.0));
         write(&wake, 15);
-        assert!(!wake.takes_flush(0, 1.0));
+        assert!(!wake.takes_flush(0, 1.0 / 32.0, 1.0));
         write(&wake, 1);
-        assert!(wake.takes_flush(0, 1.0));
+        assert!(wake.takes_flush(0, 1.0 / 32.0, 1.0));
         write(&wake, 255);
-        assert!(!wake.takes_flush(1024 * MIB, 0.0));
+        assert!(!wake.takes_flush(1024 * MIB, 1.0 / 32.0, 0.0));
         write(&wake, 1);
-        assert!(wake.takes_flush(1024 * MIB, 0.0));
+        assert!(wake.takes_flush(1024 * MIB, 1.0 / 32.0, 0.0));
     }
 
     #[test]

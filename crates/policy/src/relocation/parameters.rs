@@ -45,6 +45,11 @@ pub struct RelocationParameters {
     /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 2.0, more than 1; less than `on_purpose_ratio` changes nothing. Whoever sets
     /// that without [`with_ratio`](RelocationParameters::with_ratio) sets this as well.
     pub pressed_ratio: f64,
+    /// A memtable is flushed once what it replaces is about this share of all values, however few keys that are: they can be freed only then. Default
+    /// 1/32, more than 0 and at most 1.
+    pub memtable_share: f64,
+    /// What `memtable_share` becomes with `pressed_ratio`. Default 1/16, at least `memtable_share` and at most 1: keys are rewritten half as often.
+    pub pressed_memtable_share: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
 }
@@ -69,6 +74,8 @@ impl Default for RelocationParameters {
             pace_ratio: 1.2,
             slowest_ratio: 1.4,
             pressed_ratio: 2.0,
+            memtable_share: 1.0 / 32.0,
+            pressed_memtable_share: 1.0 / 16.0,
             ample_free_share: 0.25,
         }
     }
@@ -121,6 +128,13 @@ impl RelocationParameters {
         if !(self.pressed_ratio > 1.0 && self.pressed_ratio.is_finite()) {
             return refuse("relocation.pressed_ratio", self.pressed_ratio, "more than 1 and finite");
         }
+        if !(self.memtable_share > 0.0 && self.memtable_share <= 1.0) {
+            return refuse("relocation.memtable_share", self.memtable_share, "more than 0 and at most 1");
+        }
+        if !(self.pressed_memtable_share >= self.memtable_share && self.pressed_memtable_share <= 1.0) {
+            let expected = "at least `memtable_share` and at most 1";
+            return refuse("relocation.pressed_memtable_share", self.pressed_memtable_share, expected);
+        }
         if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
             return refuse("relocation.ample_free_share", self.ample_free_share, "more than 0 and at most 1");
         }
@@ -148,13 +162,17 @@ impl RelocationParameters {
     }
 
     /// What holds while writers are held up to this `degree` ([`Pressure::degree`](super::Pressure::degree)) and `free_share` (0 to 1) of the space is free: the
-    /// ratios of `pressed_ratio` where all are and space is ample, and the nearer to these the less they are and the less is free.
+    /// ratios of `pressed_ratio` and `pressed_memtable_share` where all are and space is ample, and the nearer to these the less they are and the less is free.
     #[must_use]
     pub fn under_pressure(&self, degree: f64, free_share: f64) -> Self {
         let more = (self.pressed_ratio - self.on_purpose_ratio).max(0.0);
         let part = degree.clamp(0.0, 1.0) * (free_share / self.ample_free_share).clamp(0.0, 1.0);
-        // Calm parameters are those that were set, to the last of them.
-        if more * part > 0.0 { self.with_ratio(self.on_purpose_ratio + more * part) } else { self.clone() }
+        if more * part == 0.0 {
+            // Calm parameters are those that were set, to the last of them.
+            return self.clone();
+        }
+        let memtable_share = self.memtable_share + (self.pressed_memtable_share - self.memtable_share) * part;
+        Self { memtable_share, ..self.with_ratio(self.on_purpose_ratio + more * part) }
     }
 
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
@@ -235,7 +253,12 @@ mod tests {
         }
         default.under_pressure(1.0, 1.0).validate().unwrap();
         // Twice as far from 1: so are all others.
-        assert_eq!(default.under_pressure(0.5, 1.0), default.with_ratio(1.7));
+        assert_eq!(
+            default.under_pressure(0.5, 1.0),
+            RelocationParameters { memtable_share: 1.5 / 32.0, ..default.with_ratio(1.7) }
+        );
+        assert_eq!(default.under_pressure(1.0, 1.0).memtable_share, default.pressed_memtable_share);
+        assert_eq!(default.under_pressure(1.0, 0.0).memtable_share, default.memtable_share);
         // Who allows more than that has it, and nothing else changes.
         let ample = RelocationParameters { on_purpose_ratio: 3.0, urgent_ratio: 4.0, ..default.clone() };
         assert_eq!(ample.under_pressure(1.0, 1.0), ample);
@@ -266,6 +289,10 @@ mod tests {
             ("slowest_ratio", RelocationParameters { slowest_ratio: 1.4, ..valid.clone() }),
             ("pressed_ratio", RelocationParameters { pressed_ratio: 1.0, ..valid.clone() }),
             ("pressed_ratio", RelocationParameters { pressed_ratio: f64::NAN, ..valid.clone() }),
+            ("memtable_share", RelocationParameters { memtable_share: 0.0, ..valid.clone() }),
+            ("memtable_share", RelocationParameters { memtable_share: 1.1, ..valid.clone() }),
+            ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: 0.03, ..valid.clone() }),
+            ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: f64::NAN, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
             ("min_garbage_share", RelocationParameters { min_garbage_share: 0.0, ..valid.clone() }),
