@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
-use ecotone_bench::lab::{Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, OfferedRate, Profile, ScaledProfile};
+use ecotone_bench::lab::{
+    Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, OfferedRate, Profile, ScaledProfile, StoreSettings,
+};
 use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
 
@@ -197,4 +199,20 @@ fn a_shorter_run_gets_smaller_stores_and_a_longer_one_no_larger_ones() {
     let (memtable_bytes, keys) = store(90);
     assert_eq!(store(45), (memtable_bytes / 2, keys / 2));
     assert_eq!(store(600), (memtable_bytes, keys));
+}
+
+/// Half, the same and a sixteenth, and a memtable more.
+#[test]
+fn with_values_apart_sizes_are_less_by_what_they_are_less_by_default() {
+    let store = scaled("three-tier", 2.0, Demand { seconds: 90, ..ALONE }).store;
+    let apart = store.separated();
+    let near = |bytes: Option<u64>, expected: f64| (bytes.unwrap() as f64 - expected).abs() <= 32768.0;
+    assert!(near(apart.memtable_bytes, store.memtable_bytes.unwrap() as f64 / 2.0), "{apart:?}");
+    assert!(near(apart.target_file_bytes, store.target_file_bytes.unwrap() as f64 / 16.0), "{apart:?}");
+    assert_eq!(apart.level_base_bytes, store.level_base_bytes);
+    assert_eq!((store.memtable_count, apart.memtable_count), (None, Some(3)));
+    assert_eq!(StoreSettings { memtable_count: Some(5), ..store.clone() }.separated().memtable_count, Some(5));
+    // The engine takes no less.
+    let small = StoreSettings { level_base_bytes: Some(1), target_file_bytes: Some(1), ..store }.separated();
+    assert_eq!((small.level_base_bytes, small.target_file_bytes), (Some(1 << 20), Some(1 << 16)));
 }

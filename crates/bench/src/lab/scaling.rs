@@ -6,7 +6,7 @@
 //! cores per GHz, `speed = ghz * k`; k is the largest for which the busy cores of all servers together use at most
 //! [`HOST_SHARE`] of the host and no core is faster than a host core.
 
-use ecotone_engine::StoreOptions;
+use ecotone_engine::{DEFAULT_SEPARATION_BYTES, StoreOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{LabError, Profile, StoreSettings, WorkloadSizes};
@@ -191,17 +191,22 @@ impl StoreSettings {
         store
     }
 
-    /// The same settings for a store that keeps values apart: an eighth of the sizes of memtables and tables, so that a memtable holds about as
-    /// many entries as before, and half of the first level's, as in [`StoreOptions::separated`].
+    /// The same settings for a store that keeps values apart: each size is to this one what it is to the default of a store with values beside their
+    /// keys in [`StoreOptions::separated`], and there are as many memtables.
     pub fn separated(&self) -> StoreSettings {
         /// The least of the engine.
         const LEAST_LEVEL_BYTES: u64 = 1 << 20;
-        let plain = StoreOptions::default();
-        let part = |parts: f64, bytes: Option<u64>, plain: u64| rounded(bytes.unwrap_or(plain) as f64 / parts, 65536);
+        let (beside, apart) = (StoreOptions::default(), StoreOptions::separated(DEFAULT_SEPARATION_BYTES));
+        let sized = |bytes: Option<u64>, of: fn(&StoreOptions) -> u64| {
+            let part = of(&apart) as f64 / of(&beside) as f64;
+            rounded(bytes.unwrap_or(of(&beside)) as f64 * part, 65536)
+        };
+        let memtable_count = self.memtable_count.unwrap_or(beside.memtable_count).max(apart.memtable_count);
         StoreSettings {
-            memtable_bytes: Some(part(8.0, self.memtable_bytes, plain.memtable_bytes)),
-            level_base_bytes: Some(part(2.0, self.level_base_bytes, plain.level_base_bytes).max(LEAST_LEVEL_BYTES)),
-            target_file_bytes: Some(part(8.0, self.target_file_bytes, plain.target_file_bytes)),
+            memtable_bytes: Some(sized(self.memtable_bytes, |it| it.memtable_bytes)),
+            memtable_count: Some(memtable_count),
+            level_base_bytes: Some(sized(self.level_base_bytes, |it| it.level_base_bytes).max(LEAST_LEVEL_BYTES)),
+            target_file_bytes: Some(sized(self.target_file_bytes, |it| it.target_file_bytes)),
             ..self.clone()
         }
     }

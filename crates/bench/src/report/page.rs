@@ -265,7 +265,7 @@ impl Page {
         let network: u64 = report.runs.iter().flat_map(|run| &run.servers).map(|server| server.network_bytes).sum();
         let separated = if report.runs.iter().any(|run| run.separation_min_bytes.is_some()) {
             " In runs with a number behind the policy's name, values of at least so many bytes lie apart from their keys, and \
-             memtable and tables have an eighth of these sizes, level 1 has half."
+             sizes of memtables and tables are less than these by what they are less by default."
         } else {
             ""
         };
