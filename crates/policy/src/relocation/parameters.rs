@@ -42,7 +42,7 @@ pub struct RelocationParameters {
     /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
     /// What `on_purpose_ratio` becomes, and the other ratios in proportion, while writers are held up and space is ample
-    /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 2.0, more than 1; less than `on_purpose_ratio` changes nothing. Whoever sets
+    /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 1.9, more than 1; less than `on_purpose_ratio` changes nothing. Whoever sets
     /// that without [`with_ratio`](RelocationParameters::with_ratio) sets this as well.
     pub pressed_ratio: f64,
     /// A memtable is flushed once what it replaces is about this share of all values, however few keys that are: they can be freed only then. Default
@@ -73,7 +73,7 @@ impl Default for RelocationParameters {
             urgent_ratio: 1.55,
             pace_ratio: 1.2,
             slowest_ratio: 1.4,
-            pressed_ratio: 2.0,
+            pressed_ratio: 1.9,
             memtable_share: 1.0 / 32.0,
             pressed_memtable_share: 1.0 / 16.0,
             ample_free_share: 0.25,
