@@ -24,6 +24,7 @@ use crate::identity::Identity;
 use crate::limits::gate::Gate;
 use crate::options::Separation;
 use crate::own_compactions::OwnCompactions;
+use crate::sync_failure::SyncFailure;
 use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::barrier::Barrier;
@@ -75,6 +76,15 @@ pub(crate) struct Opening {
     tap: Tap,
 }
 
+/// What the data layer shares with the rest of its store.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'s> {
+    /// `None` where the store is read only.
+    pub(crate) gate: Option<&'s Arc<Gate>>,
+    pub(crate) own: &'s Arc<OwnCompactions>,
+    pub(crate) failure: &'s Arc<SyncFailure>,
+}
+
 /// What the listener tells the data layer.
 #[derive(Clone)]
 pub(crate) struct TableEvents {
@@ -94,12 +104,11 @@ impl TableEvents {
 }
 
 impl Opening {
-    /// Prepares the options of the database in `directory`, whose identity is there; without `gate` it is read only. `None` for a
-    /// store without values of its own that is to stay so.
+    /// Prepares the options of the database in `directory`, whose identity is there. `None` for a store without values of its own that is
+    /// to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        gate: Option<&Arc<Gate>>,
-        own: &Arc<OwnCompactions>,
+        Shared { gate, own, failure }: Shared<'_>,
         expired: Option<ExpiredValues>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
@@ -117,6 +126,7 @@ impl Opening {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
         }
         let log = ValueLog::open(directory, separation.unwrap_or(IDLE).segment_bytes, tap.clone())?
+            .with_failure(failure.clone())
             .with_synced_writes(store_options.durability == Durability::Always)
             .with_mapped_reads(store_options.mapped_read_bytes)
             .with_page_cache(store_options.page_cache_bytes);
@@ -352,6 +362,9 @@ impl DataLayer {
         self.removal.hold(|| {
             self.log.seal_active();
             copy()?;
+            // Not segment by segment: a failure that the kernel tells here it tells nobody else.
+            self.log.sync()?;
+            self.log.sync_relocated()?;
             let values = directory.join(VALUES_DIRECTORY);
             std::fs::create_dir(&values).map_err(|error| Error::io("create the directory", &values, &error))?;
             for segment in self.log.segments() {
@@ -385,8 +398,6 @@ impl DataLayer {
 fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<()> {
     let to = directory.join(segment::file_name(segment.number()));
     if segment.is_sealed() && std::fs::hard_link(segment.path(), &to).is_ok() {
-        // Durable by the time the copy is said to be complete.
-        segment.sync()?;
         return Ok(());
     }
     copy_bytes(segment.path(), &to, segment.bytes_in_file())

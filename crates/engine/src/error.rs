@@ -108,7 +108,7 @@ pub enum Error {
         /// The reason.
         detail: String,
     },
-    /// Background work (flush, compaction, WAL sync) failed earlier, and RocksDB stopped taking writes. Reads go on.
+    /// Background work (flush, compaction) or a sync failed earlier, and the store takes no more writes. Reads go on.
     /// Remove the cause, then close and open the store again.
     #[error("the store stopped taking writes after a background error: {detail}: remove the cause, then reopen it")]
     Background {

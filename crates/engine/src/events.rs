@@ -19,7 +19,7 @@ pub trait StoreEvents: Send + Sync {
     fn space_changed(&self, event: &SpaceChanged) {
         let _ = event;
     }
-    /// A flush, a compaction or a WAL sync failed.
+    /// A flush, a compaction, or a sync of the WAL or of segments failed.
     fn background_error(&self, event: &BackgroundError) {
         let _ = event;
     }
@@ -104,8 +104,8 @@ pub struct SpaceChanged {
 pub struct BackgroundError {
     /// What was being done.
     pub during: &'static str,
-    /// RocksDB's words.
+    /// RocksDB's words, or those of the system.
     pub detail: String,
-    /// Whether RocksDB stopped taking writes.
+    /// Whether the store stopped taking writes.
     pub writes_stopped: bool,
 }

@@ -61,6 +61,7 @@ mod row_cache;
 mod scan;
 mod stall;
 mod store;
+mod sync_failure;
 mod table_changes;
 mod tap;
 mod tuning;

@@ -17,13 +17,12 @@ use rust_rocksdb::{
 };
 
 use crate::at_once::AtOnce;
-use crate::data_layer::{DataLayer, Opening};
+use crate::data_layer::{DataLayer, Opening, Shared};
 use crate::dedup::known::KnownSamples;
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
 use crate::duties::ThreadDuties;
-use crate::events::BackgroundError;
 use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::limits::bookkeeping_bytes;
@@ -39,11 +38,12 @@ use crate::raw::TableLimit;
 use crate::read::ending_early;
 use crate::row_cache::RowCache;
 use crate::stall::StallClock;
+use crate::sync_failure::SyncFailure;
 use crate::table_changes::TableChanges;
 use crate::tap::Tap;
 use crate::values::ValueLog;
 use crate::values::replay::Replay;
-use crate::wal_sync::{Synced, WalSync};
+use crate::wal_sync::{NotSynced, Synced, WalSync, WalSyncs};
 use crate::{
     Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
     ValueLogProperties, identity, log_check, properties, tuning,
@@ -51,10 +51,6 @@ use crate::{
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
 const DEFAULT_LOCAL_SLOTS: usize = 2;
-
-/// What RocksDB says to a sync of a file that an append to has failed, before it tells of a background error
-/// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
-const APPEND_FAILED: &str = "Writer has previous error";
 
 /// One LSM tree in one directory. `Send + Sync`; share it in an `Arc`. All calls block.
 ///
@@ -84,6 +80,7 @@ pub struct Store {
     totals: Arc<Totals>,
     pub(crate) stall: Arc<StallClock>,
     background: Arc<BackgroundState>,
+    wal_syncs: Arc<WalSyncs>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
     offload: Option<Arc<OffloadState>>,
@@ -136,8 +133,9 @@ impl Store {
         let own = Arc::new(own);
         let mut hooks = options.hooks.clone();
         let expired = ExpiredValues::of(&options);
-        let values =
-            Opening::prepare(&directory, gate.as_ref(), &own, expired, &options, &mut hooks, &mut rocks_options)?;
+        let failure = SyncFailure::told_to(options.events.clone());
+        let shared = Shared { gate: gate.as_ref(), own: &own, failure: &failure };
+        let values = Opening::prepare(&directory, shared, expired, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
             rocks_options.set_wal_filter(Replay::new(&directory, None).0);
             if let Some(expired) = expired {
@@ -205,8 +203,9 @@ impl Store {
             _ => None,
         };
         let log = values.as_ref().map(|values| values.log.clone());
+        let wal_syncs = WalSyncs::new(failure.clone(), background.clone());
         let wal_sync =
-            if writable { Some(start_wal_sync(&db, log, background.clone(), &directory, &options)?) } else { None };
+            if writable { Some(start_wal_sync(&db, log, wal_syncs.clone(), failure, &directory)?) } else { None };
         let watch = match &gate {
             Some(gate) => {
                 gate.opened(&db, family);
@@ -261,6 +260,7 @@ impl Store {
             totals,
             stall,
             background,
+            wal_syncs,
             gate,
             offload,
             known,
@@ -430,7 +430,8 @@ impl Store {
         self.gate.as_ref().map(|gate| gate.room())
     }
 
-    /// Why writes fail until the store recovers or is opened again: a flush, a compaction or a write of the log failed.
+    /// Why writes fail until the store recovers or is opened again: a flush, a compaction, a write of the log, or a sync of log or segments
+    /// failed.
     pub fn write_failure(&self) -> Option<String> {
         let sync = self.wal_sync.as_ref().and_then(|wal_sync| wal_sync.check().err());
         sync.map(|error| error.to_string()).or_else(|| self.background.error())
@@ -534,7 +535,12 @@ impl Store {
 
     /// Makes durable what was written before the call.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        let sync_wal = || self.db.flush_wal(true).map_err(|e| self.failure(&e));
+        let sync_wal = || {
+            self.wal_syncs.sync(&self.db).map_err(|error| match error {
+                NotSynced::Yet(error) => self.failure(&error),
+                NotSynced::Ever(error) => error,
+            })
+        };
         match &self.values {
             Some(values) => values.sync(sync_wal),
             None => sync_wal(),
@@ -602,31 +608,22 @@ fn open_database(directory: &Path, mode: OpenMode, options: &mut Options, empty:
 fn start_wal_sync(
     db: &Arc<DB>,
     log: Option<Arc<ValueLog>>,
-    background: Arc<BackgroundState>,
+    wal_syncs: Arc<WalSyncs>,
+    failure: Arc<SyncFailure>,
     directory: &Path,
-    options: &StoreOptions,
 ) -> Result<WalSync> {
     let of_thread = Arc::downgrade(db);
     let sync = move || match of_thread.upgrade() {
         Some(db) => {
+            // Where that fails it has been told already.
             log.as_ref().map_or(Ok(()), |log| log.sync()).map_err(|error| error.to_string())?;
-            match db.flush_wal(true) {
+            match wal_syncs.sync(&db) {
                 Ok(()) => Ok(Synced::Now),
-                // RocksDB does not sync a WAL that it could not append to. It takes no writes until there is space again, and then
-                // first flushes all memtables: what was acknowledged is durable in tables.
-                Err(error) if background.is_disk_full() || error.as_ref().contains(APPEND_FAILED) => Ok(Synced::Later),
-                Err(error) => Err(error.into_string()),
+                Err(NotSynced::Yet(_)) => Ok(Synced::Later),
+                Err(NotSynced::Ever(error)) => Err(error.to_string()),
             }
         }
         None => Ok(Synced::Now),
     };
-    let events = options.events.clone();
-    let on_failure = move |reason: &str| {
-        tracing::error!(reason, "the WAL could not be synced: the store takes no more writes");
-        if let Some(events) = &events {
-            let event = BackgroundError { during: "WAL sync", detail: reason.to_owned(), writes_stopped: true };
-            events.background_error(&event);
-        }
-    };
-    WalSync::start(sync, on_failure).map_err(|e| Error::io("start the WAL sync thread of", directory, &e))
+    WalSync::start(sync, failure).map_err(|e| Error::io("start the WAL sync thread of", directory, &e))
 }

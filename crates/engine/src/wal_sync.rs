@@ -6,7 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rust_rocksdb::DB;
 
+use crate::listener::BackgroundState;
+use crate::sync_failure::SyncFailure;
 use crate::{Error, Result};
 
 /// The longest time between a write with [`Durability::EverySecond`](crate::Durability::EverySecond) and the begin of the
@@ -22,36 +25,73 @@ pub(crate) enum Synced {
     Later,
 }
 
+/// What RocksDB says to a sync of a file that an append to has failed, before it tells of a background error
+/// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
+const APPEND_FAILED: &str = "Writer has previous error";
+
+/// Syncs of the WAL, whoever asks for them: one at a time, since the kernel tells of what it has dropped once, and the next one would
+/// be told that all is well.
+pub(crate) struct WalSyncs {
+    one_at_a_time: Mutex<()>,
+    failure: Arc<SyncFailure>,
+    background: Arc<BackgroundState>,
+}
+
+/// Why the WAL is not durable.
+#[derive(Debug)]
+pub(crate) enum NotSynced {
+    /// RocksDB does not sync a WAL that it could not append to. It takes no writes until there is space again, and then first flushes all
+    /// memtables: what was acknowledged is durable in tables.
+    Yet(rust_rocksdb::Error),
+    /// Never will be: no write is taken any more.
+    Ever(Error),
+}
+
+impl WalSyncs {
+    /// None yet.
+    pub(crate) fn new(failure: Arc<SyncFailure>, background: Arc<BackgroundState>) -> Arc<Self> {
+        Arc::new(Self { one_at_a_time: Mutex::default(), failure, background })
+    }
+
+    /// Makes durable what the WAL of `db` holds.
+    pub(crate) fn sync(&self, db: &DB) -> Result<(), NotSynced> {
+        let _one_at_a_time = self.one_at_a_time.lock();
+        self.failure.check().map_err(NotSynced::Ever)?;
+        db.flush_wal(true).map_err(|error| {
+            if self.background.is_disk_full() || error.as_ref().contains(APPEND_FAILED) {
+                return NotSynced::Yet(error);
+            }
+            NotSynced::Ever(self.failure.set("WAL sync", format!("the WAL could not be synced: {error}")))
+        })
+    }
+}
+
 /// The thread that syncs, and what writers and it tell each other.
 pub(crate) struct WalSync {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    failure: Arc<SyncFailure>,
 }
 
 #[derive(Default)]
 struct Shared {
     /// A write since the last sync wants one.
     wanted: AtomicBool,
-    /// The first sync that failed. Never cleared: the kernel may have dropped the bytes it could not write, and later
-    /// syncs would then say success for nothing.
-    failed: AtomicBool,
-    failure: Mutex<Option<String>>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
 
 impl WalSync {
-    /// Starts the thread; `sync` makes all of the WAL durable.
+    /// Starts the thread; `sync` makes all of the WAL durable, and all that it names. What it fails with is left in `failure`, if nothing is yet.
     pub(crate) fn start(
         sync: impl Fn() -> std::result::Result<Synced, String> + Send + 'static,
-        on_failure: impl Fn(&str) + Send + 'static,
+        failure: Arc<SyncFailure>,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let of_thread = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("ecotone-wal-sync".into())
-            .spawn(move || of_thread.run(&sync, &on_failure))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (of_thread, fails) = (shared.clone(), failure.clone());
+        let thread =
+            std::thread::Builder::new().name("ecotone-wal-sync".into()).spawn(move || of_thread.run(&sync, &fails))?;
+        Ok(Self { shared, thread: Some(thread), failure })
     }
 
     /// Says that a write wants to be durable within [`SYNC_INTERVAL`].
@@ -63,16 +103,10 @@ impl WalSync {
         }
     }
 
-    /// The error of the first sync that failed.
+    /// The error of the first sync that failed, of the WAL or of the value log, whoever asked for it.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        if self.shared.failed.load(Ordering::Relaxed) { Err(self.failure()) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn failure(&self) -> Error {
-        let detail = self.shared.failure.lock().clone().unwrap_or_default();
-        Error::Background { detail: format!("the WAL could not be synced: {detail}") }
+        self.failure.check()
     }
 
     /// Ends the thread. Writes since its last sync are for the caller to sync.
@@ -93,7 +127,7 @@ impl Drop for WalSync {
 }
 
 impl Shared {
-    fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, on_failure: &dyn Fn(&str)) {
+    fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, failure: &SyncFailure) {
         let mut stop = self.stop.lock();
         while !*stop {
             self.stopped.wait_for(&mut stop, SYNC_INTERVAL);
@@ -104,12 +138,8 @@ impl Shared {
             if outcome == Ok(Synced::Later) {
                 self.wanted.store(true, Ordering::Release);
             }
-            if let Err(reason) = outcome
-                && !self.failed.load(Ordering::Acquire)
-            {
-                *self.failure.lock() = Some(reason.clone());
-                self.failed.store(true, Ordering::Release);
-                on_failure(&reason);
+            if let Err(reason) = outcome {
+                failure.set("WAL sync", reason);
             }
         }
     }
@@ -118,29 +148,51 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
+    use crate::events::{BackgroundError, StoreEvents};
     use std::sync::mpsc;
+
+    struct Told(mpsc::Sender<BackgroundError>);
+
+    impl StoreEvents for Told {
+        fn background_error(&self, event: &BackgroundError) {
+            self.0.send(event.clone()).unwrap();
+        }
+    }
 
     #[test]
     fn a_failed_sync_is_told_once_and_fails_every_later_write() {
         let (told, heard) = mpsc::channel();
-        let sync = WalSync::start(|| Err("disk on fire".into()), move |reason| told.send(reason.to_owned()).unwrap());
-        let sync = sync.unwrap();
+        let (tried, tries) = mpsc::channel();
+        let sync = move || {
+            tried.send(()).unwrap();
+            Err("disk on fire".into())
+        };
+        let sync = WalSync::start(sync, SyncFailure::told_to(Some(Arc::new(Told(told))))).unwrap();
         sync.check().unwrap();
         sync.want();
-        assert_eq!(heard.recv_timeout(10 * SYNC_INTERVAL).unwrap(), "disk on fire");
+        let event = heard.recv_timeout(10 * SYNC_INTERVAL).unwrap();
+        assert!(event.during == "WAL sync" && event.detail.contains("disk on fire") && event.writes_stopped);
+        tries.recv().unwrap();
         for _ in 0..2 {
+            // It fails again, of which nobody is told any more.
+            sync.want();
+            tries.recv_timeout(10 * SYNC_INTERVAL).unwrap();
             match sync.check() {
                 Err(Error::Background { detail }) => assert!(detail.contains("disk on fire")),
                 other => panic!("{other:?}"),
             }
         }
+        drop(sync);
+        assert!(heard.recv().is_err());
     }
 
     #[test]
     fn syncs_when_a_write_wants_it_and_only_then() {
         let (told, heard) = mpsc::channel();
         let mut sync =
-            WalSync::start(move || told.send(()).map(|()| Synced::Now).map_err(|e| e.to_string()), |_| ()).unwrap();
+            WalSync::start(move || told.send(()).map(|()| Synced::Now).map_err(|e| e.to_string()), Arc::default())
+                .unwrap();
         sync.want();
         heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
         assert!(heard.recv_timeout(2 * SYNC_INTERVAL).is_err(), "no further write wanted a sync");
@@ -154,7 +206,7 @@ mod tests {
             told.send(()).unwrap();
             Ok(Synced::Later)
         };
-        let sync = WalSync::start(sync, |reason| panic!("{reason}")).unwrap();
+        let sync = WalSync::start(sync, Arc::default()).unwrap();
         sync.want();
         for _ in 0..2 {
             heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();

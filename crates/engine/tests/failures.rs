@@ -8,26 +8,41 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Instant;
 
 use common::offloads::{OwnersFiles, SharedFiles};
-use common::{Model, assert_equals, fill};
+use common::{Model, assert_equals, fill, value_of};
 use ecotone_engine::{
-    BackgroundError, CancelFlag, CompactionOffload, Durability, Error, OpenMode, RemoteJob, RemoteOutcome, Store,
-    StoreEvents, StoreOptions, WorkerError, WorkerOptions, WorkerRequest, WriteOptions, run_remote_compaction,
+    BackgroundError, CancelFlag, CompactionOffload, Durability, Error, OpenMode, RemoteJob, RemoteOutcome,
+    SYNC_INTERVAL, Separation, Store, StoreEvents, StoreOptions, WorkerError, WorkerOptions, WorkerRequest,
+    WriteOptions, run_remote_compaction,
 };
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, RangedRead, RemoteFiles, TapEvent, WriteTap};
 
-/// A disk that fails, once it is told to: writes of some files, or syncs of the WAL.
+/// A disk that fails, once it is told to: writes of some files, or syncs.
 #[derive(Default)]
 struct Disk {
     full_for: Mutex<Option<&'static str>>,
-    syncs_fail: AtomicBool,
+    unsyncable: Mutex<Option<&'static str>>,
+    /// Whether the next sync is told that it succeeds, as the kernel does: it has dropped what it could not write, and said so.
+    tells_once: AtomicBool,
+    /// Whether a sync has failed.
+    has_failed: AtomicBool,
 }
 
 impl Disk {
     fn fill_up(&self, end: &'static str) {
         *self.full_for.lock().unwrap() = Some(end);
+    }
+
+    fn fail_syncs(&self, end: Option<&'static str>) {
+        *self.unsyncable.lock().unwrap() = end;
+    }
+
+    fn fail_one_sync(&self, end: &'static str) {
+        self.tells_once.store(true, Ordering::SeqCst);
+        self.fail_syncs(Some(end));
     }
 }
 
@@ -38,7 +53,15 @@ impl WriteTap for Disk {
             TapEvent::Appended { .. } if self.full_for.lock().unwrap().is_some_and(is) => {
                 Err(io::Error::new(io::ErrorKind::StorageFull, "the disk is full"))
             }
-            TapEvent::Synced { .. } if self.syncs_fail.load(Ordering::SeqCst) && is("log") => {
+            TapEvent::Synced { .. } => {
+                let mut unsyncable = self.unsyncable.lock().unwrap();
+                if !unsyncable.is_some_and(is) {
+                    return Ok(());
+                }
+                if self.tells_once.load(Ordering::SeqCst) {
+                    *unsyncable = None;
+                }
+                self.has_failed.store(true, Ordering::SeqCst);
                 Err(io::Error::other("the disk does not sync"))
             }
             _ => Ok(()),
@@ -55,11 +78,32 @@ impl StoreEvents for Errors {
     }
 }
 
+impl Errors {
+    /// Waits until one is told.
+    fn wait(&self) {
+        let began = Instant::now();
+        while self.0.lock().unwrap().is_empty() {
+            assert!(began.elapsed() < 20 * SYNC_INTERVAL, "the failure never came up");
+            std::thread::yield_now();
+        }
+    }
+}
+
 fn store_on(disk: &Arc<Disk>, durability: Durability) -> (tempfile::TempDir, Store, Arc<Errors>) {
+    store_with(disk, StoreOptions { durability, ..common::small() })
+}
+
+/// The same, with values of 50 bytes and more apart from their keys.
+fn separated_store_on(disk: &Arc<Disk>, durability: Durability) -> (tempfile::TempDir, Store, Arc<Errors>) {
+    let separation = Some(Separation { min_bytes: 50, segment_bytes: 4096 });
+    store_with(disk, StoreOptions { durability, separation, ..common::small() })
+}
+
+fn store_with(disk: &Arc<Disk>, options: StoreOptions) -> (tempfile::TempDir, Store, Arc<Errors>) {
     let errors = Arc::<Errors>::default();
     let hooks = FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() };
-    let options = StoreOptions { durability, hooks: Some(hooks), events: Some(errors.clone()), ..common::small() };
-    let (directory, store) = common::store(options);
+    let (directory, store) =
+        common::store(StoreOptions { hooks: Some(hooks), events: Some(errors.clone()), ..options });
     (directory, store, errors)
 }
 
@@ -112,14 +156,143 @@ fn a_write_that_cannot_be_synced_is_not_acknowledged() {
     let mut model = Model::new();
     store.put(b"synced", b"value").unwrap();
     model.insert(b"synced".to_vec(), b"value".to_vec());
-    disk.syncs_fail.store(true, Ordering::SeqCst);
+    disk.fail_syncs(Some("log"));
     store.put(b"not synced", b"value").unwrap_err();
     assert!(
         store.put(b"after it", b"value").is_err(),
         "after a failed sync nothing is taken, whatever the disk says then"
     );
-    disk.syncs_fail.store(false, Ordering::SeqCst);
+    disk.fail_syncs(None);
     assert_survives(directory.path(), store, &model);
+}
+
+/// Every call that would change something says that the store takes no writes, and reads go on.
+fn assert_takes_nothing(directory: &Path, store: &Store, model: &Model) {
+    let (long, none) = ([1; 200], WriteOptions::durable(Durability::None));
+    let batch = |value: &[u8]| {
+        let mut batch = store.batch();
+        batch.put(b"in a batch", value).unwrap();
+        batch
+    };
+    let refused = [
+        store.put(b"short", b"value"),
+        store.put(b"long", &long),
+        store.put_opt(b"short", b"value", none),
+        store.put_opt(b"long", &long, none),
+        store.delete(b"key0001"),
+        store.delete_opt(b"key0001", none),
+        store.delete_range(..),
+        store.write(&batch(b"value"), WriteOptions::default()),
+        store.write(&batch(&long), WriteOptions::default()),
+        store.write(&batch(&long), WriteOptions { no_wait: true, ..none }),
+        store.write(&store.batch(), none),
+        store.sync(),
+        store.flush(true),
+        store.compact(..),
+        store.checkpoint(&directory.join("copy")),
+    ];
+    for (number, refused) in refused.iter().enumerate() {
+        assert!(matches!(refused, Err(Error::Background { .. })), "call {number}: {refused:?}");
+    }
+    for (key, value) in model {
+        assert_eq!(store.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_synced_ends_all_writing_and_is_told() {
+    for durability in [Durability::Always, Durability::EverySecond] {
+        let disk = Arc::<Disk>::default();
+        let (directory, store, errors) = separated_store_on(&disk, durability);
+        let mut model = Model::new();
+        let acknowledged = |model: &mut Model, key: &[u8], bytes| {
+            let value = value_of(key, 0, bytes);
+            store.put(key, &value).unwrap();
+            model.insert(key.to_vec(), value);
+        };
+        for number in 0..100 {
+            acknowledged(&mut model, format!("key{number:04}").as_bytes(), if number % 3 == 0 { 20 } else { 200 });
+        }
+        store.sync().unwrap();
+        assert_eq!((store.write_failure(), errors.0.lock().unwrap().len()), (None, 0));
+        disk.fail_one_sync("segment");
+        if durability == Durability::Always {
+            let refused = store.put(b"not synced", &[1; 200]).unwrap_err();
+            assert!(matches!(refused, Error::Background { .. }), "{refused}");
+        } else {
+            acknowledged(&mut model, b"not synced yet", 200);
+        }
+        errors.wait();
+        let failure = store.write_failure().unwrap();
+        assert!(failure.contains(".segment") && failure.contains("the disk does not sync"), "{failure}");
+        assert_takes_nothing(directory.path(), &store, &model);
+        // Once, whoever meets it.
+        let told = errors.0.lock().unwrap().clone();
+        assert!(matches!(&told[..], [event] if event.writes_stopped && failure.contains(&event.detail)), "{told:?}");
+        assert_survives(directory.path(), store, &model);
+    }
+}
+
+#[test]
+fn a_wal_that_cannot_be_synced_ends_all_writing_beside_a_value_log_too() {
+    for durability in [Durability::Always, Durability::EverySecond] {
+        let disk = Arc::<Disk>::default();
+        let (directory, store, errors) = separated_store_on(&disk, durability);
+        let mut model = Model::new();
+        store.put(b"synced", &[7; 200]).unwrap();
+        store.sync().unwrap();
+        model.insert(b"synced".to_vec(), vec![7; 200]);
+        disk.fail_syncs(Some("log"));
+        let outcome = store.put(b"not synced", &[1; 200]);
+        assert_eq!(outcome.is_err(), durability == Durability::Always, "{outcome:?}");
+        errors.wait();
+        assert!(store.write_failure().is_some());
+        disk.fail_syncs(None);
+        assert_takes_nothing(directory.path(), &store, &model);
+        assert_survives(directory.path(), store, &model);
+    }
+}
+
+/// Writers share syncs. After the first that failed none of them may be told that its value is durable.
+#[test]
+fn no_writer_is_acknowledged_by_a_sync_after_one_that_failed() {
+    const WRITERS: usize = 8;
+    const BEFORE: usize = 5;
+    for file in ["segment", "log"].repeat(10) {
+        let disk = Arc::<Disk>::default();
+        let (directory, store, errors) = separated_store_on(&disk, Durability::Always);
+        let begin = Barrier::new(WRITERS + 1);
+        let model: Model = std::thread::scope(|scope| {
+            let (store, disk, begin) = (&store, &disk, &begin);
+            let write = move |writer: usize| {
+                let mut acknowledged = Model::new();
+                for number in 0.. {
+                    if number == BEFORE {
+                        begin.wait();
+                    }
+                    let key = format!("key{writer}-{number}").into_bytes();
+                    let value = value_of(&key, 0, 200);
+                    let is_after = disk.has_failed.load(Ordering::SeqCst);
+                    match store.put(&key, &value) {
+                        Ok(()) => assert!(!is_after, "it is acknowledged, and nothing can be synced any more"),
+                        Err(Error::Background { .. }) => return acknowledged,
+                        Err(other) => panic!("{other}"),
+                    }
+                    acknowledged.insert(key, value);
+                }
+                unreachable!("the failure never came up")
+            };
+            let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+            begin.wait();
+            disk.fail_one_sync(file);
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        assert!(model.len() >= WRITERS * BEFORE);
+        let told = errors.0.lock().unwrap().clone();
+        assert!(told.iter().any(|event| event.during.contains("sync") && event.writes_stopped), "{told:?}");
+        assert_takes_nothing(directory.path(), &store, &model);
+        assert_survives(directory.path(), store, &model);
+    }
 }
 
 #[test]
@@ -127,11 +300,11 @@ fn a_sync_that_fails_in_the_background_fails_later_writes() {
     let disk = Arc::<Disk>::default();
     let (directory, store, errors) = store_on(&disk, Durability::EverySecond);
     let mut model = Model::new();
-    disk.syncs_fail.store(true, Ordering::SeqCst);
-    let began = std::time::Instant::now();
+    disk.fail_syncs(Some("log"));
+    let began = Instant::now();
     let refused = loop {
         match store.put(b"key", b"value") {
-            Ok(()) => assert!(began.elapsed() < 20 * ecotone_engine::SYNC_INTERVAL, "the failure never came up"),
+            Ok(()) => assert!(began.elapsed() < 20 * SYNC_INTERVAL, "the failure never came up"),
             Err(error) => break error,
         }
         model.insert(b"key".to_vec(), b"value".to_vec());
@@ -140,7 +313,7 @@ fn a_sync_that_fails_in_the_background_fails_later_writes() {
     // Also where this write asks for less.
     assert!(store.put_opt(b"key", b"value", WriteOptions::durable(Durability::None)).is_err());
     assert!(!errors.0.lock().unwrap().is_empty());
-    disk.syncs_fail.store(false, Ordering::SeqCst);
+    disk.fail_syncs(None);
     assert!(store.put(b"key", b"value").is_err(), "what was lost is not regained");
     assert_survives(directory.path(), store, &model);
 }

@@ -13,7 +13,6 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_rocks_sys::direct_reads::{self, DirectRead};
@@ -29,6 +28,7 @@ use super::stream::Stream;
 use super::watermark::{self, Watermark, WatermarkFile};
 use crate::identity::sync_directory;
 use crate::row_cache::MOST_VALUE_BYTES;
+use crate::sync_failure::SyncFailure;
 use crate::tap::Tap;
 use crate::{Error, Result};
 
@@ -101,7 +101,7 @@ pub struct ValueLog {
     /// What replay may take on trust.
     watermark: Option<Watermark>,
     watermark_file: Mutex<Option<WatermarkFile>>,
-    failure: OnceLock<String>,
+    failure: Arc<SyncFailure>,
     tap: Tap,
 }
 
@@ -151,7 +151,7 @@ impl ValueLog {
             syncing_names: Mutex::default(),
             watermark,
             watermark_file: Mutex::default(),
-            failure: OnceLock::new(),
+            failure: Arc::default(),
             tap,
         })
     }
@@ -160,6 +160,11 @@ impl ValueLog {
     /// yet stays open beyond that.
     pub fn with_most_open(self, most_open: usize) -> Self {
         Self { most_open: most_open.min(MOST_OPEN), ..self }
+    }
+
+    /// The same, that tells of a sync that failed there, and takes nothing after one of others.
+    pub fn with_failure(self, failure: Arc<SyncFailure>) -> Self {
+        Self { failure, ..self }
     }
 
     /// The same, with at most `bytes` bytes of segments mapped into memory for users' reads.
@@ -195,7 +200,7 @@ impl ValueLog {
     ///
     /// [`Error::DiskFull`] and [`Error::Io`]: nothing was appended. [`Error::Background`] after a sync that failed.
     pub fn append(&self, place: Place, key: &[u8], value: &[u8]) -> Result<(Pointer, InFlight)> {
-        self.check()?;
+        self.failure.check()?;
         let header = record::encode_header(key, value);
         if header.len() + key.len() + value.len() <= COPIED_BYTES {
             RECORD.with_borrow_mut(|record| {
@@ -216,7 +221,7 @@ impl ValueLog {
     ///
     /// As [`append`](Self::append).
     pub fn append_record(&self, place: Place, record: &[u8], value_bytes: usize) -> Result<(Pointer, InFlight)> {
-        self.check()?;
+        self.failure.check()?;
         self.append_parts(place, &[record], value_bytes)
     }
 
@@ -329,11 +334,7 @@ impl ValueLog {
     }
 
     fn sync_stream(&self, stream: &Stream) -> Result<Option<Watermark>> {
-        self.check()?;
-        stream.sync(|| self.sync_names()).map_err(|error| {
-            let _ = self.failure.set(error.to_string());
-            self.failed()
-        })
+        stream.sync(&self.failure, || self.sync_names())
     }
 
     fn sync_names(&self) -> Result<()> {
@@ -541,18 +542,6 @@ impl ValueLog {
         self.weigh();
         std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
         segment.remove()
-    }
-
-    /// The error of a sync that failed.
-    #[inline]
-    pub fn check(&self) -> Result<()> {
-        if self.failure.get().is_some() { Err(self.failed()) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn failed(&self) -> Error {
-        let detail = self.failure.get().cloned().unwrap_or_default();
-        Error::Background { detail: format!("the value log could not be synced: {detail}") }
     }
 
     /// Before a read of `segment`, with `directly` past the kernel's cache.

@@ -1,8 +1,13 @@
 //! [`ValueLog`]: what is appended is read, whatever is open and wherever it is read from.
 
+use std::io;
+use std::sync::Barrier;
+
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
 use ecotone_rocks_sys::local_file::noting_missed;
 
 use super::*;
+use crate::events::{BackgroundError, StoreEvents};
 
 fn log(segment_bytes: u64) -> (tempfile::TempDir, ValueLog) {
     let directory = tempfile::tempdir().unwrap();
@@ -168,4 +173,55 @@ fn values_are_read_past_the_kernels_cache_where_it_is_far_too_small_for_them() {
     let log = open(Some(10_000));
     log.segments().iter().take(6).for_each(|segment| log.remove(segment).unwrap());
     assert!(!reads_directly(&log));
+}
+
+/// A device that loses what it was given, of which the kernel tells whoever syncs first, and nobody else.
+#[derive(Default)]
+struct TellsOnce(AtomicBool);
+
+impl WriteTap for TellsOnce {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        match event {
+            TapEvent::Synced { .. } if !self.0.swap(true, Ordering::SeqCst) => Err(io::Error::other("it is lost")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<BackgroundError>>);
+
+impl StoreEvents for Heard {
+    fn background_error(&self, event: &BackgroundError) {
+        self.0.lock().push(event.clone());
+    }
+}
+
+#[test]
+fn of_those_that_sync_at_a_time_none_is_told_that_all_is_well_after_a_failure() {
+    for place in [Place::Written, Place::Relocated { level: 6, again: false }] {
+        for round in 0..100 {
+            let (directory, heard) = (tempfile::tempdir().unwrap(), Arc::<Heard>::default());
+            let hooks = FileSystemHooks { tap: Some(Arc::<TellsOnce>::default()), ..FileSystemHooks::default() };
+            let log = ValueLog::open(directory.path(), 1 << 20, Tap::of(Some(&hooks))).unwrap();
+            let log = log.with_failure(SyncFailure::told_to(Some(heard.clone())));
+            log.opened();
+            log.append(place, b"key", &value(100)).unwrap();
+            let begin = Barrier::new(3);
+            let sync = || {
+                begin.wait();
+                if place == Place::Written { log.sync() } else { log.sync_relocated() }
+            };
+            let outcomes: Vec<_> = std::thread::scope(|scope| {
+                let syncs: Vec<_> = (0..3).map(|_| scope.spawn(sync)).collect();
+                syncs.into_iter().map(|sync| sync.join().unwrap()).collect()
+            });
+            let failed = |outcome: &Result<()>| matches!(outcome, Err(Error::Background { .. }));
+            assert!(outcomes.iter().all(failed), "round {round}: {outcomes:?}");
+            assert!(log.append(Place::Written, b"key", &value(100)).is_err());
+            assert!(log.sync().is_err() && log.sync_relocated().is_err());
+            let heard = heard.0.lock();
+            assert!(matches!(&heard[..], [event] if event.writes_stopped && event.detail.contains("it is lost")));
+        }
+    }
 }

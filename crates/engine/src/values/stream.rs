@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::segment::{InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::watermark::Watermark;
 use crate::Result;
+use crate::sync_failure::SyncFailure;
 
 /// Who is not to wait waits so long: appends of most records take a thousandth of it.
 const MOST_APPEND_WAIT: Duration = Duration::from_millis(1);
@@ -102,9 +103,16 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Nobody knows what is durable then.
-    pub fn sync(&self, sync_names: impl FnOnce() -> Result<()>) -> Result<Option<Watermark>> {
+    /// Nobody knows what is durable then: that is left in `failure`, and nothing is synced any more.
+    pub fn sync(&self, failure: &SyncFailure, sync_names: impl FnOnce() -> Result<()>) -> Result<Option<Watermark>> {
         let _one_at_a_time = self.syncing.lock();
+        failure.check()?;
+        // While it is locked: who waits for it would sync again, and the kernel has told of the failure already.
+        self.sync_now(sync_names)
+            .map_err(|error| failure.set("value log sync", format!("the value log could not be synced: {error}")))
+    }
+
+    fn sync_now(&self, sync_names: impl FnOnce() -> Result<()>) -> Result<Option<Watermark>> {
         let appended = self.appended.load(Ordering::Acquire);
         if self.synced.load(Ordering::Acquire) >= appended {
             return Ok(None);
