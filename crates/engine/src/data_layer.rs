@@ -134,6 +134,9 @@ impl Opening {
             Some(most) => log.with_most_open(most as usize),
             None => log,
         });
+        if let Some(gate) = gate {
+            gate.has_values(&log);
+        }
         let (replay, outcome) = Replay::new(directory, Some(log.clone()));
         options.set_wal_filter(replay);
         let duties = ThreadDuties::new(store_options.duties.clone());

@@ -31,6 +31,7 @@ use super::{Room, SpaceLimits, signed};
 use crate::events::{SpaceChanged, StoreEvents};
 use crate::family::DataFamily;
 use crate::raw::TableLimit;
+use crate::values::ValueLog;
 use crate::{Error, Result, StoreOptions};
 
 /// The budget of writers is at most one in so many parts of the reserve, so that compactions are told often enough what room is
@@ -116,6 +117,8 @@ pub(crate) struct Gate {
     counters: Options,
     tables: OnceLock<TableLimit>,
     database: OnceLock<(Weak<DB>, DataFamily)>,
+    /// Where the store has one.
+    values: OnceLock<Arc<ValueLog>>,
     events: Option<Arc<dyn StoreEvents>>,
     pub(crate) wake: Wake,
 }
@@ -181,6 +184,7 @@ impl Gate {
             counters,
             tables: OnceLock::new(),
             database: OnceLock::new(),
+            values: OnceLock::new(),
             events: options.events.clone(),
             wake: Wake::default(),
         })
@@ -210,6 +214,11 @@ impl Gate {
         tables.allow(there.saturating_add(self.for_compactions(&room, Backlog::default())));
         let _ = self.tables.set(tables);
         Ok(())
+    }
+
+    /// Says which segments lie in the store's directory, before they are appended to.
+    pub(crate) fn has_values(&self, values: &Arc<ValueLog>) {
+        let _ = self.values.set(values.clone());
     }
 
     /// The database is open; from now on there are budgets.
@@ -430,7 +439,7 @@ impl Gate {
     fn measure(&self, look: &mut Look, backlog: Backlog) -> std::io::Result<Room> {
         let (free_bytes, disk_bytes) = measure::file_system(&self.directory)?;
         let used_bytes = match self.max_bytes {
-            Some(_) => Some(look.own.measure(&self.directory)?),
+            Some(_) => Some(look.own.measure(&self.directory, self.values.get().map(Arc::as_ref))?),
             None => None,
         };
         let running = self.compactions.lock().to_write(self.written_by_compactions());

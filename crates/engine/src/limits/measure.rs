@@ -8,9 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::values::ValueLog;
 use crate::values::log::VALUES_DIRECTORY;
+use crate::values::segment::number_in;
 
-/// A table or segment that has not changed for so long is taken to be complete, and not asked again for its length.
+/// A table or sealed segment that has not changed for so long is taken to be complete, and not asked again for its length. A segment that
+/// is appended to may rest for longer, and is asked each time.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
 /// After so long every file is asked again.
@@ -52,18 +55,25 @@ pub(crate) struct OwnBytes {
 }
 
 impl OwnBytes {
-    /// Bytes of all files below `directory`; of each its length or what is allocated for it, whichever is more.
-    pub(crate) fn measure(&mut self, directory: &Path) -> io::Result<u64> {
+    /// Bytes of all files below `directory`, whose segments are those of `values`; of each its length or what is allocated for it, whichever
+    /// is more.
+    pub(crate) fn measure(&mut self, directory: &Path, values: Option<&ValueLog>) -> io::Result<u64> {
         if self.since.is_none_or(|since| since.elapsed() > FORGET_AFTER) {
             self.settled.clear();
             self.since = Some(Instant::now());
         }
-        self.below(directory, SystemTime::now(), true)
+        self.below(directory, SystemTime::now(), true, values)
     }
 
     /// Names of tables and segments are never used again, but for those of outputs that a worker made: only in `settles`
     /// lengths are remembered.
-    fn below(&mut self, directory: &Path, now: SystemTime, settles: bool) -> io::Result<u64> {
+    fn below(
+        &mut self,
+        directory: &Path,
+        now: SystemTime,
+        settles: bool,
+        values: Option<&ValueLog>,
+    ) -> io::Result<u64> {
         let Some(entries) = there(std::fs::read_dir(directory))? else { return Ok(0) };
         let mut bytes: u64 = 0;
         for entry in entries {
@@ -72,21 +82,30 @@ impl OwnBytes {
             let name = entry.file_name();
             let of_entry = match self.settled.get(&name) {
                 Some(known) if settles => *known,
-                _ => self.of_entry(&entry, name, now, settles)?,
+                _ => self.of_entry(&entry, name, now, settles, values)?,
             };
             bytes = bytes.saturating_add(of_entry);
         }
         Ok(bytes)
     }
 
-    fn of_entry(&mut self, entry: &DirEntry, name: OsString, now: SystemTime, settles: bool) -> io::Result<u64> {
+    fn of_entry(
+        &mut self,
+        entry: &DirEntry,
+        name: OsString,
+        now: SystemTime,
+        settles: bool,
+        values: Option<&ValueLog>,
+    ) -> io::Result<u64> {
+        // Before its length: what is complete now has all its bytes.
+        let may_settle = settles && (is(&name, "sst") || is_sealed(&name, values));
         let Some(metadata) = there(entry.metadata())? else { return Ok(0) };
         if metadata.is_dir() {
             let settles = settles && name == VALUES_DIRECTORY;
-            return self.below(&entry.path(), now, settles);
+            return self.below(&entry.path(), now, settles, values);
         }
         let bytes = metadata.len().max(metadata.blocks().saturating_mul(BLOCK_BYTES));
-        if settles && (is(&name, "sst") || is(&name, "segment")) && is_settled(&metadata, now) {
+        if may_settle && is_settled(&metadata, now) {
             self.settled.insert(name, bytes);
         }
         Ok(bytes)
@@ -95,6 +114,13 @@ impl OwnBytes {
 
 fn is_settled(metadata: &Metadata, now: SystemTime) -> bool {
     metadata.modified().is_ok_and(|then| now.duration_since(then).is_ok_and(|passed| passed > SETTLED_AFTER))
+}
+
+/// Whether it is a segment that nobody appends to any more. One that is just being made is not known yet.
+fn is_sealed(name: &OsStr, values: Option<&ValueLog>) -> bool {
+    let number = name.to_str().and_then(number_in);
+    let segment = values.zip(number).and_then(|(values, number)| values.segment(number));
+    segment.is_some_and(|segment| segment.is_sealed())
 }
 
 fn is(name: &OsStr, extension: &str) -> bool {
@@ -113,6 +139,8 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tap::Tap;
+    use crate::values::log::Place;
 
     #[test]
     fn what_a_file_system_keeps_back_is_neither_free_nor_taken() {
@@ -133,20 +161,53 @@ mod tests {
         for (number, name) in names.into_iter().enumerate() {
             std::fs::write(path.join(name), vec![1; 65536 * (number + 1)]).unwrap();
         }
-        let old = SystemTime::now() - 2 * SETTLED_AFTER;
-        for name in &names[..3] {
-            std::fs::File::open(path.join(name)).unwrap().set_modified(old).unwrap();
-        }
+        names[..3].iter().for_each(|name| rest(&path.join(name)));
+        // Its segments are those of a process before.
+        let values = ValueLog::open(path, 1 << 20, Tap::SILENT).unwrap();
         let mut own = OwnBytes::default();
-        let all = own.measure(path).unwrap();
+        let measure = |own: &mut OwnBytes| own.measure(path, Some(&values)).unwrap();
+        let all = measure(&mut own);
         assert!((15 * 65536..16 * 65536).contains(&all), "{all}");
         assert_eq!(table_bytes(path).unwrap(), 65536);
         // A table of another folder has the same name as one whose length is known.
         assert_eq!(own.settled.len(), 2);
-        assert_eq!(own.measure(path).unwrap(), all);
+        assert_eq!(measure(&mut own), all);
         std::fs::remove_file(path.join(names[0])).unwrap();
         std::fs::remove_dir_all(path.join("session_tmp")).unwrap();
-        assert_eq!(own.measure(path).unwrap(), all - 4 * 65536);
+        assert_eq!(measure(&mut own), all - 4 * 65536);
         assert!(file_system(path).is_ok_and(|(free, all)| free <= all && all > 0));
+    }
+
+    /// Says that nobody has written to a file for long.
+    fn rest(path: &Path) {
+        std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - 2 * SETTLED_AFTER).unwrap();
+    }
+
+    #[test]
+    fn a_segment_that_rests_while_it_is_appended_to_counts_as_long_as_it_grows() {
+        const PIECE: usize = 512 << 10;
+        let directory = tempfile::tempdir().unwrap();
+        let values = ValueLog::open(directory.path(), 64 << 20, Tap::SILENT).unwrap();
+        let append = |key: &[u8]| values.append(Place::Written, key, &[1; PIECE]).unwrap().0.segment;
+        let mut own = OwnBytes::default();
+        let mut measure = || own.measure(directory.path(), Some(&values)).unwrap();
+        let number = append(b"first");
+        let path = values.segment(number).unwrap().path().to_path_buf();
+        let mut counted = 0;
+        // Each time it is looked at after it has rested for long, and then grows.
+        for grown in 1..=3 {
+            rest(&path);
+            measure();
+            assert_eq!(append(b"later"), number, "it is the same segment that grows");
+            let now = measure();
+            assert!(now >= counted + PIECE as u64 && now > grown * PIECE as u64, "{now} after {counted}");
+            counted = now;
+        }
+        // Sealed it grows no more, and is not asked again.
+        values.seal_active();
+        rest(&path);
+        let sealed = measure();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(1).unwrap();
+        assert_eq!(measure(), sealed);
     }
 }
