@@ -4,8 +4,9 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::offloads::InProcess;
@@ -16,6 +17,7 @@ use ecotone_engine::{
 use ecotone_policy::JobPurpose;
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 /// Relocation that begins early, over small segments and tables.
 fn relocating() -> StoreOptions {
@@ -89,10 +91,29 @@ fn cold_tables_are_compacted_on_purpose() {
     assert_equals(&store, &model);
 }
 
+/// The segments that were made, in their order.
+#[derive(Default)]
+struct Made(Mutex<Vec<PathBuf>>);
+
+impl WriteTap for Made {
+    fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+        match event {
+            TapEvent::Created { path } if path.extension().is_some_and(|extension| extension == "segment") => {
+                self.0.lock().unwrap().push(path.to_path_buf());
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+}
+
 /// Segments of relocated values that are not full are no exception.
 #[test]
-fn a_store_whose_keys_are_all_gone_keeps_no_segment_but_that_which_is_written() {
-    let (_directory, store) = common::store(relocating());
+fn a_store_whose_keys_are_all_gone_keeps_the_segment_that_is_written_and_the_last_one() {
+    let made = Arc::<Made>::default();
+    let hooks = FileSystemHooks { tap: Some(made.clone()), ..FileSystemHooks::default() };
+    let options = StoreOptions { hooks: Some(hooks), ..relocating() };
+    let (directory, store) = common::store(options.clone());
     let mut model = numbered(&store, 4_000);
     halve(&store, &mut model);
     store.compact(..).unwrap();
@@ -103,7 +124,16 @@ fn a_store_whose_keys_are_all_gone_keeps_no_segment_but_that_which_is_written() 
     }
     store.flush(true).unwrap();
     store.compact(..).unwrap();
+    until(&store, |log| log.segments <= 2);
+    let before = made.0.lock().unwrap().len();
+    // One of them is that of a process before now, and goes as well.
+    store.close().unwrap();
+    let store = Store::open(&directory.path().join("store"), OpenMode::Open, options).unwrap();
     until(&store, |log| log.segments == 1);
+    // Numbers go on behind all that there ever were.
+    numbered(&store, 1_000);
+    let made = made.0.lock().unwrap();
+    assert!(before > 4 && made.len() > before && made.is_sorted_by(|one, next| one < next), "{made:?}");
 }
 
 #[test]

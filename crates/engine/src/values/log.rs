@@ -532,16 +532,23 @@ impl ValueLog {
         })
     }
 
-    /// Removes a segment that nobody can name any more.
+    /// Removes a segment that nobody can name any more. False for the one with the greatest number, which stays: who opens the store
+    /// goes on behind it, and a number is not to be given twice.
     ///
     /// # Errors
     ///
     /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
-    pub fn remove(&self, segment: &Segment) -> Result<()> {
-        self.segments.write().remove(&segment.number());
+    pub fn remove(&self, segment: &Segment) -> Result<bool> {
+        {
+            let mut segments = self.segments.write();
+            if segments.keys().max() <= Some(&segment.number()) {
+                return Ok(false);
+            }
+            segments.remove(&segment.number());
+        }
         self.weigh();
         std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
-        segment.remove()
+        segment.remove().map(|()| true)
     }
 
     /// Before a read of `segment`, with `directly` past the kernel's cache.

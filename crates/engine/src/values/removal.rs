@@ -6,7 +6,8 @@
 //! 2. every WAL that was there then is obsolete: what it names is in tables, or overwritten there;
 //! 3. no live table refers to it, looked at after 2, so that what a flush moved from memtable to table meanwhile is seen;
 //! 4. no iterator is left that was made before 3;
-//! 5. no checkpoint is being made.
+//! 5. no checkpoint is being made;
+//! 6. there is one with a greater number, so that its own is not given again ([`ValueLog::remove`]).
 //!
 //! Compactions that run, here or on a worker, read tables that stay live until their outputs are, and the outputs name nothing that the
 //! inputs do not, but for what was relocated: no table names that before the compaction is installed. So a segment of relocated
@@ -266,12 +267,16 @@ impl Removal {
                     continue;
                 }
             }
+            let removed = self.log.remove(&segment);
+            if removed == Ok(false) {
+                continue;
+            }
             state.last_wal.remove(&number);
             state.appended_by.remove(&number);
             state.unnamed_since.remove(&number);
             state.removed_segments += 1;
             state.removed_bytes += segment.bytes();
-            self.log.remove(&segment)?;
+            removed?;
         }
         round.waits |= state.seal(&self.log, appended, seal_from);
         Ok(round)
