@@ -182,8 +182,7 @@ impl Opening {
 
     /// What went wrong in the value log when the database could not be opened.
     pub(crate) fn failure(&self) -> Option<Error> {
-        let detail = self.outcome.corrupt.get()?.clone();
-        Some(Error::Corrupt { location: Some(self.log.directory().display().to_string()), detail })
+        self.outcome.corrupt.get().cloned()
     }
 
     /// The database is open.

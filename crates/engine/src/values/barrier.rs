@@ -55,7 +55,7 @@ impl Barrier {
 impl WriteTap for Barrier {
     fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
         if let Some(reason) = self.replay.corrupt.get() {
-            return Err(io::Error::other(reason.clone()));
+            return Err(io::Error::other(reason.to_string()));
         }
         if let TapEvent::Created { path } = event
             && is_table(path)

@@ -474,7 +474,7 @@ impl ValueLog {
         let offset = u64::from(pointer.offset);
         let Some(segment) = self.segment(pointer.segment) else {
             return Err(Error::Corrupt {
-                location: Some(self.directory.join(segment::file_name(pointer.segment)).display().to_string()),
+                location: Some(self.place(pointer)),
                 detail: "the segment is missing".into(),
             });
         };
@@ -485,6 +485,12 @@ impl ValueLog {
         into.resize(pointer.record_bytes(key.len()), 0);
         read(&segment, offset, into)?;
         record::check_for(into, key).map_err(|reason| segment.corrupt(offset, reason))
+    }
+
+    /// Where `pointer` leads, whether or not there is something.
+    pub fn place(&self, pointer: Pointer) -> String {
+        let file = self.directory.join(segment::file_name(pointer.segment));
+        format!("{} at offset {}", file.display(), pointer.offset)
     }
 
     /// Whether a record that cannot be read is damaged, and not one that was being written when the machine stopped: all of it is there but for one bit, and a whole

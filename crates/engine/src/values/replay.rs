@@ -17,6 +17,8 @@
 //! Threads: called by the one thread that opens the database.
 
 use std::ffi::CStr;
+use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,7 +37,20 @@ use crate::header::{Header, Kind};
 #[derive(Debug, Default)]
 pub(crate) struct ReplayOutcome {
     /// Why opening must fail, where it must.
-    pub(crate) corrupt: OnceLock<String>,
+    pub(crate) corrupt: OnceLock<Error>,
+}
+
+/// A record of a WAL, as errors and the log name it: RocksDB does not say at which offset it lies.
+struct Found<'r> {
+    wal: &'r [u8],
+    /// The number of its first write.
+    first_write: u64,
+}
+
+impl fmt::Display for Found<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, in the record of write {}", String::from_utf8_lossy(self.wal), self.first_write)
+    }
 }
 
 /// The filter that RocksDB asks for each record.
@@ -68,22 +83,20 @@ impl Replay {
         (replay, outcome)
     }
 
-    /// Whether a write is missing before `batch`.
-    fn follows_a_gap(&self, batch: &WriteBatch) -> bool {
-        // RocksDB has refused one that has no numbers.
-        let Ok(writes) = sequences(batch.data()) else { return false };
+    /// The first write that is missing before those of these numbers, if there is one.
+    fn missing_before(&self, writes: &Range<u64>) -> Option<u64> {
         let next = self.next_write.swap(writes.end, Ordering::Relaxed);
-        next != 0 && writes.start > next
+        (next != 0 && writes.start > next).then_some(next)
     }
 
-    fn check(&self, log: &ValueLog, batch: &WriteBatch) -> WalRecordAction {
+    fn check(&self, log: &ValueLog, found: &Found<'_>, batch: &WriteBatch) -> WalRecordAction {
         let data_family = self.family.load(Ordering::Relaxed);
-        let mut record = Vec::new();
-        for found in records(batch.data()) {
-            let Ok(found) = found else {
-                return self.refuse("the WAL has a record that this version cannot read".into());
+        let mut bytes = Vec::new();
+        for record in records(batch.data()) {
+            let Ok(record) = record else {
+                return self.refuse(Some(found.to_string()), "it holds what this version cannot read".into());
             };
-            let Record::Put { family, key, value } = found else { continue };
+            let Record::Put { family, key, value } = record else { continue };
             if family != data_family {
                 continue;
             }
@@ -91,43 +104,49 @@ impl Replay {
             let Ok(Header { kind: Kind::Separated(pointer), .. }) = Header::decode(value) else { continue };
             if log.was_durable(key, pointer) {
                 if log.segment(pointer.segment).is_none() {
-                    return self.refuse(format!(
-                        "the WAL names a value in segment {}, which is missing: restore the file",
-                        pointer.segment
-                    ));
+                    let detail = format!("the segment is missing, and named by {found}: restore the file");
+                    return self.refuse(Some(log.place(pointer)), detail);
                 }
                 continue;
             }
-            let read = log.read(key, pointer, &mut record);
-            if let Err(error) = &read
-                && !matches!(error, Error::Corrupt { .. })
-            {
-                // The value may well be there: to stop would be to drop what was acknowledged.
-                return self.refuse(format!("the value of key {} cannot be read: {error}", Printable(key)));
-            }
-            if let Err(error) = read {
-                if log.is_damaged(key, pointer) {
-                    return self.refuse(format!("{error}, and it was not the last one; ecotone repair saves the rest"));
+            match log.read(key, pointer, &mut bytes) {
+                Ok(_) => (),
+                Err(Error::Corrupt { location, detail }) if log.is_damaged(key, pointer) => {
+                    let detail = format!(
+                        "{detail}, and it was not the last one; {found} names it; ecotone repair saves the rest"
+                    );
+                    return self.refuse(location, detail);
                 }
-                return self.stop(&format!("the value of key {} is not there: {error}", Printable(key)));
+                Err(error @ Error::Corrupt { .. }) => {
+                    return self.stop(found, &format!("the value of key {} is not there: {error}", Printable(key)));
+                }
+                // The value may well be there: to stop would be to drop what was acknowledged.
+                Err(error) => {
+                    let detail =
+                        format!("the value of key {} cannot be read, named by {found}: {error}", Printable(key));
+                    return self.refuse(Some(log.place(pointer)), detail);
+                }
             }
         }
         WalRecordAction::Continue
     }
 
-    fn stop(&self, reason: &str) -> WalRecordAction {
-        let directory = &self.directory;
+    fn stop(&self, Found { wal, first_write }: &Found<'_>, reason: &str) -> WalRecordAction {
+        let (directory, wal) = (&self.directory, String::from_utf8_lossy(wal));
         tracing::warn!(
             ?directory,
+            wal = &*wal,
+            from_write = first_write,
             reason,
-            "after a loss of power the store goes on from before the first write that was lost"
+            "after a loss of power the store goes on from before the first write that was lost: of this WAL, and of those behind it, nothing \
+             is kept from that write on"
         );
         WalRecordAction::StopReplay
     }
 
     /// Opening must fail. RocksDB would take this for the end of the WAL and go on; see [`super::barrier`].
-    fn refuse(&self, reason: String) -> WalRecordAction {
-        let _ = self.outcome.corrupt.set(reason);
+    fn refuse(&self, location: Option<String>, detail: String) -> WalRecordAction {
+        let _ = self.outcome.corrupt.set(Error::Corrupt { location, detail });
         WalRecordAction::Corrupted
     }
 }
@@ -140,17 +159,20 @@ impl WalFilter for Replay {
     fn log_record_found(
         &self,
         log_number: u64,
-        _log_file_name: &[u8],
+        log_file_name: &[u8],
         batch: &WriteBatch,
         _replacement: &mut WriteBatch,
     ) -> WalRecordAction {
         if log_number < self.first_log.load(Ordering::Relaxed) {
             return WalRecordAction::Continue;
         }
-        if self.follows_a_gap(batch) {
-            return self.stop("a write is missing in the WAL");
+        // RocksDB has refused one that has no numbers.
+        let writes = sequences(batch.data()).unwrap_or_default();
+        let found = Found { wal: log_file_name, first_write: writes.start };
+        if let Some(missing) = self.missing_before(&writes) {
+            return self.stop(&found, &format!("writes {missing} to {} are missing before it", writes.start - 1));
         }
-        self.log.as_ref().map_or(WalRecordAction::Continue, |log| self.check(log, batch))
+        self.log.as_ref().map_or(WalRecordAction::Continue, |log| self.check(log, &found, batch))
     }
 
     fn column_family_log_number_map(&self, families: &ColumnFamilyLogNumbers<'_>) {
