@@ -387,7 +387,7 @@ impl DataLayer {
 
     /// Ends the segments that are appended to. What is reserved for them and not used is freed.
     pub(crate) fn seal(&self) {
-        self.log.seal_active();
+        self.log.close();
     }
 
     /// Ends the background work. Manual compactions must have been disabled.

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::appended::written_bytes;
-use common::disk::zero_sectors;
-use common::value_of;
+use common::disk::{Image, Recorder, zero_sectors};
+use common::random::Random;
 use common::writes::recount_tables;
+use common::{directory_in_memory, value_of, warnings};
 use ecotone_engine::{Direction, Durability, OpenMode, Separation, Store, StoreOptions};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 use proptest::prelude::*;
@@ -63,18 +64,25 @@ fn lengths(store: &Path) -> Vec<(PathBuf, u64)> {
     wals.chain(segments).map(|path| (path.clone(), written_bytes(&path))).collect()
 }
 
-/// What is durable right after a sync: the WAL as it is, and of the segments what the watermark says, so that a sync which
-/// forgot one is found out.
-fn durable_lengths(store: &Path) -> Vec<(PathBuf, u64)> {
+/// The segment that the watermark of a store names, and how much of it.
+fn watermark(store: &Path) -> (u64, u64) {
     let watermark = fs::read(store.join("values/WATERMARK")).unwrap_or_default();
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
     // The slots of docs/formats.md: count, segment, nothing, offset, checksum.
     let slot = |at: usize| {
         watermark
             .get(at..at + 28)
+            .filter(|slot| number(&slot[24..]) == u64::from(crc32c::crc32c(&slot[..24])))
             .map_or((0, 0, 0), |slot| (number(&slot[..8]), number(&slot[8..12]), number(&slot[16..24])))
     };
     let (_, segment, offset) = slot(0).max(slot(512));
+    (segment, offset)
+}
+
+/// What is durable right after a sync: the WAL as it is, and of the segments what the watermark says, so that a sync which
+/// forgot one is found out.
+fn durable_lengths(store: &Path) -> Vec<(PathBuf, u64)> {
+    let (segment, offset) = watermark(store);
     let durable = |(path, bytes): (PathBuf, u64)| {
         let stem: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
         let is_segment = path.extension().is_some_and(|extension| extension == "segment");
@@ -217,9 +225,48 @@ fn one_writer_that_syncs_vouches_for_those_before_it() {
         }
     }
     recount_tables(&lost, "a loss");
+    warnings::listen();
     let store = Store::open(&lost, OpenMode::Open, options(1 << 20)).unwrap();
     let found: Vec<_> = store.scan(.., Direction::Forward, None).unwrap().map(|entry| entry.unwrap().0).collect();
     assert_eq!(found, [key(0), key(1)]);
+    // Who runs it is told which log was cut, from where, and what is missing.
+    let said = warnings::about(&lost);
+    let cut = said.iter().find(|said| said.contains("loss of power")).unwrap();
+    assert!(cut.contains(".log\" from_write: 3 ") && cut.contains(".segment at offset "), "{cut}");
+}
+
+/// Behind an old watermark damage passes for a loss of power, and what was synced later is dropped with it.
+#[test]
+fn the_watermark_is_never_older_than_the_begin_of_the_last_segment_that_was_synced() {
+    let directory = directory_in_memory();
+    let recorder = Recorder::below(directory.path());
+    let mut image = Image::of(directory.path());
+    let path = directory.path().join("store");
+    let hooked = StoreOptions { hooks: recorder.hooks(), ..options(4096) };
+    let store = Store::open(&path, OpenMode::Create, hooked).unwrap();
+    let mut random = Random::new(1);
+    let mut segments = 0;
+    for number in 0..100 {
+        store.put(&key(number), &value(number)).unwrap();
+        store.sync().unwrap();
+        recorder.take().iter().for_each(|recorded| image.apply(&recorded.change));
+        let (segment, offset) = watermark(&path);
+        segments = segments.max(segment);
+        let lost = directory_in_memory();
+        image.after_power_loss(lost.path(), &mut random);
+        let (found, up_to) = watermark(&lost.path().join("store"));
+        assert!(found == segment && up_to <= offset, "{found} {up_to} of {segment} {offset}");
+    }
+    assert!(segments > 4, "{segments}");
+    store.close().unwrap();
+    // And once it is closed, nothing is left for replay to look at.
+    let closed = watermark(&path);
+    recorder.take().iter().for_each(|recorded| image.apply(&recorded.change));
+    for _ in 0..20 {
+        let lost = directory_in_memory();
+        image.after_power_loss(lost.path(), &mut random);
+        assert_eq!(watermark(&lost.path().join("store")), closed);
+    }
 }
 
 /// Where the records of a WAL begin: its framing is a checksum of 4 bytes, a length of 2 and a type, in blocks.

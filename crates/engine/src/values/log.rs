@@ -357,14 +357,16 @@ impl ValueLog {
     /// numbers.
     fn keep(&self, watermark: Watermark) {
         let mut file = self.watermark_file.lock();
-        if file.is_none() {
-            *file = WatermarkFile::open(&self.directory, &self.tap).ok();
-        }
-        let kept = file.as_mut().map(|file| file.set(watermark));
-        if !matches!(kept, Some(Ok(()))) {
-            // Without it opening takes longer, no more.
-            tracing::warn!(directory = ?self.directory, "the watermark of the value log could not be written");
-            *file = None;
+        let opened = file.take().map_or_else(|| WatermarkFile::open(&self.directory, &self.tap), Ok);
+        // It is opened again after a failure.
+        *file = opened.and_then(|mut opened| opened.set(watermark).map(|()| opened)).inspect_err(not_kept).ok();
+    }
+
+    /// The store is closed: ends the segments that are appended to, and brings the watermark to the device.
+    pub fn close(&self) {
+        self.seal_active();
+        if let Some(file) = &mut *self.watermark_file.lock() {
+            let _ = file.sync().inspect_err(not_kept);
         }
     }
 
@@ -573,6 +575,11 @@ impl ValueLog {
             self.segments.read().values().for_each(|segment| segment.close());
         }
     }
+}
+
+/// Without the watermark opening takes longer, and damage behind it may pass for a loss of power; what it said before stays true.
+fn not_kept(error: &Error) {
+    tracing::warn!(%error, "the watermark of the value log could not be kept");
 }
 
 /// Bytes of a segment, if there are so many.

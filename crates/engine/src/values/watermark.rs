@@ -7,9 +7,10 @@
 //!  +--------+---------+--------+--------+---------+
 //! ```
 //!
-//! Two such slots, 512 bytes apart, are written in turn, each time after the segments were synced. The file itself is not
-//! synced: whichever of its former contents a crash leaves was true when it was written and still is. Of two good slots the
-//! one with the greater count holds; without any nothing is known to be durable, and replay checks every pointer.
+//! Two such slots, 512 bytes apart, are written in turn, each time after the segments were synced. The file itself is synced when it comes
+//! to another segment, and when the store is closed: whichever of its former contents a crash leaves was true when it was written and still
+//! is, but behind an old one replay takes damage for the loss of power, and drops what follows. Of two good slots the one with the
+//! greater count holds; without any nothing is known to be durable, and replay checks every pointer.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use ecotone_rocks_sys::filesystem::TapEvent;
 
 use super::pointer::SegmentNumber;
+use crate::identity::sync_directory;
 use crate::tap::Tap;
 use crate::{Error, Result};
 
@@ -45,6 +47,9 @@ pub struct WatermarkFile {
     path: PathBuf,
     file: File,
     count: u64,
+    /// The segment that it named when it was synced.
+    on_device: Option<SegmentNumber>,
+    name_is_synced: bool,
     tap: Tap,
 }
 
@@ -67,16 +72,44 @@ impl WatermarkFile {
         };
         let file = file.map_err(|error| Error::io("open", &path, &error))?;
         let count = slots(&file).into_iter().flatten().map(|(count, _)| count).max().unwrap_or(0);
-        Ok(Self { path, file, count, tap: tap.clone() })
+        Ok(Self { path, file, count, on_device: None, name_is_synced: false, tap: tap.clone() })
     }
 
-    /// Keeps `watermark`. A failure is no harm: the former one goes on being true.
-    pub fn set(&mut self, watermark: Watermark) -> std::io::Result<()> {
+    /// Keeps `watermark`, on the device where it names another segment than the one before. A failure is no harm: the former one goes on
+    /// being true.
+    pub fn set(&mut self, watermark: Watermark) -> Result<()> {
+        self.write(watermark).map_err(|error| Error::io("write", &self.path, &error))?;
+        if self.on_device != Some(watermark.segment) {
+            self.sync()?;
+            self.on_device = Some(watermark.segment);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, watermark: Watermark) -> std::io::Result<()> {
         let count = self.count + 1;
         let (slot, offset) = (encode(count, watermark), (count % 2) * SLOT_DISTANCE);
         self.file.write_all_at(&slot, offset)?;
         self.tap.tell(TapEvent::Appended { path: &self.path, offset, bytes: &slot })?;
         self.count = count;
+        Ok(())
+    }
+
+    /// Brings it to the device as it is.
+    ///
+    /// # Errors
+    ///
+    /// As little harm as one of [`set`](Self::set).
+    pub fn sync(&mut self) -> Result<()> {
+        let synced = self.file.metadata().and_then(|metadata| {
+            self.file.sync_data()?;
+            self.tap.tell(TapEvent::Synced { path: &self.path, len: metadata.len() })
+        });
+        synced.map_err(|error| Error::io("sync", &self.path, &error))?;
+        if !self.name_is_synced {
+            self.path.parent().map_or(Ok(()), |directory| sync_directory(directory, &self.tap))?;
+            self.name_is_synced = true;
+        }
         Ok(())
     }
 }
@@ -129,6 +162,11 @@ fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Watermark)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
+    use parking_lot::Mutex;
+
     use super::*;
     use crate::mutation::mutated;
 
@@ -150,6 +188,38 @@ mod tests {
         let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
         file.set(at(6, 50)).unwrap();
         assert_eq!(read(directory.path()).unwrap(), Some(at(6, 50)));
+    }
+
+    /// Hears of syncs of the file, and of its name.
+    #[derive(Default)]
+    struct Syncs(Mutex<(u32, u32)>);
+
+    impl WriteTap for Syncs {
+        fn record(&self, event: TapEvent<'_>) -> std::io::Result<()> {
+            match event {
+                TapEvent::Synced { path, len } => {
+                    assert!(path.ends_with(WATERMARK_FILE) && len == std::fs::metadata(path)?.len());
+                    self.0.lock().0 += 1;
+                }
+                TapEvent::DirectorySynced { .. } => self.0.lock().1 += 1,
+                _ => (),
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn it_is_on_the_device_once_for_each_segment() {
+        let directory = tempfile::tempdir().unwrap();
+        let syncs = Arc::<Syncs>::default();
+        let tap = Tap::of(Some(&FileSystemHooks { tap: Some(syncs.clone()), ..FileSystemHooks::default() }));
+        for opened in 1..3 {
+            let mut file = WatermarkFile::open(directory.path(), &tap).unwrap();
+            for segment in 1..4 {
+                (1..10).for_each(|offset| file.set(at(segment, offset)).unwrap());
+            }
+            assert_eq!(*syncs.0.lock(), (opened * 3, opened));
+        }
     }
 
     #[test]

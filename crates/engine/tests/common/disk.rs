@@ -132,6 +132,8 @@ struct Node {
     durable_len: u64,
     pending: Vec<Pending>,
     reserves: Reserves,
+    /// Whether it is written over in place: then a write that comes after a sync is covered by none.
+    is_overwritten: bool,
 }
 
 /// Whether zeros may follow what was written to a file.
@@ -196,7 +198,7 @@ impl Node {
         if self.reserves == Reserves::SpaceOnDevice {
             self.reserves = Reserves::Nothing;
         }
-        self.durable_len = self.durable_len.max(len);
+        self.durable_len = if self.is_overwritten { 0 } else { self.durable_len.max(len) };
         let mut left = Vec::new();
         for pending in self.pending.drain(..) {
             match pending {
@@ -296,6 +298,10 @@ fn is(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
 }
 
+fn is_overwritten(path: &Path) -> bool {
+    path.ends_with("values/WATERMARK")
+}
+
 type NodeNumber = usize;
 
 #[derive(Debug, Clone)]
@@ -338,8 +344,9 @@ impl Image {
         for (path, bytes) in contents_below(root) {
             let is_directory = bytes.is_none();
             let durable = bytes.unwrap_or_default();
-            let durable_len = durable.len() as u64;
-            image.nodes.push(Node { is_directory, durable, durable_len, ..Node::default() });
+            let is_overwritten = is_overwritten(&path);
+            let durable_len = if is_overwritten { 0 } else { durable.len() as u64 };
+            image.nodes.push(Node { is_directory, durable, durable_len, is_overwritten, ..Node::default() });
             image.names.insert(path.clone(), image.nodes.len() - 1);
         }
         image.durable = image.names.clone();
@@ -383,7 +390,7 @@ impl Image {
         }
         // When a segment is ended nobody is told.
         let reserves = if is(path, "log") || is(path, "segment") { Reserves::Space } else { Reserves::Nothing };
-        self.nodes.push(Node { is_directory, reserves, ..Node::default() });
+        self.nodes.push(Node { is_directory, reserves, is_overwritten: is_overwritten(path), ..Node::default() });
         self.rename(NameChange::Bound(path.to_path_buf(), self.nodes.len() - 1), path);
     }
 
