@@ -9,9 +9,11 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use common::appended::{SEGMENT_HEADER_BYTES, segment_records};
 use common::disk::contents_below;
 use common::random::{Random, with_seeds};
 use common::{Model, directory_in_memory, value_of};
@@ -57,6 +59,10 @@ impl Sound {
         // Tables from before there was a value log are among the others.
         let plain = StoreOptions { separation: None, ..options() };
         let store = Store::open(&path, OpenMode::Create, plain).unwrap();
+        let tables = || {
+            let named = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+            named.filter(|path| path.extension().is_some_and(|it| it == "sst")).collect::<Vec<_>>()
+        };
         let mut model = Model::new();
         let put = |store: &Store, model: &mut Model, number: u64, bytes| {
             let key = format!("key{number:04}").into_bytes();
@@ -64,7 +70,10 @@ impl Sound {
             store.put(&key, &value).unwrap();
             model.insert(key, value);
         };
-        (0..100).for_each(|number| put(&store, &mut model, number, 60));
+        (0..40).for_each(|number| put(&store, &mut model, number, 60));
+        store.flush(true).unwrap();
+        let plain_tables = tables();
+        (40..100).for_each(|number| put(&store, &mut model, number, 60));
         store.close().unwrap();
         let store = Store::open(&path, OpenMode::Open, options()).unwrap();
         (50..200).for_each(|number| put(&store, &mut model, number, 70));
@@ -72,6 +81,13 @@ impl Sound {
         (100..200).step_by(2).for_each(|number| put(&store, &mut model, number, 80));
         (100..120).for_each(|number| put(&store, &mut model, number, 10));
         store.flush(true).unwrap();
+        // What lives beside what was overwritten is relocated.
+        let began = Instant::now();
+        while store.value_log().unwrap().relocated_bytes == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", store.value_log());
+            store.compact(&b"key0040"[..]..).unwrap();
+        }
+        assert!(!plain_tables.is_empty() && plain_tables.iter().all(|table| table.exists()));
         let mut states = Vec::new();
         // Over more than one segment.
         for number in 200..300 {
@@ -103,6 +119,11 @@ impl Sound {
                 None => fs::create_dir(to.join(path)).unwrap(),
             }
         }
+    }
+
+    /// The bytes of a file.
+    fn bytes(&self, file: &Path) -> &[u8] {
+        self.files[file].as_ref().unwrap()
     }
 
     /// Files of each kind, by what their names begin or end with.
@@ -140,6 +161,28 @@ fn says(said: &str, file: &str) -> bool {
     said.contains(file) || consequence
 }
 
+/// Whether the values of this segment were relocated: by its header, as docs/formats.md has it.
+fn is_relocated(segment: &[u8]) -> bool {
+    segment[16..20] != [0; 4]
+}
+
+/// What of a segment is lost with this byte: its header, a record, or what is reserved behind the last one.
+fn lost_with(segment: &[u8], byte: usize) -> Range<usize> {
+    let records = segment_records(segment);
+    let end = records.last().map_or(SEGMENT_HEADER_BYTES, |last| last.end);
+    match records.into_iter().find(|record| record.contains(&byte)) {
+        Some(record) => record,
+        None if byte < SEGMENT_HEADER_BYTES => 0..SEGMENT_HEADER_BYTES,
+        None => end..segment.len(),
+    }
+}
+
+/// The offset in `file` that is told, if one is.
+fn offset_in(file: &str, said: &str) -> Option<usize> {
+    let (_, behind) = said.split_once(&format!("{file} at offset "))?;
+    behind.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// Of a store that is open: what is there twice in a row, while obsolete files may go.
 fn contents_at_rest(path: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let look = || std::panic::catch_unwind(|| contents_below(path)).ok();
@@ -158,6 +201,8 @@ struct Look<'s> {
     sound: &'s Sound,
     /// The file that is damaged.
     file: &'s str,
+    /// Where, if that is a segment.
+    lost: Option<Range<usize>>,
     /// How many of the last writes may be gone.
     may_lose: usize,
     what: String,
@@ -181,6 +226,13 @@ impl Look<'_> {
 
     fn check(&self, error: &Error, which: &str) {
         assert!(names(error, self.file), "{}: {which} says {error:?}", self.what);
+        if let Some(lost) = &self.lost {
+            let Error::Corrupt { location: Some(location), .. } = error else {
+                panic!("{}: {which} says {error:?}", self.what);
+            };
+            let offset = offset_in(self.file, location);
+            assert!(offset.is_some_and(|offset| lost.contains(&offset)), "{}: {which} says {error:?}", self.what);
+        }
     }
 
     /// Reads in every way.
@@ -243,6 +295,7 @@ fn bit_to_flip(name: &str, bytes: usize, number: usize, random: &mut Random) -> 
 /// Flips one bit of a file of a kind, so many times, and looks at the store.
 fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: usize) {
     let files = sound.files(is_of_kind);
+    let mut relocated = 0;
     let still = StoreOptions { l0_compaction_trigger: 20, relocation: RelocationParameters::default(), ..options() };
     with_seeds(flips, |seed| {
         let mut random = Random::new(seed);
@@ -251,8 +304,10 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
         let directory = directory_in_memory();
         let path = directory.path().join("store");
         sound.write(&path);
-        let mut bytes = sound.files[file].clone().unwrap();
+        let mut bytes = sound.bytes(file).to_vec();
         let bit = bit_to_flip(name, bytes.len(), seed as usize / files.len(), &mut random);
+        let lost = name.ends_with(".segment").then(|| lost_with(&bytes, bit / 8));
+        relocated += u64::from(lost.is_some() && is_relocated(&bytes));
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(path.join(file), &bytes).unwrap();
         let what = format!("seed {seed}, bit {} of byte {} of {file:?}, {} bytes", bit % 8, bit / 8, bytes.len());
@@ -260,7 +315,12 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
         match verify(&path, |_| ()) {
             Ok(report) => {
                 for finding in report.damaged.iter().chain(&report.torn_ends) {
-                    assert!(says(&format!("{} {}", finding.place, finding.detail), name), "{what}: {finding:?}");
+                    let said = format!("{} {}", finding.place, finding.detail);
+                    assert!(says(&said, name), "{what}: {finding:?}");
+                    if let Some(lost) = &lost {
+                        let offset = offset_in(name, &said);
+                        assert!(offset.is_some_and(|offset| lost.contains(&offset)), "{what}: {finding:?}");
+                    }
                 }
                 let named = report.damaged.iter().any(|finding| finding.place.contains(name));
                 assert!(named || report.is_sound() || !name.ends_with(".sst"), "{what}: {report:?}");
@@ -269,7 +329,7 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
             }
             Err(error) => assert!(names(&error, name), "{what}: verify says {error:?}"),
         }
-        let look = Look { sound, file: name, may_lose, what };
+        let look = Look { sound, file: name, lost, may_lose, what };
         // A store that is opened to be read is not changed, so both looks meet the damage.
         if seed % 2 == 0 {
             look.at(&path, OpenMode::ReadOnly, still.clone(), false);
@@ -277,6 +337,8 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
         let compacts = seed % COMPACTED == 0;
         look.at(&path, OpenMode::Open, if compacts { options() } else { still.clone() }, compacts);
     });
+    let are_segments = files.iter().all(|file| file.extension().is_some_and(|extension| extension == "segment"));
+    assert!(!are_segments || relocated > 0, "no relocated value was ever hit");
 }
 
 #[test]

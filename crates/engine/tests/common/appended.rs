@@ -1,11 +1,12 @@
 //! Where the records end in files that are appended to: behind them may be zeros, which are reserved space.
 
+use std::ops::Range;
 use std::path::Path;
 
 pub const WAL_BLOCK_BYTES: usize = 32 * 1024;
 
 const WAL_HEADER_BYTES: usize = 7;
-const SEGMENT_HEADER_BYTES: usize = 32;
+pub const SEGMENT_HEADER_BYTES: usize = 32;
 const RECORD_HEADER_BYTES: usize = 12;
 
 const ZERO: u8 = 0;
@@ -43,14 +44,21 @@ pub fn wal_records(wal: &[u8]) -> Vec<usize> {
     walk_wal(wal).0
 }
 
-fn segment_end(segment: &[u8]) -> usize {
-    let mut at = SEGMENT_HEADER_BYTES;
+/// Where the records of a sound segment lie.
+pub fn segment_records(segment: &[u8]) -> Vec<Range<usize>> {
+    let (mut found, mut at) = (Vec::new(), SEGMENT_HEADER_BYTES);
     while let Some(header) = segment.get(at..at + RECORD_HEADER_BYTES)
         && header != [0; RECORD_HEADER_BYTES]
     {
+        let begin = at;
         at += RECORD_HEADER_BYTES + number(&header[4..8]) + number(&header[8..]);
+        found.push(begin..at);
     }
-    at
+    found
+}
+
+fn segment_end(segment: &[u8]) -> usize {
+    segment_records(segment).last().map_or(SEGMENT_HEADER_BYTES, |last| last.end)
 }
 
 /// The length of a sound WAL or segment without what is reserved behind its last record; of another file its length.
