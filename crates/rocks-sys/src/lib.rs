@@ -6,6 +6,7 @@
 //! - [`local_file`]: reads of its local files that do not wait for the device. [`awaited_reads`]: what they did not find in memory,
 //!   brought there without a thread that waits.
 //! - [`mapped_file`]: a file that is appended to through a window of it in memory. [`mapped_reads`]: one that is read so.
+//! - [`page_cache`]: what of a file is not on the device yet.
 //! - [`memtable`]: memtables that are ordered by a tree instead of a skip list.
 //! - [`properties`]: collectors that see every entry of a table while it is written and leave properties in it.
 //! - [`compaction_filter`]: filters that keep, remove or change each value that a compaction rewrites.
@@ -54,6 +55,8 @@ pub mod mapped_file;
 pub mod mapped_reads;
 #[allow(unsafe_code)] // hands options to C++
 pub mod memtable;
+#[allow(unsafe_code)] // asks the kernel by a call that no library has
+pub mod page_cache;
 pub mod properties;
 pub mod remote;
 pub mod salvage;
