@@ -258,6 +258,18 @@ fn a_check_looks_at_what_overlaps_below() {
     assert_eq!(numbers(&[99]), [0_u64; 0]);
 }
 
+#[test]
+fn a_table_that_has_moved_further_down_hides_nothing_of_what_lies_below_the_others() {
+    // 1 and 2 were written to L1, and 2 met nothing on its way to L2.
+    let tables = tables(&["1 L1 a-c", "2 L2 d-f", "3 L2 a-b", "4 L3 e-e", "5 L3 g-z"]);
+    let numbers: Vec<_> = below(&tables, &[1, 2]).iter().map(|table| table.number).collect();
+    assert_eq!(numbers, [3, 4]);
+    // One of its own tables is not what a compaction is to find below it, though they share a key.
+    let tables = self::tables(&["1 L1 a-d", "2 L2 d-f", "3 L3 d-d"]);
+    let numbers: Vec<_> = below(&tables, &[1, 2]).iter().map(|table| table.number).collect();
+    assert_eq!(numbers, [3]);
+}
+
 /// L1 one table over all keys, L2 four, L3 sixteen, 4 MiB each: 84 MiB.
 fn pyramid() -> Vec<Table> {
     let mut all = vec![table("1 L1 a-p 4")];

@@ -83,12 +83,12 @@ pub enum Unfit {
     NoSeeds,
 }
 
-/// The tables of levels below all of `reached` that overlap one of them: what a check after a compaction looks at.
+/// What a check after a compaction looks at: for each of its tables that is still there, the tables of deeper levels that overlap it. One of them may have been
+/// moved further down by itself meanwhile, and what lies in its new level is below the others all the same.
 pub fn below<'a>(tables: &'a [Table], reached: &[u64]) -> Vec<&'a Table> {
-    let reached: Vec<_> = tables.iter().filter(|table| reached.contains(&table.number)).collect();
-    let Some(level) = reached.iter().map(|table| table.level).max() else { return Vec::new() };
-    let lower = tables.iter().filter(|table| table.level > level);
-    lower.filter(|table| reached.iter().any(|upper| upper.overlaps(table))).collect()
+    let (reached, others): (Vec<_>, Vec<_>) = tables.iter().partition(|table| reached.contains(&table.number));
+    let is_below = |table: &Table| reached.iter().any(|upper| upper.level < table.level && upper.overlaps(table));
+    others.into_iter().filter(|table| is_below(table)).collect()
 }
 
 /// What RocksDB compacts when it is told to compact `seeds` to `output_level`.
