@@ -175,11 +175,6 @@ impl Opening {
         TableEvents { wake: self.wake.clone() }
     }
 
-    /// What relocates values.
-    pub(crate) fn relocation(&self) -> Arc<Relocation> {
-        self.relocation.clone()
-    }
-
     /// What went wrong in the value log when the database could not be opened.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.outcome.corrupt.get().cloned()

@@ -50,6 +50,16 @@ impl Purpose {
         }
     }
 
+    /// Whether it copies values of the cohort on its way. Not where duplicates are merged: how long a merge takes is foretold from the bytes of its
+    /// tables, level 0 fills meanwhile, and the values that these name may be many times that. What it makes known to be garbage is also a reason to
+    /// choose another cohort than the one of its begin.
+    pub(crate) const fn copies_values(self) -> bool {
+        match self {
+            Self::Relocation | Self::Expired => true,
+            Self::Dedup => false,
+        }
+    }
+
     /// The number under which the gate knows it: RocksDB gives its own from 1 on.
     fn pledge(self) -> i32 {
         -(self as i32)

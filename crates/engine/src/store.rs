@@ -161,10 +161,7 @@ impl Store {
         let stall = Arc::new(StallClock::start());
         let offload = options.offload.clone().filter(|_| writable).map(|offload| {
             let slots = options.local_slots.clone().unwrap_or_else(|| LocalSlots::new(DEFAULT_LOCAL_SLOTS));
-            let only_here = OnlyHere {
-                relocation: values.as_ref().map(Opening::relocation),
-                reclaims_expired: options.reclaim_expired,
-            };
+            let only_here = OnlyHere { reclaims_expired: options.reclaim_expired };
             OffloadState::new(offload, slots, running.clone(), duties.clone(), table_format, own.clone(), only_here)
         });
         if let Some(offload) = &offload {

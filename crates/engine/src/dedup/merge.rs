@@ -76,6 +76,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use ecotone_policy::dedup::plan::closure;
+    use ecotone_policy::relocation::RelocationParameters;
     use ecotone_rocks_sys::tables::family_tables;
 
     use super::*;
@@ -83,7 +84,7 @@ mod tests {
     use crate::dedup::known::number_of;
     use crate::own_compactions::OwnCompactions;
     use crate::table_changes::TableChanges;
-    use crate::{Compression, OpenMode, Store, StoreOptions};
+    use crate::{Compression, OpenMode, Separation, Store, StoreOptions};
 
     fn settled(store: &Store) -> Vec<Table> {
         loop {
@@ -114,6 +115,35 @@ mod tests {
             run(&store.db, store.family, &turn, purpose, &all, 64 * 1024).unwrap();
             let looked_at = shared.queue.wait(Some(Duration::ZERO), Instant::now()).unwrap();
             assert_eq!(looked_at.iter().flatten().count() > 0, is_looked_at, "{purpose:?}");
+        }
+    }
+
+    /// The values may be many times what the forecast of the merge knows of.
+    #[test]
+    fn a_merge_copies_no_values_though_its_tables_name_the_cohort() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            separation: Some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
+            // Nobody else chooses a cohort.
+            relocation: RelocationParameters { min_garbage_bytes: Bytes(1 << 50), ..RelocationParameters::default() },
+            ..StoreOptions::default()
+        };
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+        (0..1000_u32).for_each(|key| store.put(&key.to_be_bytes(), &[7; 100]).unwrap());
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        let values = store.values.as_ref().unwrap();
+        values.log.seal_active();
+        values.relocation.set_cohort(values.log.segments().iter().map(|segment| segment.number()).collect());
+        let turn = values.relocation.own.turn(Duration::from_secs(60)).unwrap();
+        for (purpose, copies) in [(Purpose::Dedup, false), (Purpose::Relocation, true)] {
+            let tables = settled(&store);
+            let all = closure(&tables, &[tables[0].number], tables[0].level).unwrap();
+            run(&store.db, store.family, &turn, purpose, &all, 64 * 1024).unwrap().unwrap();
+            assert_eq!(store.value_log().unwrap().relocated_bytes > 0, copies, "{purpose:?}");
+        }
+        for key in 0..1000_u32 {
+            assert_eq!(store.get(&key.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]));
         }
     }
 

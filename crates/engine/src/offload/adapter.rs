@@ -26,16 +26,15 @@ use crate::duties::ThreadDuties;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::listener::Running;
 use crate::own_compactions::{OwnCompactions, Purpose};
-use crate::values::references;
-use crate::values::relocation::Relocation;
 
 /// Numbers jobs of all stores of this process.
 static NEXT_JOB: AtomicU64 = AtomicU64::new(1);
 
+/// No name of a property begins so: inputs are asked for their entries alone.
+const NO_PROPERTY: &str = "\0";
+
 /// What compactions do here beside compacting, and workers do not.
 pub(crate) struct OnlyHere {
-    /// Where the store has a value log.
-    pub(crate) relocation: Option<Arc<Relocation>>,
     /// Whether values whose time is over are removed.
     pub(crate) reclaims_expired: bool,
 }
@@ -208,7 +207,7 @@ impl OffloadState {
         if self.only_here.is_sweep(info.compaction_reason()) {
             return Ok(None);
         }
-        let mut purpose = match own {
+        let purpose = match own {
             // A worker gives back what has expired.
             Some(Purpose::Expired) => return Ok(None),
             Some(Purpose::Relocation) => JobPurpose::Relocation,
@@ -241,9 +240,6 @@ impl OffloadState {
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;
                 let inputs = ask_inputs(db, &tables, &input_files)?;
-                if self.may_relocate(&inputs) {
-                    purpose = JobPurpose::Relocation;
-                }
                 Some(inputs.iter().fold(0, |sum, table| table.points.saturating_add(sum)))
             }
         };
@@ -267,13 +263,6 @@ impl OffloadState {
             table_format: self.table_format,
             request,
         }))
-    }
-
-    /// Whether a compaction of these tables would relocate values if it ran here.
-    fn may_relocate(&self, inputs: &[CollectedProperties]) -> bool {
-        let Some(relocation) = &self.only_here.relocation else { return false };
-        let cohort = relocation.cohort();
-        inputs.iter().any(|table| references::may_name(table.properties.get(references::PROPERTY), &cohort))
     }
 
     /// Sees a job through. The bytes for RocksDB, or `None` when the part is to run here.
@@ -411,8 +400,7 @@ fn ask_inputs(db: &DB, tables: &Tables, inputs: &[InputTable]) -> Result<Vec<Col
     let others = tables.0.values().filter(|table| !is_input(&table.name)).map(|table| table.file_number);
     let mut others: Vec<_> = others.collect();
     others.sort_unstable();
-    let mut told =
-        collected_properties_but(db, &family, references::PROPERTY, &others).map_err(|error| error.to_string())?;
+    let mut told = collected_properties_but(db, &family, NO_PROPERTY, &others).map_err(|error| error.to_string())?;
     told.retain(|table| is_input(base_name(&table.path.to_string_lossy())));
     if told.len() == inputs.len() { Ok(told) } else { Err("some of its inputs are not live".to_owned()) }
 }

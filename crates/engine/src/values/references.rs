@@ -85,14 +85,6 @@ pub(crate) fn decode(property: &[u8]) -> Option<Vec<(SegmentNumber, u64)>> {
     items.is_sorted_by(|one, other| one.0 < other.0).then_some(items)
 }
 
-/// Whether a table that tells `property` of what it refers to may name one of `segments`; one that tells nothing may name any.
-pub(crate) fn may_name(property: Option<&Vec<u8>>, segments: &SegmentSet) -> bool {
-    match property.and_then(|property| decode(property)) {
-        Some(items) => items.iter().any(|(segment, _)| segments.contains(segment)),
-        None => !segments.is_empty(),
-    }
-}
-
 /// Which segments tables name, by the number of the table.
 pub(crate) type Naming = BTreeMap<u64, Vec<SegmentNumber>>;
 

@@ -1,7 +1,7 @@
 //! Relocation: live values of garbage-rich segments are copied while their tables are compacted anyway.
 //!
-//! A cohort of segments is chosen (see `ecotone_policy::relocation`). Every local compaction that meets a pointer into it appends
-//! the value to a stream of the level that its tables go to, in the order of the keys, and changes the pointer. The change
+//! A cohort of segments is chosen (see `ecotone_policy::relocation`). Every local compaction that meets a pointer into it, but for those that
+//! merge duplicates ([`Purpose::copies_values`]), appends the value to a stream of the level that its tables go to, in the order of the keys, and changes the pointer. The change
 //! becomes real with the compaction or not at all. When the last table that named a segment of the cohort is gone, the
 //! segment goes too (see [`super::removal`]).
 //!
@@ -166,7 +166,10 @@ pub(crate) struct Relocators(pub(crate) Arc<Relocation>);
 
 impl CompactionFilterFactory for Relocators {
     fn filter(&self, context: FilterContext) -> Option<Box<dyn CompactionFilter>> {
-        let cohort = self.0.cohort();
+        // A compaction that a user asked for is manual, too: one that begins beside a merge copies nothing either, and relocation makes up for it.
+        let own = if context.is_manual { self.0.own.current() } else { None };
+        let copies = own.is_none_or(Purpose::copies_values);
+        let cohort = if copies { self.0.cohort() } else { Arc::default() };
         if cohort.is_empty() && self.0.expired.is_none() {
             // Nothing to do: the compaction is not held up by a call for each entry.
             return None;
@@ -180,7 +183,7 @@ impl CompactionFilterFactory for Relocators {
             input_level: context.input_level,
             output_level: None,
             // All that such a compaction does is relocation already.
-            tells_duty: !(context.is_manual && self.0.own.current() == Some(Purpose::Relocation)),
+            tells_duty: own != Some(Purpose::Relocation),
             expired: self.0.expired.map(ExpiredValues::at_begin),
             in_flight: Vec::new(),
             last_segments: [None; 2],
