@@ -14,7 +14,7 @@
 //! Failure: one that RocksDB refuses, because it compacts some of the tables already, is no failure and is not counted as one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ pub(crate) struct OwnCompactions {
     parts: AtomicU32,
     /// Parts of it that workers have run.
     remote_parts: AtomicU32,
+    /// How long it waited for somebody else to run it, in microseconds: also where nobody did.
+    away_us: AtomicU64,
     gate: Option<Arc<Gate>>,
     running: Arc<Running>,
     totals: Arc<Totals>,
@@ -91,8 +93,8 @@ impl OwnCompactions {
         events: Option<Arc<dyn StoreEvents>>,
     ) -> Self {
         let (turn, current) = (Mutex::new(()), AtomicU8::new(0));
-        let (parts, remote_parts) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { turn, current, parts, remote_parts, gate, running, totals, events, changes: OnceLock::new() }
+        let (parts, remote_parts, away_us) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
+        Self { turn, current, parts, remote_parts, away_us, gate, running, totals, events, changes: OnceLock::new() }
     }
 
     /// Who is told from now on that tables have changed.
@@ -132,6 +134,11 @@ impl OwnCompactions {
     /// A part of it has run on a worker.
     pub(crate) fn part_is_remote(&self) {
         self.remote_parts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody was asked to run a part of it elsewhere, which took so long.
+    pub(crate) fn part_was_away(&self, time: Duration) {
+        self.away_us.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// How long the space lasts that it is to win; `None` where that is far.
@@ -179,6 +186,11 @@ impl Turn<'_> {
         self.own.remote_parts.load(Ordering::Relaxed) > 0
     }
 
+    /// How long the one that ran last waited for a worker, or for the answer that there is none.
+    pub(crate) fn was_away(&self) -> Duration {
+        Duration::from_micros(self.own.away_us.load(Ordering::Relaxed))
+    }
+
     /// Runs `compact`, which reads tables of so many bytes. It returns what RocksDB tells of a compaction by names, or nothing of one
     /// that RocksDB tells the listener of.
     ///
@@ -197,6 +209,7 @@ impl Turn<'_> {
         }
         own.parts.store(0, Ordering::Relaxed);
         own.remote_parts.store(0, Ordering::Relaxed);
+        own.away_us.store(0, Ordering::Relaxed);
         own.current.store(purpose as u8, Ordering::Release);
         let outcome = compact();
         own.current.store(0, Ordering::Release);

@@ -469,6 +469,66 @@ fn the_time_of_merges_is_learned_and_bounds_their_bytes() {
     assert!(time.predict(Bytes(15_000_000)).is_plausible());
 }
 
+/// Seconds of writes that never rest until a merge of 32 MiB may begin, after these were learned.
+fn until_allowed(time: &mut MergeTime, most_seconds: u32) -> Option<u32> {
+    let (parameters, input) = (DedupParameters::default(), TablesPerSecond(2.5));
+    (0..most_seconds).find(|second| {
+        let is_allowed = time.most_bytes(&CALM, input, &parameters).unwrap() >= Bytes::from_mib(32);
+        time.forbids(Time::from_seconds(f64::from(*second)), &CALM, input, &parameters);
+        is_allowed
+    })
+}
+
+#[test]
+fn merges_that_were_slow_once_are_tried_again_and_not_at_once() {
+    // 32 MiB, foretold at 0.7 s; 1.6 s are left.
+    let slow = |merges: u32| {
+        let mut time = MergeTime::default();
+        (0..merges).for_each(|_| time.learn(Bytes::from_mib(32), Seconds(60.0)));
+        time
+    };
+    let once = until_allowed(&mut slow(1), 3600).expect("one slow merge is not the last one");
+    assert!((120..900).contains(&once), "{once} s");
+    let often = until_allowed(&mut slow(100), 3600).expect("nor are a hundred");
+    assert!((once + 60..1800).contains(&often), "{once} and {often} s");
+    // The next one says anew how long it takes.
+    let mut time = slow(1);
+    let begin = until_allowed(&mut time, 3600).unwrap();
+    time.learn(Bytes::from_mib(32), Seconds(60.0));
+    assert_eq!(until_allowed(&mut time, begin / 2), None);
+}
+
+#[test]
+fn what_was_learned_of_merges_fades_only_while_it_is_what_forbids_them() {
+    let (parameters, input) = (DedupParameters::default(), TablesPerSecond(2.5));
+    let learned = |time: &MergeTime| time.predict(Bytes::from_mib(32)).0;
+    let mut time = MergeTime::default();
+    time.learn(Bytes::from_mib(32), Seconds(60.0));
+    let before = learned(&time);
+    // Level 0 has no place for any merge, and then there is time for every one.
+    let full = Pressure { l0_tables: 20, ..CALM };
+    for second in 0..600 {
+        time.forbids(Time::from_seconds(f64::from(second)), &full, input, &parameters);
+    }
+    time.forbids(Time::from_seconds(1000.0), &CALM, TablesPerSecond::ZERO, &parameters);
+    assert_eq!(learned(&time), before);
+    // Two moments with nothing that waits between them are no time that it has forbidden anything.
+    time.forbids(Time::from_seconds(2000.0), &CALM, input, &parameters);
+    time.allows();
+    time.forbids(Time::from_seconds(9000.0), &CALM, input, &parameters);
+    assert_eq!(learned(&time), before);
+    time.forbids(Time::from_seconds(9060.0), &CALM, input, &parameters);
+    assert!(learned(&time) < before);
+    // Faster than assumed: that is no reason to forget it.
+    let mut fast = MergeTime::default();
+    fast.learn(Bytes::from_mib(32), Seconds(0.1));
+    let before = learned(&fast);
+    for second in 0..600 {
+        fast.forbids(Time::from_seconds(f64::from(second)), &CALM, input, &parameters);
+    }
+    assert_eq!(learned(&fast), before);
+}
+
 #[test]
 fn space_that_runs_out_within_an_hour_is_a_deadline() {
     assert_eq!(deadline(Bytes(1000), BytesPerSecond(10.0)), Some(Seconds(100.0)));

@@ -216,11 +216,11 @@ impl Thread {
                 let began = Instant::now();
                 let outcome =
                     merge::run(db, self.family, &turn, Purpose::Dedup, &planned.merge, self.settings.target_file_bytes);
-                let is_remote = turn.was_remote();
-                drop(turn);
                 let took = began.elapsed();
+                let took_here = (!turn.was_remote()).then(|| took.saturating_sub(turn.was_away()));
+                drop(turn);
                 match outcome {
-                    Ok(Some(told)) => self.merged(&planned, told.info(), is_remote, took),
+                    Ok(Some(told)) => self.merged(&planned, told.info(), took_here, took),
                     // RocksDB tells nothing only of tables that it moves, which it was not allowed to.
                     Ok(None) => self.give_up(&planned),
                     Err(error) => self.setback(&planned, &error),
@@ -402,12 +402,20 @@ impl Thread {
             }),
         };
         drop(known);
+        if !matches!(choice, Choice::NoTime) {
+            self.merge_time.allows();
+        }
         match choice {
             // The next round finds out that nothing waits, or how long.
             Choice::Nothing => Ok(Next::Wait(Some(Duration::ZERO))),
             Choice::Busy => Ok(Next::Wait(Some(self.until_retry()))),
             Choice::NoRoom => Ok(Next::Wait(Some(LOOK_AGAIN))),
-            Choice::NoTime => Ok(self.forbidden(Forbidden::WouldStall)),
+            Choice::NoTime => {
+                if let Some(input) = input {
+                    self.merge_time.forbids(self.now(), &pressure, input, &parameters);
+                }
+                Ok(self.forbidden(Forbidden::WouldStall))
+            }
             Choice::Merge(planned) => {
                 if let Err(why) = may_run(&pressure, input, self.merge_time.predict(planned.merge.bytes), &parameters) {
                     return Ok(self.forbidden(why));
@@ -453,7 +461,8 @@ impl Thread {
         })
     }
 
-    fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, is_remote: bool, took: Duration) {
+    /// `took_here`: what of the time it ran here, all of it; `None` where a worker made it.
+    fn merged(&mut self, planned: &Planned, info: &CompactionJobInfo, took_here: Option<Duration>, took: Duration) {
         let (merge, expected) = (&planned.merge, planned.expected.duplicate_keys);
         let stats = info.stats();
         let found = stats.num_input_records().saturating_sub(stats.num_output_records());
@@ -465,8 +474,8 @@ impl Thread {
         counts.written_bytes.fetch_add(stats.total_output_bytes(), Relaxed);
         counts.merge_cpu_us.fetch_add(stats.cpu_micros(), Relaxed);
         tracing::debug!(?merge, expected, found, ?took, "merged duplicates away");
-        if !is_remote {
-            self.merge_time.learn(merge.bytes, Seconds(took.as_secs_f64()));
+        if let Some(took_here) = took_here {
+            self.merge_time.learn(merge.bytes, Seconds(took_here.as_secs_f64()));
         }
         let is_tight = self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight());
         if !is_tight {

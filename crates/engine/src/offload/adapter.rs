@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 use ecotone_policy::JobPurpose;
 use ecotone_policy::duty::Duty;
@@ -271,6 +272,7 @@ impl OffloadState {
         let is_dedup = job.purpose == JobPurpose::Dedup;
         // RocksDB begins no other compaction while it runs one of ours, unless writers press.
         let is_urgent = job.input_level == 0 || is_dedup;
+        let began = Instant::now();
         let outcome = {
             let _duty = self.duties.enter(if is_dedup { Duty::Dedup } else { Duty::Compaction });
             catch_unwind(AssertUnwindSafe(|| self.offload.run(job))).unwrap_or_else(|_| {
@@ -278,6 +280,9 @@ impl OffloadState {
                 RemoteOutcome::Fallback
             })
         };
+        if is_dedup {
+            self.own.part_was_away(began.elapsed());
+        }
         match outcome {
             RemoteOutcome::Installed { result } if result.job() == id => {
                 if is_part && !self.siblings_agree(rocks_job, input_records, &result) {

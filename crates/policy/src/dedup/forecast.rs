@@ -27,6 +27,14 @@ const PRIOR_BYTES_PER_S: f64 = 50e6;
 /// The fixed time of a merge, before any has run.
 const PRIOR_MERGE_SECONDS: f64 = 0.01;
 
+/// What merges take, before any has run.
+const PRIOR: Line = Line { a: 1.0 / PRIOR_BYTES_PER_S, b: PRIOR_MERGE_SECONDS };
+
+/// While what was learned of the time of merges forbids them, half of it is forgotten in such a time. Nothing else would ever correct it: one
+/// merge that was slow for once would be the last one. After one such merge the next is tried some seven half-lives later, and after any number of them in 26, when
+/// all is forgotten ([`Regression::fade`]); where merges are slow for good, a stall of one follows at such intervals and no more often.
+const FADE_HALF_LIFE: Seconds = Seconds(60.0);
+
 /// How slowly the average of the growth of space follows: after so long half of it is new. Most compactions have freed by then what they took.
 const GROWTH_HALF_LIFE: Seconds = Seconds(60.0);
 
@@ -170,16 +178,18 @@ pub fn may_run(
 #[derive(Clone, Copy, Debug)]
 pub struct MergeTime {
     regression: Regression,
+    /// When what was learned forbade a merge the last time, while it still does.
+    forbade: Option<Time>,
 }
 
 impl Default for MergeTime {
     fn default() -> Self {
-        Self { regression: Regression::new(Weights::of_server(&ModelParameters::default())) }
+        Self { regression: Regression::new(Weights::of_server(&ModelParameters::default())), forbade: None }
     }
 }
 
 impl MergeTime {
-    /// A merge of so many bytes of inputs took so long.
+    /// A merge of so many bytes of inputs took so long here, without what was waited for workers.
     pub fn learn(&mut self, bytes: Bytes, time: Seconds) {
         if time.is_plausible() {
             self.regression.learn(bytes, time.0);
@@ -199,14 +209,37 @@ impl MergeTime {
         parameters: &DedupParameters,
     ) -> Option<Bytes> {
         let latest = pressure.forecast(input).latest()? / parameters.stall_margin;
-        let line = self.line();
-        let bytes = (latest.0 - line.b) / line.a;
-        (bytes < u64::MAX as f64).then_some(Bytes(bytes.max(0.0) as u64))
+        most_within(self.line(), latest)
+    }
+
+    /// There is a merge, and it would take too long. Where more could be merged by what is assumed before any has run, what was learned fades until
+    /// [`allows`](Self::allows): else it would forbid all that could correct it.
+    pub fn forbids(&mut self, now: Time, pressure: &Pressure, input: TablesPerSecond, parameters: &DedupParameters) {
+        let Some(latest) = pressure.forecast(input).latest() else { return self.allows() };
+        let latest = latest / parameters.stall_margin;
+        let unlearned = most_within(PRIOR, latest).unwrap_or(Bytes(u64::MAX));
+        if most_within(self.line(), latest).is_none_or(|learned| learned >= unlearned) {
+            return self.allows();
+        }
+        if let Some(then) = self.forbade.replace(now) {
+            self.regression.fade(0.5_f64.powf(now.since(then).0 / FADE_HALF_LIFE.0));
+        }
+    }
+
+    /// No merge waits for the time that it would take.
+    pub fn allows(&mut self) {
+        self.forbade = None;
     }
 
     fn line(&self) -> Line {
-        self.regression.line(Line { a: 1.0 / PRIOR_BYTES_PER_S, b: PRIOR_MERGE_SECONDS })
+        self.regression.line(PRIOR)
     }
+}
+
+/// The most bytes of a merge that takes no longer than that, by this line; `None` where there is no bound.
+fn most_within(line: Line, time: Seconds) -> Option<Bytes> {
+    let bytes = (time.0 - line.b) / line.a;
+    (bytes < u64::MAX as f64).then_some(Bytes(bytes.max(0.0) as u64))
 }
 
 /// How fast the space that a store takes grows, net of what is freed: an exponential average over samples of a second or more. A
