@@ -4,7 +4,7 @@ use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::hooked_env;
@@ -390,8 +390,8 @@ impl Store {
         Some(dedup::with_levels(self.dedup_done(known), &tables, &sketches))
     }
 
-    /// The same without reading anything, and what there is as it was within the last ten seconds, or before where somebody else looks; `None` also
-    /// where nobody has counted yet, or just does. Of
+    /// The same without reading anything, and what there is as it was within the last ten seconds, or before where somebody else looks or counts; `None` also
+    /// where nobody has counted yet. Of
     /// tables that came before the store was opened it tells once somebody has looked at them, which the store does by itself soon after.
     pub fn dedup_at_once(&self) -> Option<DedupProperties> {
         let known = self.known.as_ref()?;
@@ -399,7 +399,22 @@ impl Store {
             let sketches = known.now_at_once()?;
             Some(dedup::with_levels(DedupProperties::default(), &self.family_tables().ok()?, &sketches))
         };
-        self.dedup_shared.lately(count).map(|lately| DedupProperties {
+        self.dedup_shared.lately(Instant::now(), count).map(|lately| self.with_dedup_done(known, lately))
+    }
+
+    /// As [`dedup_at_once`](Self::dedup_at_once), and where nobody has counted yet it is counted, once for all who ask meanwhile: tables that are not known yet are read for it.
+    /// `None` also where somebody else takes long to do so.
+    pub fn dedup_lately(&self) -> Option<DedupProperties> {
+        let known = self.known.as_ref()?;
+        self.dedup_at_once().or_else(|| {
+            let counted = self.dedup_shared.lately_or_first(Instant::now(), || self.dedup());
+            counted.map(|lately| self.with_dedup_done(known, lately))
+        })
+    }
+
+    /// What there was as it was counted, with what has been done until now.
+    fn with_dedup_done(&self, known: &KnownSamples, lately: DedupProperties) -> DedupProperties {
+        DedupProperties {
             total_keys: lately.total_keys,
             duplicate_keys: lately.duplicate_keys,
             relative_error: lately.relative_error,
@@ -408,7 +423,7 @@ impl Store {
             unsampled_tables: lately.unsampled_tables,
             unfiltered_tables: lately.unfiltered_tables,
             ..self.dedup_done(known)
-        })
+        }
     }
 
     fn dedup_done(&self, known: &KnownSamples) -> DedupProperties {

@@ -51,23 +51,55 @@ thread_local! {
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     counts: Counts,
-    /// What there was, and when it was counted.
+    /// What there was, and when it was counted. Never held for longer than to copy it.
     lately: Mutex<Option<(Instant, DedupProperties)>>,
+    /// Held by who counts.
+    counting: Mutex<()>,
 }
 
 /// All samples are sorted for it, and whoever watches asks each second.
 const COUNTED_EVERY: Duration = Duration::from_secs(10);
 
+/// So long who asks while the first count is made waits for it. Counting takes milliseconds, unless tables have to be read for it first: one waits for that, and
+/// all others do without.
+const FIRST_COUNT_WAIT: Duration = Duration::from_millis(100);
+
 impl Shared {
-    /// What there was within the last [`COUNTED_EVERY`], or is by `count`; where that has nothing, as it was counted last.
-    pub(crate) fn lately(&self, count: impl FnOnce() -> Option<DedupProperties>) -> Option<DedupProperties> {
-        // Who counts is somebody else who looks.
-        let mut lately = self.lately.try_lock()?;
-        let is_due = lately.as_ref().is_none_or(|(at, _)| at.elapsed() >= COUNTED_EVERY);
-        if is_due && let Some(counted) = count() {
-            *lately = Some((Instant::now(), counted));
+    /// What there was within the last [`COUNTED_EVERY`], or is by `count`; where that has nothing, or somebody else counts, as it was counted last.
+    pub(crate) fn lately(
+        &self,
+        now: Instant,
+        count: impl FnOnce() -> Option<DedupProperties>,
+    ) -> Option<DedupProperties> {
+        let is_due = || self.lately.lock().as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= COUNTED_EVERY);
+        if is_due()
+            && let Some(_counting) = self.counting.try_lock()
+            // Somebody may just have done so.
+            && is_due()
+            && let Some(counted) = count()
+        {
+            *self.lately.lock() = Some((now, counted));
         }
-        lately.as_ref().map(|(_, counted)| counted.clone())
+        self.counted_last()
+    }
+
+    /// As it was counted last; where nobody has, by `count`, once for all who ask meanwhile. `None` where that takes others longer than [`FIRST_COUNT_WAIT`].
+    pub(crate) fn lately_or_first(
+        &self,
+        now: Instant,
+        count: impl FnOnce() -> Option<DedupProperties>,
+    ) -> Option<DedupProperties> {
+        let _counting = self.counting.try_lock_for(FIRST_COUNT_WAIT)?;
+        if let Some(counted) = self.counted_last() {
+            return Some(counted);
+        }
+        let counted = count()?;
+        *self.lately.lock() = Some((now, counted.clone()));
+        Some(counted)
+    }
+
+    fn counted_last(&self) -> Option<DedupProperties> {
+        self.lately.lock().as_ref().map(|(_, counted)| counted.clone())
     }
 
     /// What was done about duplicates, nothing of what there is.
@@ -114,5 +146,56 @@ impl Drop for Dedup {
             // It does not panic; if it did, its message is on standard error.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn counted(total_keys: u64) -> Option<DedupProperties> {
+        Some(DedupProperties { total_keys, ..DedupProperties::default() })
+    }
+
+    #[test]
+    fn who_asks_while_another_counts_gets_what_was_counted_last() {
+        let (shared, begin) = (Shared::default(), Instant::now());
+        // The first one: there is nothing to be had yet.
+        let first = shared.lately(begin, || {
+            assert_eq!(shared.lately(begin, || panic!("two count at a time")), None);
+            counted(1)
+        });
+        assert_eq!(first, counted(1));
+        let soon = begin + COUNTED_EVERY / 2;
+        assert_eq!(shared.lately(soon, || panic!("it is not due")), counted(1));
+        let due = begin + COUNTED_EVERY;
+        let second = shared.lately(due, || {
+            assert_eq!(shared.lately(due, || panic!("two count at a time")), counted(1));
+            counted(2)
+        });
+        assert_eq!(second, counted(2));
+        // Where it cannot be counted now.
+        assert_eq!(shared.lately(due + COUNTED_EVERY, || None), counted(2));
+        assert_eq!(shared.lately_or_first(due + COUNTED_EVERY, || panic!("it was counted before")), counted(2));
+    }
+
+    #[test]
+    fn many_who_are_the_first_to_ask_have_it_counted_once() {
+        let (shared, all_ask, counts) = (Shared::default(), Barrier::new(8), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    all_ask.wait();
+                    let found =
+                        shared.lately_or_first(Instant::now(), || counted(counts.fetch_add(1, Ordering::Relaxed)));
+                    // Or it was too slow for who waited, which is what the bound is for.
+                    assert!(found.is_none() || found == counted(0), "{found:?}");
+                });
+            }
+        });
+        assert_eq!(counts.load(Ordering::Relaxed), 1);
     }
 }

@@ -35,8 +35,8 @@ fn by_reason<'a>(prefix: &str, counts: impl IntoIterator<Item = (&'a &'static st
 pub(super) fn store(store: &Store) -> Lines {
     let counters = store.counters();
     let mut lines = vec![line("directory", store.directory().display())];
-    // Who watches asks each second.
-    let dedup = store.dedup_at_once().or_else(|| store.dedup());
+    // Who watches asks each second, and so may many others.
+    let dedup = store.dedup_lately();
     match store.properties() {
         Ok(properties) => lines.extend(of_tree(&properties, &counters, store.value_log().as_ref(), dedup.as_ref())),
         Err(error) => lines.push(line("error", error)),
