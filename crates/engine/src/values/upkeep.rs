@@ -242,6 +242,8 @@ impl Thread {
         let finds =
             !is_given_up && self.stuck.is_none() && hidden >= self.parameters_now().min_garbage_bytes && meets_hidden;
         let may_free = self.pass.is_some() || finds;
+        // A merge of duplicates is work as well, though it frees nothing by itself: it meets what hides, which is what they rest for, and the sooner it ends
+        // the sooner relocation has its turn.
         let in_level_zero = tables.iter().filter(|table| table.level == 0).count() as u64;
         let others_work =
             in_level_zero > self.settings.most_l0_tables || tables.iter().any(|table| table.being_compacted);
