@@ -267,7 +267,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         name: "dedup_threshold",
         about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the less space and the more \
                 writing. `off`: none is. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
-                values stand with their keys, entries are dear; 5 to 10 there.",
+                values stand with their keys, entries are dear; 5 to 10 there. Where levels differ tenfold (`level_multiplier`), a merge frees one entry in 11 or 12 at \
+                best, so 10 hardly ever makes one there; it takes more than 12.",
         unit: "entries",
         kind: || Kind::Whole { least: 2, most: 100, words: &["auto", "off"] },
         set: |options, value| {

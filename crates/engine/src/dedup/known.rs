@@ -5,14 +5,15 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known (the first look holds what all of them tell, some 24 bytes for each
-//! 64 entries), [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
+//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables tell while they are read, some 24 bytes for each
+//! 64 entries; [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
 //! [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
 //! Threads: any. Who hears never waits for who looks: there is a lock for each.
 //!
 //! Failure modes: a table without samples (of an earlier version, or of a worker of one) counts as one without duplicates.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +39,10 @@ const MOST_CHANGES: usize = 256;
 
 /// And what they told.
 const MOST_CHANGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Tables whose properties are read at a time: all at once would take as much memory as all of them tell, for a moment and with filters gigabytes.
+/// Each time all tables are gone through, which is little beside reading so many.
+const READ_AT_ONCE: usize = 32;
 
 /// Both properties begin with it.
 const PREFIX: &str = "ecotone.";
@@ -166,9 +171,16 @@ impl KnownSamples {
         let tables = family_tables(db, family).map_err(failed)?;
         let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
         sketches.replace(|number| !numbers.contains(&number), Vec::new());
-        if numbers.len() > sketches.tables.len() {
-            let known: Vec<_> = sketches.tables.keys().copied().collect();
-            let told = collected_properties_but(db, family, PREFIX, &known).map_err(failed)?;
+        let mut unknown: Vec<_> = tables.iter().filter(|it| !sketches.tables.contains_key(&it.file_number)).collect();
+        // What is replaced comes before what replaces it, as where all are told at once.
+        unknown.sort_unstable_by_key(|table| (Reverse(table.level), table.file_number));
+        for read in unknown.chunks(READ_AT_ONCE) {
+            let is_read = |number: u64| read.iter().any(|table| table.file_number == number);
+            let mut others: Vec<_> = numbers.iter().copied().filter(|number| !is_read(*number)).collect();
+            others.sort_unstable();
+            let mut told = collected_properties_but(db, family, PREFIX, &others).map_err(failed)?;
+            // Of tables that were not asked nothing is told.
+            told.retain(|table| others.binary_search(&table.file_number).is_err());
             let new = told.into_iter().map(|mut table| NewTable {
                 number: table.file_number,
                 samples: table.properties.remove(samples::PROPERTY),

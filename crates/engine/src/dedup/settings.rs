@@ -62,7 +62,7 @@ pub enum ExtensionThreshold {
 }
 
 /// What stands for `Auto` where values are kept apart: with it there is less of space and of waiting, for more writing (docs/space.md,
-/// "Space by writes"). Where values stand with their keys, entries are dear, and each threshold costs some throughput for the space it wins.
+/// "Space by writes"), in trees whose levels differ less than tenfold; in others it makes hardly any merge. Where values stand with their keys, entries are dear, and each threshold costs some throughput for the space it wins.
 pub const SEPARATED_THRESHOLD: f64 = 10.0;
 
 /// What is done about duplicates.

@@ -3,7 +3,8 @@
 //! Two counts. What the keys of a compaction's output ([`Estimator::count`], the paper's `DUP_RATIO`) find in the levels below says whether
 //! to extend that compaction. What a merge of certain tables would free ([`hidden_within`]) says what to expect of it.
 //!
-//! Failure modes: memtables and range deletions are not seen. Snapshots keep versions that are counted here as hidden: a merge then
+//! Failure modes: memtables and range deletions are not seen. A table with range deletions does not count as one of which nothing is known for that: nothing
+//! would be merged in its range then, where more is freed than is counted here. Snapshots keep versions that are counted here as hidden: a merge then
 //! frees less than expected, see [`super::back_off`].
 
 use std::borrow::Cow;

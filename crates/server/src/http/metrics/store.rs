@@ -259,7 +259,7 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
     );
     page.gauges(
         "ecotone_store_hidden_bytes",
-        "Bytes by level that hidden versions take, in tables or in the value log, by estimate: garbage that no compaction has met.",
+        "Bytes by level that hidden versions take, in tables or in the value log, by estimate: garbage that no compaction has met. What removed ranges hide is not among it.",
         ["level"],
         levels().map(|(level, of)| ([level.to_string()], of.hidden_bytes)),
     );
