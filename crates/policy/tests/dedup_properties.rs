@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ecotone_policy::dedup::decide::Why;
-use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, hidden_within};
+use ecotone_policy::dedup::estimate::{Estimator, Sampled, TableSketch, freed_at_bottom, hidden_within};
 use ecotone_policy::dedup::levels::hidden_by_level;
 use ecotone_policy::dedup::plan::{MergeLimits, Table, Tree, Unfit, closure, merges, with_those_above};
 use ecotone_policy::dedup::slab::{KeyRange, Ranges, Slab, slabs};
@@ -79,6 +79,13 @@ proptest! {
         let mut seen = BTreeSet::new();
         let hidden = contents.iter().flatten().flatten().filter(|(key, _)| !seen.insert(*key)).count();
         prop_assert_eq!(hidden_within(&sketches, 1).duplicate_keys, hidden as u64);
+
+        // Of a merge of all that keeps what can still be read: a deletion cannot.
+        let mut newest = BTreeMap::new();
+        contents.iter().flatten().flatten().for_each(|(key, (is_value, _))| _ = newest.entry(*key).or_insert(*is_value));
+        let kept = newest.values().filter(|is_value| **is_value).count() as u64;
+        let freed = freed_at_bottom(&sketches, 1);
+        prop_assert_eq!(freed.total_keys - freed.duplicate_keys, kept);
     }
 
     #[test]

@@ -43,7 +43,8 @@ fn priced(number: u64, ratio: u64, mib: u64) -> Priced {
         one_in: 64,
         ..Estimate::default()
     };
-    Priced { slab: Slab { merge, span: KeyRange { first: vec![], end: vec![] }, is_busy: false }, expected }
+    let span = KeyRange { first: vec![], end: vec![] };
+    Priced { slab: Slab { merge, span, is_busy: false, is_at_bottom: true }, expected }
 }
 
 const PLENTY: Allowance = Allowance { room: Bytes(u64::MAX), time: Bytes(u64::MAX) };
@@ -148,4 +149,29 @@ fn a_price_is_asked_for_once_and_anew_when_the_tables_are_others() {
     assert_eq!(*asked.borrow(), [0_u64; 0]);
     prices.of(&slabs[1], 64, sketch);
     assert_eq!(*asked.borrow(), [2, 3, 4]);
+}
+
+#[test]
+fn deletions_go_with_what_they_delete_only_where_nothing_is_left_below_to_delete() {
+    // Nothing lies below 2, but what 1 and 2 are merged with has 4 below it.
+    let tables = [table(1, 1, ("a", "d")), table(2, 2, ("a", "b")), table(3, 2, ("c", "d")), table(4, 3, ("c", "d"))];
+    let version = |key: u64, bytes, sequence| KeySample { hash: key * 64, bytes, segment: None, sequence };
+    // Key 1 is deleted above 2, key 2 above 3 and 4, and key 3 is nowhere else. Key 4 was deleted and written again.
+    let samples = [
+        vec![version(1, None, 9), version(2, None, 9), version(3, None, 9), version(4, Some(1), 9)],
+        vec![version(1, Some(1), 5)],
+        vec![version(2, Some(1), 5), version(4, None, 5)],
+        vec![version(2, Some(1), 0), version(4, Some(1), 0)],
+    ];
+    let range = KeyRange { first: "a".into(), end: "e".into() };
+    let limits = MergeLimits { max_bytes: Bytes::from_mib(10) };
+    let slabs = slabs(&Tree::new(&tables), &range, &limits).unwrap();
+    let mut prices = Prices::default();
+    let mut price = |slab: &Slab| {
+        let sketch = |number: u64| Some(tables[number as usize - 1].sketch(&samples[number as usize - 1]));
+        (slab.merge.inputs.clone(), prices.of(slab, 64, sketch).sampled_duplicates)
+    };
+    let priced: Vec<_> = slabs.iter().map(&mut price).collect();
+    // The first keeps what deletes keys 1 to 3, of which it knows no better; the second keeps key 4 alone. Of the third 4 keeps key 2, and key 4 goes whole.
+    assert_eq!(priced, [(vec![1, 2, 3], 3), (vec![1, 2, 3, 4], 8), (vec![3, 4], 3)]);
 }

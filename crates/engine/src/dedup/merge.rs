@@ -75,13 +75,16 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
+    use ecotone_policy::dedup::estimate::freed_at_bottom;
     use ecotone_policy::dedup::plan::closure;
     use ecotone_policy::relocation::RelocationParameters;
     use ecotone_rocks_sys::tables::family_tables;
 
     use super::*;
     use crate::dedup::Shared;
-    use crate::dedup::known::number_of;
+    use crate::dedup::known::{KnownSamples, number_of};
+    use crate::dedup::thread::sketch;
+    use crate::dedup::{DedupMode, DedupOptions, ExtensionThreshold};
     use crate::own_compactions::OwnCompactions;
     use crate::table_changes::TableChanges;
     use crate::{Compression, OpenMode, Separation, Store, StoreOptions};
@@ -145,6 +148,56 @@ mod tests {
         for key in 0..1000_u32 {
             assert_eq!(store.get(&key.to_be_bytes()).unwrap().as_deref(), Some(&[7; 100][..]));
         }
+    }
+
+    #[test]
+    fn rocksdb_frees_with_a_deletion_what_it_deletes_as_foretold() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            dynamic_levels: false,
+            l0_compaction_trigger: 2,
+            dedup: DedupOptions {
+                mode: Some(DedupMode::Sample),
+                threshold: ExtensionThreshold::Off,
+                ..DedupOptions::default()
+            },
+            ..StoreOptions::default()
+        };
+        let store = Store::open(&directory.path().join("store"), OpenMode::Create, options).unwrap();
+        let keys = 0..120_000_u32;
+        keys.clone().step_by(2).for_each(|key| store.put(&key.to_be_bytes(), &[7; 100]).unwrap());
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        // One table a level further down: in a gap between two no deletion would wait to be merged.
+        let tables = settled(&store);
+        let bottom = tables.iter().map(|table| table.level).max().unwrap() + 1;
+        let all: Vec<_> = tables.iter().map(|table| table.number).collect();
+        let own = OwnCompactions::idle();
+        let turn = own.turn(Duration::ZERO).unwrap();
+        run(&store.db, store.family, &turn, Purpose::Dedup, &closure(&tables, &all, bottom).unwrap(), 1 << 30).unwrap();
+        // Half of them are deleted, some of these twice; and as many that never were.
+        for part in 0..2 {
+            let deleted = keys.clone().filter(|key| key % 4 < 2 && (key / 4 % 2 == part || key % 12 == 0));
+            deleted.for_each(|key| store.delete(&key.to_be_bytes()).unwrap());
+            store.flush(true).unwrap();
+        }
+        let tables = settled(&store);
+        let seeds: Vec<_> = tables.iter().filter(|it| (1..bottom).contains(&it.level)).map(|it| it.number).collect();
+        let merge = closure(&tables, &seeds, bottom).unwrap();
+        let known = KnownSamples::new(None);
+        let (_, known) = known.look(&store.db, &store.family).unwrap();
+        let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
+        let sketches: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();
+        let expected = freed_at_bottom(&sketches, known.duplicates().one_in()).duplicate_keys;
+        drop(sketches);
+        drop(known);
+        let told = run(&store.db, store.family, &turn, Purpose::Dedup, &merge, 1 << 20).unwrap().unwrap();
+        let stats = told.info().stats();
+        let freed = stats.num_input_records() - stats.num_output_records();
+        // 30,000 values with what deletes them, and 30,000 deletions of nothing.
+        assert_eq!((freed, stats.num_output_records()), (90_000, 30_000));
+        // Five standard deviations of 470 keys that are sampled with their deletions and 470 without values.
+        assert!((expected as f64 / freed as f64 - 1.0).abs() < 0.2, "{expected} of {freed}");
     }
 
     #[test]

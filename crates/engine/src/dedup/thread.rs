@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use ecotone_policy::dedup::back_off::BackOff;
 use ecotone_policy::dedup::decide::decide_triggered;
-use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
+use ecotone_policy::dedup::estimate::{
+    Estimate, Estimator, Filtered, Sampled, TableSketch, freed_at_bottom, hidden_within,
+};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, may_run};
 use ecotone_policy::dedup::plan::{Merge, Table, Tree, below};
 use ecotone_policy::dedup::slab::{Allowance, Choice, KeyRange, Priced};
@@ -279,7 +281,7 @@ impl Thread {
         let (tables, known) = look(&self.parts.known, db, &self.family)?;
         let Work::Extensions(extension) = &mut self.work else { return Ok(()) };
         let sketches: Vec<_> = tables.iter().map(|table| sketch(&known, table)).collect();
-        let estimate = hidden_within(&sketches, known.duplicates().one_in());
+        let estimate = freed_at_bottom(&sketches, known.duplicates().one_in());
         if extension.found(&Tree::new(&tables), &known, KeyRange::of(&tables), &estimate).is_ok() {
             self.shared.counts.checks.fetch_add(1, Relaxed);
             self.shared.counts.found();

@@ -1,13 +1,14 @@
 //! How many stale versions hide, counted from what tables tell of their keys.
 //!
 //! Two counts. What the keys of a compaction's output ([`Estimator::count`], the paper's `DUP_RATIO`) find in the levels below says whether
-//! to extend that compaction. What a merge of certain tables would free ([`hidden_within`]) says what to expect of it.
+//! to extend that compaction. What a merge of certain tables would free ([`hidden_within`], [`freed_at_bottom`]) says what to expect of it.
 //!
 //! Failure modes: memtables and range deletions are not seen. A table with range deletions does not count as one of which nothing is known for that: nothing
 //! would be merged in its range then, where more is freed than is counted here. Snapshots keep versions that are counted here as hidden: a merge then
 //! frees less than expected, see [`super::back_off`].
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 
 use super::filter::FilterView;
 use crate::duplicates::KeySample;
@@ -164,7 +165,28 @@ pub fn hidden_within(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
     // Nothing but the hashes: every slab near a compaction is priced so, and most of the time goes into this order.
     let mut hashes: Vec<_> = inputs.iter().flat_map(|table| table.samples).map(|sample| sample.hash).collect();
     hashes.sort_unstable();
-    let sampled = hashes.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+    let sampled = hashes.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    freed(inputs, sampled, one_in)
+}
+
+/// The same of a merge below which none of its keys lies: where the newest version of a key is a deletion, nothing is left for it to delete, and it goes as well. What was
+/// deleted is so worth twice of what was overwritten.
+pub fn freed_at_bottom(inputs: &[TableSketch<'_>], one_in: u64) -> Estimate {
+    let samples = || inputs.iter().flat_map(|table| table.samples);
+    if samples().all(|sample| sample.bytes.is_some()) {
+        return hidden_within(inputs, one_in);
+    }
+    // Of two that claim to be the same write the value counts as newer: rather too little is expected than too much.
+    let mut versions: Vec<_> =
+        samples().map(|sample| (sample.hash, Reverse(sample.sequence), sample.bytes.is_none())).collect();
+    versions.sort_unstable();
+    let of_keys = versions.chunk_by(|one, other| one.0 == other.0);
+    let sampled = of_keys.map(|newest_first| newest_first.len() - usize::from(!newest_first[0].2)).sum();
+    freed(inputs, sampled, one_in)
+}
+
+fn freed(inputs: &[TableSketch<'_>], sampled: usize, one_in: u64) -> Estimate {
+    let sampled = sampled as u64;
     Estimate {
         total_keys: inputs.iter().map(|table| table.keys(one_in)).sum(),
         duplicate_keys: sampled * one_in,

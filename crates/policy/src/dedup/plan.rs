@@ -295,6 +295,13 @@ impl<'a> Tree<'a> {
         lowest
     }
 
+    /// Whether nothing of the range of any input lies below the level that a merge writes to.
+    pub(super) fn is_at_bottom(&self, merge: &Merge) -> bool {
+        let deeper = || merge.output_level as usize + 1..self.levels.len();
+        let inputs = merge.inputs.iter().filter_map(|number| self.table(*number));
+        inputs.into_iter().all(|table| deeper().all(|below| self.span(below, table).is_empty()))
+    }
+
     /// What of a level overlaps a table.
     pub(super) fn overlapping(&self, level: u32, table: &Table) -> Vec<u64> {
         self.levels[level as usize][self.span(level as usize, table)].iter().map(|table| table.number).collect()

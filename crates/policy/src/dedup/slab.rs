@@ -3,7 +3,7 @@
 //! A *slab* is what one merge takes to rewrite a table below which nothing of its range lies, together with all that overlaps it in the levels
 //! from some level down. What a compaction has written says that duplicates are near, and not which tables are worth a merge: more of
 //! them hide between the levels that it did not touch than below its own keys. So every slab of the range is priced by itself
-//! ([`hidden_within`]), and of all ranges that wait the cheapest is merged first.
+//! ([`freed_at_bottom`]), and of all ranges that wait the cheapest is merged first.
 //!
 //! Invariants: [`Ranges`] holds disjoint ranges; no slab takes a table of L0, or more bytes than allowed; a price is that of
 //! just these tables.
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::DedupThreshold;
 use super::decide::{Verdict, Why, pays};
-use super::estimate::{Estimate, TableSketch, hidden_within};
+use super::estimate::{Estimate, TableSketch, freed_at_bottom, hidden_within};
 use super::plan::{Merge, MergeLimits, Table, Tree};
 use crate::units::Bytes;
 
@@ -135,6 +135,9 @@ pub struct Slab {
     pub span: KeyRange,
     /// Whether a compaction reads some of it now.
     pub is_busy: bool,
+    /// Whether nothing of the range of any of its tables lies below the level that it writes to. Below the table that it is the slab of nothing does; its neighbours, which
+    /// come along, may have something there, that deletions must go on to delete.
+    pub is_at_bottom: bool,
 }
 
 /// All slabs of a range that take at most so many bytes: of each table below which nothing lies with what is above it, from each level down to it.
@@ -162,7 +165,8 @@ pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Result<
             } else if known.insert(merge.inputs.clone()) {
                 let inputs = merge.inputs.iter().filter_map(|table| tree.table(*table));
                 let span = KeyRange::of(inputs.filter(|table| table.level == level));
-                slabs.push(Slab { merge, span, is_busy });
+                let is_at_bottom = tree.is_at_bottom(&merge);
+                slabs.push(Slab { merge, span, is_busy, is_at_bottom });
             }
         }
     }
@@ -172,8 +176,8 @@ pub fn slabs(tree: &Tree<'_>, range: &KeyRange, limits: &MergeLimits) -> Result<
 /// What slabs are expected to free, remembered for as long as they consist of the same tables.
 #[derive(Clone, Debug, Default)]
 pub struct Prices {
-    /// By the tables; with their entries, of which not all may have been known.
-    known: BTreeMap<Vec<u64>, (u64, Estimate)>,
+    /// By the tables; with their entries, of which not all may have been known, and whether they were at the bottom.
+    known: BTreeMap<Vec<u64>, (u64, bool, Estimate)>,
     asked: BTreeSet<Vec<u64>>,
 }
 
@@ -183,11 +187,14 @@ impl Prices {
         let merge = &slab.merge;
         self.asked.insert(merge.inputs.clone());
         match self.known.get(&merge.inputs) {
-            Some((entries, estimate)) if *entries == merge.entries => *estimate,
+            Some((entries, at_bottom, estimate)) if (*entries, *at_bottom) == (merge.entries, slab.is_at_bottom) => {
+                *estimate
+            }
             _ => {
                 let sketches: Vec<_> = merge.inputs.iter().filter_map(|table| sketch_of(*table)).collect();
-                let estimate = hidden_within(&sketches, one_in);
-                self.known.insert(merge.inputs.clone(), (merge.entries, estimate));
+                let count = if slab.is_at_bottom { freed_at_bottom } else { hidden_within };
+                let estimate = count(&sketches, one_in);
+                self.known.insert(merge.inputs.clone(), (merge.entries, slab.is_at_bottom, estimate));
                 estimate
             }
         }
