@@ -6,6 +6,7 @@ use ecotone_policy::dedup::decide::{Verdict, Why, decide_triggered, is_worth, pa
 use ecotone_policy::dedup::estimate::{Estimate, Estimator, Filtered, Sampled, TableSketch, hidden_within};
 use ecotone_policy::dedup::filter::{FilterView, build};
 use ecotone_policy::dedup::forecast::{FlushRate, Forbidden, MergeTime, Pressure, SpaceGrowth, deadline, may_run};
+use ecotone_policy::dedup::ordered::OrderedHashes;
 use ecotone_policy::dedup::plan::{Merge, MergeLimits, Table, Unfit, below, closure, merges};
 use ecotone_policy::dedup::{DedupParameters, DedupThreshold};
 use ecotone_policy::duplicates::KeySample;
@@ -149,10 +150,38 @@ fn hash(key: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// So many keys from k00000 on.
+fn ordered(keys: u64) -> OrderedHashes {
+    let mut hashes = OrderedHashes::default();
+    (0..keys).for_each(|key| hashes.push(format!("k{key:05}").as_bytes(), hash(key)));
+    hashes
+}
+
+#[test]
+fn a_filter_is_asked_for_the_keys_of_its_table_only() {
+    // 20,000 keys above two tables of a level, of which each holds 500 of them.
+    let above = ordered(20_000);
+    let filters = [0_u64, 10_000].map(|from| {
+        let others = (from + 1) * 1_000_000;
+        build(&(from..from + 500).chain(others..others + 39_500).map(hash).collect::<Vec<_>>(), 10.5)
+    });
+    let ranges: [[&[u8]; 2]; 2] = [[b"k00000", b"k09999"], [b"k10000", b"k19999"]];
+    let lower = [0, 1].map(|at: usize| TableSketch {
+        first: ranges[at][0],
+        last: ranges[at][1],
+        filter: Some(FilterView::parse(&filters[at]).unwrap()),
+        ..sketch(40_000, &[])
+    });
+    let count = Filtered { one_in: 64 }.count(&[TableSketch { hashes: Some(&above), ..sketch(20_000, &[]) }], &lower);
+    // One in a hundred of 20,000 questions, and not of 40,000.
+    assert!((150.0..250.0).contains(&count.false_positives), "{}", count.false_positives);
+    assert!((count.duplicate_keys as f64 - 1000.0).abs() < 57.0, "{}", count.duplicate_keys);
+}
+
 #[test]
 fn filters_find_as_many_as_there_are_once_the_false_ones_are_taken_away() {
     // 20,000 keys above; of them 600, 400 and 0 in three lower tables of 40,000 keys each: 1000 duplicates, 5 %.
-    let above: Vec<u64> = (0..20_000).map(hash).collect();
+    let above = ordered(20_000);
     let lower = [0_u64, 600, 1000].map(|from| {
         let shared = [600, 400, 0][[0, 600, 1000].iter().position(|at| *at == from).unwrap()];
         let others = (from + 1) * 1_000_000;

@@ -304,7 +304,7 @@ fn the_keys_of_a_new_table_are_at_hand_and_those_of_an_old_one_are_not() {
     let store = Store::open(directory.path(), -1);
     store.flush(0..1000);
     let table = store.look()[0].file_number;
-    assert_eq!(store.known.now().key_hashes(table).unwrap().len(), 1000);
+    assert_eq!(store.known.now().key_hashes(table).unwrap().all().len(), 1000);
     drop(store);
     let store = Store::open(directory.path(), -1);
     let table = store.look()[0].file_number;

@@ -135,7 +135,7 @@ impl Sketched {
         }
         self.samples.add(hash, value, sequence);
         if let Some(filter) = &mut self.filter {
-            filter.add(hash);
+            filter.add(key, hash);
         }
     }
 }
@@ -298,10 +298,11 @@ mod tests {
         assert_eq!(names, [samples::PROPERTY, filters::PROPERTY]);
         let filter = &properties[1].1;
         let hashes = shared.hashes_of(FilterName::of(filter)).expect("it is the newest");
-        assert_eq!(hashes.len(), 10_000, "each key once");
+        assert_eq!(hashes.all().len(), 10_000, "each key once");
         let view = FilterView::parse(filter).unwrap();
         let hash = |key: u32| XxHash3_64::oneshot(format!("key{key:08}").as_bytes());
-        assert!((0..10_000).all(|key| view.may_hold(hash(key)) && hashes.contains(&hash(key))));
+        assert!((0..10_000).all(|key| view.may_hold(hash(key)) && hashes.all()[key as usize] == hash(key)));
+        assert!(hashes.within(b"key00005000", b"key00005999").len() < 1000 + 2 * 64, "and they are in order");
         assert!((10_000..20_000).filter(|key| view.may_hold(hash(*key))).count() < 250);
     }
 

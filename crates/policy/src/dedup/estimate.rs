@@ -7,10 +7,10 @@
 //! would be merged in its range then, where more is freed than is counted here. Snapshots keep versions that are counted here as hidden: a merge then
 //! frees less than expected, see [`super::back_off`].
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use super::filter::FilterView;
+use super::ordered::OrderedHashes;
 use crate::duplicates::KeySample;
 
 /// A table of so many keys, or more, for each one sampled has samples (but for once in e^16); without any it was written by a program that
@@ -28,8 +28,8 @@ pub struct TableSketch<'a> {
     pub last: &'a [u8],
     /// Of its keys, rising by hash; empty where it carries none.
     pub samples: &'a [KeySample],
-    /// The hashes of all of its keys, in any order, where they are still known: just after it was written. Only filters are asked for them.
-    pub hashes: Option<&'a [u64]>,
+    /// The hashes of all of its keys, where they are still known: just after it was written. Only filters are asked for them.
+    pub hashes: Option<&'a OrderedHashes>,
     /// Where it carries one. Only [`Filtered`] asks it.
     pub filter: Option<FilterView<'a>>,
 }
@@ -114,7 +114,8 @@ impl Estimator for Sampled {
     }
 }
 
-/// Asks the filters of the lower tables for every key, as the paper does, or for the sampled ones where not all are known any more.
+/// Asks the filters of the lower tables for every key, as the paper does, or for the sampled ones where not all are known any more: each table for the keys
+/// that lie in its range, as far as these are known.
 ///
 /// The paper counts false answers as duplicates. With several levels of filters at 1 % that is too many by more than half where 5 % are
 /// duplicates; so as many as are to be expected are taken away: of n keys that p answers were positive for, (p - n f) / (1 - f) are there.
@@ -130,12 +131,16 @@ impl Estimator for Filtered {
         let one_in = if knows_all { 1 } else { self.one_in };
         let (mut duplicates, mut false_positives) = (0.0, 0.0);
         for table in reached {
-            let asked = match table.hashes {
-                Some(hashes) if knows_all => Cow::Borrowed(hashes),
-                _ => table.samples.iter().map(|sample| sample.hash).collect(),
+            let sampled: Vec<_> = match knows_all {
+                true => Vec::new(),
+                false => table.samples.iter().map(|sample| sample.hash).collect(),
             };
             for lower in below.iter().filter(|lower| lower.overlaps(table)) {
                 let Some(filter) = &lower.filter else { continue };
+                let asked = match table.hashes {
+                    Some(hashes) if knows_all => hashes.within(lower.first, lower.last),
+                    _ => &sampled,
+                };
                 let share = filter.false_positive_share();
                 let positive = asked.iter().filter(|hash| filter.may_hold(**hash)).count() as f64;
                 let expected = asked.len() as f64 * share;

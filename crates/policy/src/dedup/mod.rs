@@ -15,6 +15,7 @@ pub mod estimate;
 pub mod filter;
 pub mod forecast;
 pub mod levels;
+pub mod ordered;
 pub mod plan;
 pub mod slab;
 
