@@ -106,7 +106,8 @@ mod tests {
     /// What a store gets: its memory limit, its rows and a memtable, in MiB.
     fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
         suit_clients(&mut store, fits_memtables, memory);
-        assert!(store.level_base_bytes >= 8 * store.memtable_bytes);
+        let memtables = if fits_memtables && store.memory.is_some() { 8 } else { 4 };
+        assert!(store.level_base_bytes >= memtables * store.memtable_bytes);
         let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
         [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes].map(|bytes| bytes / MIB)
     }
