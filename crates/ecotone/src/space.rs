@@ -55,6 +55,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     output::print(&if arguments.json { serde_json::to_string(&space)? } else { described(&space, arguments.exact) })
 }
 
+fn percent(part: u64, of: u64) -> f64 {
+    100.0 * part as f64 / of.max(1) as f64
+}
+
 fn described(space: &Space, is_exact: bool) -> String {
     let mut text = String::new();
     let hidden = space.duplicates.as_ref();
@@ -81,6 +85,14 @@ fn described(space: &Space, is_exact: bool) -> String {
     if let Some(hidden) = hidden {
         line!(text, "{}", of_hidden(hidden, is_exact));
     }
+    if space.unnamed_bytes() > 0 {
+        let share = percent(space.unnamed_bytes(), space.segment_bytes());
+        line!(
+            text,
+            "named by no table: {} bytes, {share:.1} % of all segments; garbage, or in the write-ahead log only",
+            space.unnamed_bytes()
+        );
+    }
     if !space.silent_tables.is_empty() {
         line!(text, "{} tables do not say which segments they name; compact them", space.silent_tables.len());
     }
@@ -89,11 +101,21 @@ fn described(space: &Space, is_exact: bool) -> String {
         return text;
     }
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.unnamed_bytes()));
-    line!(text, "\nsegments with most bytes that no table names (garbage, or in the write-ahead log only):");
-    line!(text, "{:>10}{:>16}{:>16}{:>9}", "segment", "bytes", "not named", "share");
+    line!(
+        text,
+        "\nsegments with most bytes that no table names, and what is in them: values as users wrote them, or relocated to a level"
+    );
+    line!(text, "{:>10}{:>12}{:>16}{:>16}{:>9}", "segment", "values", "bytes", "not named", "share");
     for segment in segments.iter().take(SHOWN_SEGMENTS) {
-        let share = 100.0 * segment.unnamed_bytes() as f64 / segment.bytes.max(1) as f64;
-        line!(text, "{:>10}{:>16}{:>16}{share:>8.1}%", segment.segment, segment.bytes, segment.unnamed_bytes());
+        let share = percent(segment.unnamed_bytes(), segment.bytes);
+        let values = segment.resting_level.map_or_else(|| "written".to_owned(), |level| format!("level {level}"));
+        line!(
+            text,
+            "{:>10}{values:>12}{:>16}{:>16}{share:>8.1}%",
+            segment.segment,
+            segment.bytes,
+            segment.unnamed_bytes()
+        );
     }
     if segments.len() > SHOWN_SEGMENTS {
         line!(text, "and {} more", segments.len() - SHOWN_SEGMENTS);

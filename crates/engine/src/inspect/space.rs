@@ -35,6 +35,8 @@ pub struct SegmentSpace {
     pub bytes: u64,
     /// Bytes of it that tables name. What was overwritten or deleted counts until a compaction has met it.
     pub referenced_bytes: u64,
+    /// The level that its values came to rest in when they were relocated; none where users wrote them.
+    pub resting_level: Option<u32>,
 }
 
 impl SegmentSpace {
@@ -58,6 +60,11 @@ impl Space {
     /// Bytes of segments that tables name.
     pub fn referenced_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.referenced_bytes).sum()
+    }
+
+    /// Bytes of segments that no table names: garbage, but for what only a memtable or a WAL names.
+    pub fn unnamed_bytes(&self) -> u64 {
+        self.segments.iter().map(SegmentSpace::unnamed_bytes).sum()
     }
 
     /// Bytes of everything.
@@ -105,6 +112,7 @@ impl Store {
                     segment: segment.number().0,
                     bytes: segment.bytes(),
                     referenced_bytes: named(segment.number()),
+                    resting_level: segment.resting_level(),
                 })
                 .collect();
             space.silent_tables = references.silent_tables();

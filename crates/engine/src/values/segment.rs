@@ -58,8 +58,8 @@ pub struct Segment {
     path: PathBuf,
     /// Whether a WAL can name its values.
     may_be_in_wal: bool,
-    /// Whether its values were relocated, as its header says: of a segment that was found, once that was read.
-    relocated: OnceLock<bool>,
+    /// The level that its values were relocated for, as its header says: of a segment that was found, once that was read.
+    resting_level: OnceLock<Option<u32>>,
     descriptors: Descriptors,
     file: Mutex<Option<Counted<Arc<File>>>>,
     /// For users' reads.
@@ -187,7 +187,7 @@ impl Segment {
             number,
             path,
             may_be_in_wal: resting_level.is_none(),
-            relocated: OnceLock::from(resting_level.is_some()),
+            resting_level: OnceLock::from(resting_level),
             appends: Mutex::new(Some(appends)),
             file: Mutex::new(Some(descriptors.count(file))),
             descriptors: descriptors.clone(),
@@ -216,7 +216,7 @@ impl Segment {
             number,
             path: directory.join(file_name(number)),
             may_be_in_wal: true,
-            relocated: OnceLock::new(),
+            resting_level: OnceLock::new(),
             appends: Mutex::new(None),
             file: Mutex::new(None),
             descriptors: descriptors.clone(),
@@ -265,9 +265,14 @@ impl Segment {
     /// Whether its values were relocated before. Reads the header of a segment that was found and has not been read yet; where that
     /// cannot be had nobody knows, and who reads a value meets the reason.
     pub fn is_relocated(&self) -> bool {
-        let known = || self.relocated.get().copied();
+        self.resting_level().is_some()
+    }
+
+    /// The level that its values came to rest in when they were relocated, found out in the same way; none where users wrote them.
+    pub fn resting_level(&self) -> Option<u32> {
+        let known = || self.resting_level.get().copied();
         // All segments are asked; they are not all to be left open.
-        known().or_else(|| self.open().ok().and_then(|_| known())).unwrap_or(false)
+        known().or_else(|| self.open().ok().and_then(|_| known())).flatten()
     }
 
     /// Whether nothing is appended any more.
@@ -511,7 +516,7 @@ impl Segment {
         if !self.is_sealed() {
             return Ok(None);
         }
-        if self.relocated.get().is_none() {
+        if self.resting_level.get().is_none() {
             // Its header has not been read yet.
             self.open()?;
         }
@@ -596,7 +601,7 @@ impl Segment {
             _ => Error::io("read", &self.path, &error),
         })?;
         let level = check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
-        self.relocated.get_or_init(|| level > 0);
+        self.resting_level.get_or_init(|| level.checked_sub(1));
         Ok(Arc::new(file))
     }
 }

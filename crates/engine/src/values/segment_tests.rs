@@ -73,7 +73,7 @@ fn a_damaged_header_is_refused_and_says_where() {
 }
 
 #[test]
-fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated() {
+fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated_and_where() {
     let directory = tempfile::tempdir().unwrap();
     for (number, level) in [(1, None), (2, Some(0)), (3, Some(6))] {
         let (number, tap) = (SegmentNumber(number), Tap::SILENT);
@@ -83,7 +83,7 @@ fn a_segment_that_is_found_again_tells_whether_its_values_were_relocated() {
         let (unread, read) = (found(), found());
         read.read(0, &mut [0; 1]).unwrap();
         for segment in [made, unread, read] {
-            assert_eq!(segment.is_relocated(), level.is_some());
+            assert_eq!((segment.resting_level(), segment.is_relocated()), (level, level.is_some()));
         }
         assert!(found().may_be_in_wal());
     }
