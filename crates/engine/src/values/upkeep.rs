@@ -26,8 +26,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ecotone_policy::relocation::{
-    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, is_on_purpose, on_purpose_end, pace,
-    ratio, ratio_with_hidden, rest,
+    OverwriteShare, RelocationParameters, SegmentUse, cohort, copied_at_once, is_on_purpose, may_wait, on_purpose_end,
+    pace, ratio, ratio_with_hidden, rest,
 };
 use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
@@ -512,9 +512,7 @@ impl Thread {
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let now = ratio(&round.segments);
-        // Where writers are slowed down most, what compacts anyway is not enough, whatever has gone lately.
-        let is_patient = now < parameters.urgent_ratio
-            && ratio_with_hidden < parameters.slowest_ratio
+        let is_patient = may_wait(now, ratio_with_hidden, &parameters)
             && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(false);

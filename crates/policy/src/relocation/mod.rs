@@ -141,6 +141,12 @@ pub fn is_on_purpose(ratio: f64, began_to_end: Option<f64>, parameters: &Relocat
     ratio >= began_to_end.map_or(parameters.on_purpose_ratio, |end| end.min(on_purpose_end(parameters)))
 }
 
+/// Whether a pass on purpose may wait for compactions that run anyway, which cost less: not from `urgent_ratio` on, nor where writers are slowed
+/// down most, since what compacts anyway frees too little then, though a segment may go now and then.
+pub fn may_wait(ratio: f64, ratio_with_hidden: f64, parameters: &RelocationParameters) -> bool {
+    ratio < parameters.urgent_ratio && ratio_with_hidden < parameters.slowest_ratio
+}
+
 /// Where it ends that tables are compacted on purpose: when half of the way to `begin_ratio` is done.
 pub fn on_purpose_end(parameters: &RelocationParameters) -> f64 {
     (parameters.on_purpose_ratio + parameters.begin_ratio) / 2.0
@@ -350,6 +356,16 @@ mod tests {
         let paces = [1.0, 1.4, 1.55, 1.7, 9.0].map(|ratio| pace(ratio, &parameters));
         for (pace, expected) in paces.into_iter().zip([0.0, 0.0, 0.45, 0.9, 0.9]) {
             assert!((pace - expected).abs() < 1e-9, "{paces:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_waits_while_writers_are_slowed_down_most_however_much_more_may_stay() {
+        for parameters in [spelled_out(), spelled_out().under_pressure(1.0, 1.0)] {
+            let (urgent, slowest) = (parameters.urgent_ratio, parameters.slowest_ratio);
+            assert!(may_wait(urgent - 0.01, slowest - 0.01, &parameters));
+            assert!(!may_wait(1.0, slowest, &parameters), "all the garbage hides");
+            assert!(!may_wait(urgent, 1.0, &parameters));
         }
     }
 
