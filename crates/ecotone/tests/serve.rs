@@ -242,7 +242,7 @@ fn a_comparison_says_what_each_side_ran_with() {
         text.lines().take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let [apart, plain] = [
-        format!("values from {default} B on apart; memtable 32.0 MiB, level 1 128.0 MiB, tables 4.0 MiB"),
+        format!("values from {default} B on apart; memtable 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
         "values with their keys; memtable 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
     ];
     assert_eq!(lines(&[]), [format!("engine {apart}"), format!("rocksdb {plain}")]);

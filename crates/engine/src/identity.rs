@@ -297,8 +297,14 @@ fn create_directory(directory: &Path, tap: &Tap) -> Result<()> {
 
 /// Makes the names in `directory` durable.
 pub(crate) fn sync_directory(directory: &Path, tap: &Tap) -> Result<()> {
-    File::open(directory)
-        .and_then(|file| file.sync_all())
+    let opened = File::open(directory).map_err(|e| Error::io("sync", directory, &e))?;
+    sync_opened_directory(&opened, directory, tap)
+}
+
+/// The same of one that is open.
+pub(crate) fn sync_opened_directory(opened: &File, directory: &Path, tap: &Tap) -> Result<()> {
+    opened
+        .sync_all()
         .and_then(|()| tap.tell(TapEvent::DirectorySynced { path: directory }))
         .map_err(|e| Error::io("sync", directory, &e))
 }

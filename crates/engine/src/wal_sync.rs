@@ -29,8 +29,9 @@ pub(crate) enum Synced {
 /// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
 const APPEND_FAILED: &str = "Writer has previous error";
 
-/// Syncs of the WAL, whoever asks for them: one at a time, since the kernel tells of what it has dropped once, and the next one would
-/// be told that all is well.
+/// Syncs of the WAL that this program asks for: one at a time, since the kernel tells of what it has dropped once, and the next one would
+/// be told that all is well. RocksDB syncs by itself where nothing lies apart and each write is to be durable, and a WAL that it ends; of those it
+/// remembers what failed.
 pub(crate) struct WalSyncs {
     one_at_a_time: Mutex<()>,
     failure: Arc<SyncFailure>,
@@ -40,8 +41,8 @@ pub(crate) struct WalSyncs {
 /// Why the WAL is not durable.
 #[derive(Debug)]
 pub(crate) enum NotSynced {
-    /// RocksDB does not sync a WAL that it could not append to. It takes no writes until there is space again, and then first flushes all
-    /// memtables: what was acknowledged is durable in tables.
+    /// RocksDB does not sync a WAL that it could not append to, or whose sync it has seen fail. It takes no writes then: where space was short until there is some
+    /// again, and first flushes all memtables, so that what was acknowledged is durable in tables; else for good.
     Yet(rust_rocksdb::Error),
     /// Never will be: no write is taken any more.
     Ever(Error),

@@ -192,7 +192,7 @@ impl StoreSettings {
     }
 
     /// The same settings for a store that keeps values apart: each size is to this one what it is to the default of a store with values beside their
-    /// keys in [`StoreOptions::separated`], and there are as many memtables.
+    /// keys in [`StoreOptions::separated`], and there are at least as many memtables as there.
     pub fn separated(&self) -> StoreSettings {
         /// The least of the engine.
         const LEAST_LEVEL_BYTES: u64 = 1 << 20;

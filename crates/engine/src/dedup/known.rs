@@ -5,7 +5,7 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables tell while they are read, some 24 bytes for each
+//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables, or a [`MOST_READS`]th of all, tell while they are read, some 24 bytes for each
 //! 64 entries; [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
 //! [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
@@ -41,8 +41,11 @@ const MOST_CHANGES: usize = 256;
 const MOST_CHANGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Tables whose properties are read at a time: all at once would take as much memory as all of them tell, for a moment and with filters gigabytes.
-/// Each time all tables are gone through, which is little beside reading so many.
+/// Each time all tables are gone through, so of very many more are read at a time.
 const READ_AT_ONCE: usize = 32;
+
+/// In no more goes than that.
+const MOST_READS: usize = 32;
 
 /// Both properties begin with it.
 const PREFIX: &str = "ecotone.";
@@ -174,7 +177,7 @@ impl KnownSamples {
         let mut unknown: Vec<_> = tables.iter().filter(|it| !sketches.tables.contains_key(&it.file_number)).collect();
         // What is replaced comes before what replaces it, as where all are told at once.
         unknown.sort_unstable_by_key(|table| (Reverse(table.level), table.file_number));
-        for read in unknown.chunks(READ_AT_ONCE) {
+        for read in unknown.chunks(READ_AT_ONCE.max(unknown.len() / MOST_READS)) {
             let is_read = |number: u64| read.iter().any(|table| table.file_number == number);
             let mut others: Vec<_> = numbers.iter().copied().filter(|number| !is_read(*number)).collect();
             others.sort_unstable();

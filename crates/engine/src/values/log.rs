@@ -11,9 +11,10 @@
 //! them, syncs hold up neither; but one of relocated values holds up other compactions' appends while it gives the kernel what is collected.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ecotone_rocks_sys::direct_reads::{self, DirectRead};
 use ecotone_rocks_sys::filesystem::TapEvent;
@@ -26,7 +27,7 @@ use super::record::{self, RECORD_HEADER_BYTES};
 use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::stream::Stream;
 use super::watermark::{self, Watermark, WatermarkFile};
-use crate::identity::sync_directory;
+use crate::identity::sync_opened_directory;
 use crate::row_cache::MOST_VALUE_BYTES;
 use crate::sync_failure::SyncFailure;
 use crate::tap::Tap;
@@ -75,6 +76,20 @@ pub enum Place {
     },
 }
 
+/// The directory of the segments, and the store's, which has its name.
+#[derive(Debug)]
+struct Directories {
+    values: File,
+    store: File,
+}
+
+impl Directories {
+    fn open(values: &Path) -> Result<Self> {
+        let open = |path: &Path| File::open(path).map_err(|error| Error::io("open", path, &error));
+        Ok(Self { values: open(values)?, store: open(values.parent().unwrap_or(values))? })
+    }
+}
+
 /// The value log of one store.
 #[derive(Debug)]
 pub struct ValueLog {
@@ -95,7 +110,11 @@ pub struct ValueLog {
     /// For each level one of values that were relocated once, and one of those that were more often.
     relocated: [[Stream; 2]; LEVELS],
     new_names: AtomicBool,
+    /// Segments up to this number have names that are durable; 0 where nobody knows of any.
+    names_durable_to: AtomicU32,
     syncing_names: Mutex<()>,
+    /// Held open: a sync that finds no descriptor free is none that failed.
+    directories: OnceLock<Directories>,
     /// Whether the watermark may be moved: not before replay has checked what lies behind it.
     is_open: AtomicBool,
     /// What replay may take on trust.
@@ -124,6 +143,10 @@ impl ValueLog {
             .map(|(number, bytes)| (number, Segment::found(&directory, number, bytes, &descriptors, &tap)))
             .collect();
         let has_segments = !segments.is_empty();
+        let directories = OnceLock::new();
+        if has_segments {
+            let _ = directories.set(Directories::open(&directory)?);
+        }
         // What the last process may have left in the kernel's hands: relocated values are synced before a table names them.
         let mut unsynced: Vec<_> = segments
             .values()
@@ -147,8 +170,10 @@ impl ValueLog {
             mappings: Mappings::new(0),
             // The last process may have died before it synced its names.
             new_names: AtomicBool::new(has_segments),
+            names_durable_to: AtomicU32::new(0),
             is_open: AtomicBool::new(false),
             syncing_names: Mutex::default(),
+            directories,
             watermark,
             watermark_file: Mutex::default(),
             failure: Arc::default(),
@@ -258,10 +283,11 @@ impl ValueLog {
         };
         let created = std::fs::create_dir(&self.directory);
         match created.and_then(|()| self.tap.tell(TapEvent::DirectoryCreated { path: &self.directory })) {
-            Ok(()) => self.sync_own_name()?,
+            Ok(()) => self.new_names.store(true, Ordering::Release),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => (),
             Err(error) => return Err(Error::io("create the directory", &self.directory, &error)),
         }
+        self.directories()?;
         let resting_level = match place {
             Place::Written => None,
             Place::Relocated { level, .. } => Some(level),
@@ -338,19 +364,34 @@ impl ValueLog {
     }
 
     fn sync_names(&self) -> Result<()> {
-        // Who finds nothing to do must find it done.
+        // Who finds nothing to do must find it done; and who waited for one that failed would sync again, though the kernel has told of it already.
         let _one_at_a_time = self.syncing_names.lock();
-        if self.new_names.swap(false, Ordering::AcqRel)
-            && let Err(error) = sync_directory(&self.directory, &self.tap).and_then(|()| self.sync_own_name())
-        {
-            self.new_names.store(true, Ordering::Release);
-            return Err(error);
+        self.failure.check()?;
+        // Made before it is taken back.
+        let made_to = *self.next_number.lock() - 1;
+        if self.new_names.swap(false, Ordering::AcqRel) {
+            let directories = self.directories()?;
+            let synced = sync_opened_directory(&directories.values, &self.directory, &self.tap);
+            let own_name = |()| {
+                let store = self.directory.parent().unwrap_or(&self.directory);
+                sync_opened_directory(&directories.store, store, &self.tap)
+            };
+            synced.and_then(own_name).map_err(|error| {
+                self.failure.set("value log sync", format!("the names of segments could not be synced: {error}"))
+            })?;
+            self.names_durable_to.store(made_to, Ordering::Release);
         }
         Ok(())
     }
 
-    fn sync_own_name(&self) -> Result<()> {
-        self.directory.parent().map_or(Ok(()), |store| sync_directory(store, &self.tap))
+    fn directories(&self) -> Result<&Directories> {
+        match self.directories.get() {
+            Some(opened) => Ok(opened),
+            None => {
+                let opened = Directories::open(&self.directory)?;
+                Ok(self.directories.get_or_init(|| opened))
+            }
+        }
     }
 
     /// Only users' segments count for the watermark: the WAL names no others, and theirs are sealed in the order of their
@@ -540,20 +581,26 @@ impl ValueLog {
         })
     }
 
-    /// Removes a segment that nobody can name any more. False for the one with the greatest number, which stays: who opens the store
-    /// goes on behind it, and a number is not to be given twice.
+    /// Whether nobody may remove it: the one with the greatest number. Who opens the store goes on behind it, and a number is not to be given twice.
+    pub fn stays(&self, segment: &Segment) -> bool {
+        segment.number().0 >= *self.next_number.lock() - 1
+    }
+
+    /// Removes a segment that nobody can name any more. False for one that [`stays`](Self::stays).
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened.
+    /// [`Error::Io`]; it is forgotten all the same, and found again when the store is opened. [`Error::Background`], as [`sync`](Self::sync).
     pub fn remove(&self, segment: &Segment) -> Result<bool> {
-        {
-            let mut segments = self.segments.write();
-            if segments.keys().max() <= Some(&segment.number()) {
-                return Ok(false);
-            }
-            segments.remove(&segment.number());
+        if self.stays(segment) {
+            return Ok(false);
         }
+        if self.names_durable_to.load(Ordering::Acquire) <= segment.number().0 {
+            // One with a greater number must be found after a loss of power as well.
+            self.new_names.store(true, Ordering::Release);
+            self.sync_names()?;
+        }
+        self.segments.write().remove(&segment.number());
         self.weigh();
         std::iter::once(&self.written).chain(self.relocated.iter().flatten()).for_each(|stream| stream.forget(segment));
         segment.remove().map(|()| true)

@@ -199,14 +199,23 @@ fn values_are_read_past_the_kernels_cache_where_it_is_far_too_small_for_them() {
 
 /// A device that loses what it was given, of which the kernel tells whoever syncs first, and nobody else.
 #[derive(Default)]
-struct TellsOnce(AtomicBool);
+struct TellsOnce {
+    /// Names are lost, and bytes are not.
+    loses_names: bool,
+    has_told: AtomicBool,
+}
 
 impl WriteTap for TellsOnce {
     fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
-        match event {
-            TapEvent::Synced { .. } if !self.0.swap(true, Ordering::SeqCst) => Err(io::Error::other("it is lost")),
-            _ => Ok(()),
+        let is_lost = match event {
+            TapEvent::Synced { .. } => !self.loses_names,
+            TapEvent::DirectorySynced { .. } => self.loses_names,
+            _ => false,
+        };
+        if is_lost && !self.has_told.swap(true, Ordering::SeqCst) {
+            return Err(io::Error::other("it is lost"));
         }
+        Ok(())
     }
 }
 
@@ -221,21 +230,34 @@ impl StoreEvents for Heard {
 
 #[test]
 fn of_those_that_sync_at_a_time_none_is_told_that_all_is_well_after_a_failure() {
-    for place in [Place::Written, Place::Relocated { level: 6, again: false }] {
+    let (written, relocated) = (Place::Written, Place::Relocated { level: 6, again: false });
+    // The names of all segments are synced together, their bytes stream by stream.
+    for (loses_names, places) in [(false, [written; 2]), (false, [relocated; 2]), (true, [written, relocated])] {
         for round in 0..100 {
             let (directory, heard) = (tempfile::tempdir().unwrap(), Arc::<Heard>::default());
-            let hooks = FileSystemHooks { tap: Some(Arc::<TellsOnce>::default()), ..FileSystemHooks::default() };
+            let tap = Arc::new(TellsOnce { loses_names, ..TellsOnce::default() });
+            let hooks = FileSystemHooks { tap: Some(tap), ..FileSystemHooks::default() };
             let log = ValueLog::open(directory.path(), 1 << 20, Tap::of(Some(&hooks))).unwrap();
             let log = log.with_failure(SyncFailure::told_to(Some(heard.clone())));
             log.opened();
-            log.append(place, b"key", &value(100)).unwrap();
-            let begin = Barrier::new(3);
-            let sync = || {
+            for place in places {
+                log.append(place, b"key", &value(100)).unwrap();
+            }
+            let begin = Barrier::new(4);
+            let sync = |place| {
                 begin.wait();
                 if place == Place::Written { log.sync() } else { log.sync_relocated() }
             };
             let outcomes: Vec<_> = std::thread::scope(|scope| {
-                let syncs: Vec<_> = (0..3).map(|_| scope.spawn(sync)).collect();
+                let syncs: Vec<_> = places
+                    .into_iter()
+                    .cycle()
+                    .take(4)
+                    .map(|place| {
+                        let sync = &sync;
+                        scope.spawn(move || sync(place))
+                    })
+                    .collect();
                 syncs.into_iter().map(|sync| sync.join().unwrap()).collect()
             });
             let failed = |outcome: &Result<()>| matches!(outcome, Err(Error::Background { .. }));

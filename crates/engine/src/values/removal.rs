@@ -258,6 +258,9 @@ impl Removal {
                 round.is_unfinished = true;
                 continue;
             }
+            if self.log.stays(&segment) {
+                continue;
+            }
             if segment.is_relocated() {
                 if !std::mem::replace(&mut has_looked, true) {
                     state.undecided.look(db, &self.directory, self.identity)?;
@@ -268,8 +271,11 @@ impl Removal {
                 }
             }
             let removed = self.log.remove(&segment);
-            if removed == Ok(false) {
-                continue;
+            match removed {
+                Ok(false) => continue,
+                // It is there still.
+                Err(Error::Background { .. }) => return removed.map(|_| round),
+                _ => (),
             }
             state.last_wal.remove(&number);
             state.appended_by.remove(&number);

@@ -47,6 +47,8 @@ pub struct WatermarkFile {
     path: PathBuf,
     file: File,
     count: u64,
+    /// What it says.
+    last: Option<Watermark>,
     /// The segment that it named when it was synced.
     on_device: Option<SegmentNumber>,
     name_is_synced: bool,
@@ -71,13 +73,17 @@ impl WatermarkFile {
             opened => opened,
         };
         let file = file.map_err(|error| Error::io("open", &path, &error))?;
-        let count = slots(&file).into_iter().flatten().map(|(count, _)| count).max().unwrap_or(0);
-        Ok(Self { path, file, count, on_device: None, name_is_synced: false, tap: tap.clone() })
+        let newest = slots(&file).into_iter().flatten().max_by_key(|(count, _)| *count);
+        let (count, last) = newest.map_or((0, None), |(count, watermark)| (count, Some(watermark)));
+        Ok(Self { path, file, count, last, on_device: None, name_is_synced: false, tap: tap.clone() })
     }
 
-    /// Keeps `watermark`, on the device where it names another segment than the one before. A failure is no harm: the former one goes on
-    /// being true.
+    /// Keeps `watermark`, on the device where it names another segment than the one before, unless somebody who synced later has come first with a
+    /// greater one. A failure is no harm: the former one goes on being true.
     pub fn set(&mut self, watermark: Watermark) -> Result<()> {
+        if self.last > Some(watermark) {
+            return Ok(());
+        }
         self.write(watermark).map_err(|error| Error::io("write", &self.path, &error))?;
         if self.on_device != Some(watermark.segment) {
             self.sync()?;
@@ -91,7 +97,7 @@ impl WatermarkFile {
         let (slot, offset) = (encode(count, watermark), (count % 2) * SLOT_DISTANCE);
         self.file.write_all_at(&slot, offset)?;
         self.tap.tell(TapEvent::Appended { path: &self.path, offset, bytes: &slot })?;
-        self.count = count;
+        (self.count, self.last) = (count, Some(watermark));
         Ok(())
     }
 
@@ -190,6 +196,19 @@ mod tests {
         assert_eq!(read(directory.path()).unwrap(), Some(at(6, 50)));
     }
 
+    #[test]
+    fn who_synced_earlier_and_comes_later_does_not_move_it_back() {
+        let directory = tempfile::tempdir().unwrap();
+        for opened in 0..2 {
+            let mut file = WatermarkFile::open(directory.path(), &Tap::SILENT).unwrap();
+            file.set(at(8 + opened, 100)).unwrap();
+            for (segment, offset) in [(7, 500), (8, 40)] {
+                file.set(at(segment, offset)).unwrap();
+                assert_eq!(read(directory.path()).unwrap(), Some(at(8 + opened, 100)));
+            }
+        }
+    }
+
     /// Hears of syncs of the file, and of its name.
     #[derive(Default)]
     struct Syncs(Mutex<(u32, u32)>);
@@ -215,7 +234,7 @@ mod tests {
         let tap = Tap::of(Some(&FileSystemHooks { tap: Some(syncs.clone()), ..FileSystemHooks::default() }));
         for opened in 1..3 {
             let mut file = WatermarkFile::open(directory.path(), &tap).unwrap();
-            for segment in 1..4 {
+            for segment in 3 * opened..3 * opened + 3 {
                 (1..10).for_each(|offset| file.set(at(segment, offset)).unwrap());
             }
             assert_eq!(*syncs.0.lock(), (opened * 3, opened));

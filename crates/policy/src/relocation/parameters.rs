@@ -48,7 +48,8 @@ pub struct RelocationParameters {
     /// A memtable is flushed once what it replaces is about this share of all values, however few keys that are: they can be freed only then. Default
     /// 1/32, more than 0 and at most 1.
     pub memtable_share: f64,
-    /// What `memtable_share` becomes with `pressed_ratio`. Default 1/16, at least `memtable_share` and at most 1: keys are rewritten half as often.
+    /// What `memtable_share` becomes with `pressed_ratio`. Default 1/16, more than 0 and at most 1: keys are rewritten half as often. Less than `memtable_share`
+    /// changes nothing.
     pub pressed_memtable_share: f64,
     /// Below this share of free space (0 to 1) relocation begins earlier and rests less. Default 0.25, more than 0 and at most 1.
     pub ample_free_share: f64,
@@ -131,8 +132,8 @@ impl RelocationParameters {
         if !(self.memtable_share > 0.0 && self.memtable_share <= 1.0) {
             return refuse("relocation.memtable_share", self.memtable_share, "more than 0 and at most 1");
         }
-        if !(self.pressed_memtable_share >= self.memtable_share && self.pressed_memtable_share <= 1.0) {
-            let expected = "at least `memtable_share` and at most 1";
+        if !(self.pressed_memtable_share > 0.0 && self.pressed_memtable_share <= 1.0) {
+            let expected = "more than 0 and at most 1";
             return refuse("relocation.pressed_memtable_share", self.pressed_memtable_share, expected);
         }
         if !(self.ample_free_share > 0.0 && self.ample_free_share <= 1.0) {
@@ -171,7 +172,7 @@ impl RelocationParameters {
             // Calm parameters are those that were set, to the last of them.
             return self.clone();
         }
-        let memtable_share = self.memtable_share + (self.pressed_memtable_share - self.memtable_share) * part;
+        let memtable_share = self.memtable_share + (self.pressed_memtable_share - self.memtable_share).max(0.0) * part;
         Self { memtable_share, ..self.with_ratio(self.on_purpose_ratio + more * part) }
     }
 
@@ -259,6 +260,9 @@ mod tests {
         );
         assert_eq!(default.under_pressure(1.0, 1.0).memtable_share, default.pressed_memtable_share);
         assert_eq!(default.under_pressure(1.0, 0.0).memtable_share, default.memtable_share);
+        let large = RelocationParameters { memtable_share: 0.1, ..default.clone() };
+        large.validate().unwrap();
+        assert_eq!(large.under_pressure(1.0, 1.0).memtable_share, 0.1);
         // Who allows more than that has it, and nothing else changes.
         let ample = RelocationParameters { on_purpose_ratio: 3.0, urgent_ratio: 4.0, ..default.clone() };
         assert_eq!(ample.under_pressure(1.0, 1.0), ample);
@@ -291,7 +295,7 @@ mod tests {
             ("pressed_ratio", RelocationParameters { pressed_ratio: f64::NAN, ..valid.clone() }),
             ("memtable_share", RelocationParameters { memtable_share: 0.0, ..valid.clone() }),
             ("memtable_share", RelocationParameters { memtable_share: 1.1, ..valid.clone() }),
-            ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: 0.03, ..valid.clone() }),
+            ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: 0.0, ..valid.clone() }),
             ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: f64::NAN, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: 0.0, ..valid.clone() }),
             ("ample_free_share", RelocationParameters { ample_free_share: f64::NAN, ..valid.clone() }),
