@@ -122,8 +122,7 @@ fn each_policy_runs_with_each_separation_and_is_compared_with_the_first_local_ru
     for argument in [
         "--policy local-split ",
         "--store-option separation_min_bytes=128",
-        "--store-option memtable_bytes=65536",
-        "--store-option level_base_bytes=1048576",
+        "--store-option memtable_count=3",
         "--store-option l0_slowdown_trigger=20",
     ] {
         assert!(separated.contains(argument), "no {argument} in {separated}");

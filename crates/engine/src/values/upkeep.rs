@@ -512,7 +512,7 @@ impl Thread {
         let parameters = self.parameters_now();
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let now = ratio(&round.segments);
-        let is_patient = may_wait(now, ratio_with_hidden, &parameters)
+        let is_patient = may_wait(now, ratio_with_hidden, self.writers.degree(), &parameters)
             && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(false);

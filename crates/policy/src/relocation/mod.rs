@@ -141,10 +141,11 @@ pub fn is_on_purpose(ratio: f64, began_to_end: Option<f64>, parameters: &Relocat
     ratio >= began_to_end.map_or(parameters.on_purpose_ratio, |end| end.min(on_purpose_end(parameters)))
 }
 
-/// Whether a pass on purpose may wait for compactions that run anyway, which cost less: not from `urgent_ratio` on, nor where writers are slowed
-/// down most, since what compacts anyway frees too little then, though a segment may go now and then.
-pub fn may_wait(ratio: f64, ratio_with_hidden: f64, parameters: &RelocationParameters) -> bool {
-    ratio < parameters.urgent_ratio && ratio_with_hidden < parameters.slowest_ratio
+/// Whether a pass on purpose may wait for compactions that run anyway, which cost less: not from `urgent_ratio` on, nor while writers are held up, to
+/// this `degree` ([`Pressure::degree`]), and would be slowed down most, since what compacts anyway frees too little then, though a segment may go now and
+/// then.
+pub fn may_wait(ratio: f64, ratio_with_hidden: f64, degree: f64, parameters: &RelocationParameters) -> bool {
+    ratio < parameters.urgent_ratio && (degree <= 0.0 || ratio_with_hidden < parameters.slowest_ratio)
 }
 
 /// Where it ends that tables are compacted on purpose: when half of the way to `begin_ratio` is done.
@@ -361,11 +362,13 @@ mod tests {
 
     #[test]
     fn nothing_waits_while_writers_are_slowed_down_most_however_much_more_may_stay() {
-        for parameters in [spelled_out(), spelled_out().under_pressure(1.0, 1.0)] {
+        for degree in [0.1, 1.0] {
+            let parameters = spelled_out().under_pressure(degree, 1.0);
             let (urgent, slowest) = (parameters.urgent_ratio, parameters.slowest_ratio);
-            assert!(may_wait(urgent - 0.01, slowest - 0.01, &parameters));
-            assert!(!may_wait(1.0, slowest, &parameters), "all the garbage hides");
-            assert!(!may_wait(urgent, 1.0, &parameters));
+            assert!(may_wait(urgent - 0.01, slowest - 0.01, degree, &parameters));
+            assert!(!may_wait(1.0, slowest, degree, &parameters), "all the garbage hides");
+            assert!(!may_wait(urgent, 1.0, degree, &parameters));
+            assert!(may_wait(1.0, slowest, 0.0, &parameters), "nobody is held up");
         }
     }
 
