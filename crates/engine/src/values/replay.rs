@@ -167,7 +167,7 @@ impl WalFilter for Replay {
             return WalRecordAction::Continue;
         }
         // RocksDB has refused one that has no numbers.
-        let Some(writes) = sequences(batch.data()) else { return WalRecordAction::Continue };
+        let Ok(writes) = sequences(batch.data()) else { return WalRecordAction::Continue };
         let found = Found { wal: log_file_name, first_write: writes.start };
         if let Some(missing) = self.missing_before(&writes) {
             return self.stop(&found, &format!("writes {missing} to {} are missing before it", writes.start - 1));
