@@ -367,10 +367,10 @@ impl ValueLog {
         // Who finds nothing to do must find it done; and who waited for one that failed would sync again, though the kernel has told of it already.
         let _one_at_a_time = self.syncing_names.lock();
         self.failure.check()?;
+        let directories = self.directories()?;
         // Made before it is taken back.
         let made_to = *self.next_number.lock() - 1;
         if self.new_names.swap(false, Ordering::AcqRel) {
-            let directories = self.directories()?;
             let synced = sync_opened_directory(&directories.values, &self.directory, &self.tap);
             let own_name = |()| {
                 let store = self.directory.parent().unwrap_or(&self.directory);
