@@ -252,6 +252,12 @@ impl Thread {
         self.flushes.observe(self.now(), self.parts.totals.flushes.load(Relaxed));
     }
 
+    /// Whether forecast, rests and back-off hold merges back. Not those of levels compared: the paper's baseline starts what it has decided
+    /// whatever else goes on, and only room bounds it.
+    fn is_limited(&self) -> bool {
+        !matches!(self.work, Work::Levels(_))
+    }
+
     /// How long until levels are compared next.
     fn until_check(&self) -> Option<Duration> {
         match &self.work {
@@ -383,12 +389,14 @@ impl Thread {
         let pressure = self.pressure(db)?;
         let parameters = self.settings.parameters.clone();
         let input = self.flushes.tables_per_s();
+        let is_limited = self.is_limited();
         // Whatever there is would have to wait.
-        if let Err(why) = may_run(&pressure, input, Seconds::ZERO, &parameters) {
+        if is_limited && let Err(why) = may_run(&pressure, input, Seconds::ZERO, &parameters) {
             return Ok(self.forbidden(why));
         }
         let samples = self.parts.known.clone();
-        let time = input.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
+        let time = input.filter(|_| is_limited);
+        let time = time.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
         // Where room is short, what fits is merged: it frees some.
         let allowance = Allowance { room: self.room(), time: time.unwrap_or(Bytes(u64::MAX)) };
         // Of one moment: a table of which nothing is known any more would make its range look worthless.
@@ -419,7 +427,8 @@ impl Thread {
                 Ok(self.forbidden(Forbidden::WouldStall))
             }
             Choice::Merge(planned) => {
-                if let Err(why) = may_run(&pressure, input, self.merge_time.predict(planned.merge.bytes), &parameters) {
+                let takes = self.merge_time.predict(planned.merge.bytes);
+                if is_limited && let Err(why) = may_run(&pressure, input, takes, &parameters) {
                     return Ok(self.forbidden(why));
                 }
                 self.is_forbidden = false;
@@ -480,14 +489,14 @@ impl Thread {
             self.merge_time.learn(merge.bytes, Seconds(took_here.as_secs_f64()));
         }
         let is_tight = self.parts.gate.as_ref().is_some_and(|gate| gate.is_tight());
-        if !is_tight {
+        if !is_tight && self.is_limited() {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
         self.conflicts = 0;
-        if self.back_off.observe(self.now(), &planned.expected, found) {
-            self.give_up(planned);
-        } else if let Work::Levels(levels) = &mut self.work {
+        if let Work::Levels(levels) = &mut self.work {
             levels.merged(&merge.inputs);
+        } else if self.back_off.observe(self.now(), &planned.expected, found) {
+            self.give_up(planned);
         }
     }
 
