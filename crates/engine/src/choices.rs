@@ -15,8 +15,8 @@ use crate::{Error, Result};
 pub enum Durability {
     /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not yet written back.
     None,
-    /// The WAL is synced in the background every [`SYNC_INTERVAL`](crate::SYNC_INTERVAL). A crash of the machine loses
-    /// at most what was written since the last sync. A failed sync fails every later write.
+    /// The WAL is synced in the background, so often that a crash of the machine loses at most the last
+    /// [`SYNC_INTERVAL`](crate::SYNC_INTERVAL), where the device syncs in a third of that. A failed sync fails every later write.
     #[default]
     #[serde(rename = "everysec")]
     EverySecond,

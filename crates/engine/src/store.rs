@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
-use ecotone_rocks_sys::filesystem::hooked_env;
+use ecotone_rocks_sys::filesystem::{TapEvent, hooked_env};
 use ecotone_rocks_sys::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
 use ecotone_rocks_sys::version::self_test;
 use rust_rocksdb::checkpoint::Checkpoint;
@@ -201,8 +201,13 @@ impl Store {
         };
         let log = values.as_ref().map(|values| values.log.clone());
         let wal_syncs = WalSyncs::new(failure.clone(), background.clone());
-        let wal_sync =
-            if writable { Some(start_wal_sync(&db, log, wal_syncs.clone(), failure, &directory)?) } else { None };
+        let wal_sync = match writable {
+            true => {
+                let tap = Tap::of(options.hooks.as_ref());
+                Some(start_wal_sync(&db, log, wal_syncs.clone(), failure, &directory, tap)?)
+            }
+            false => None,
+        };
         let watch = match &gate {
             Some(gate) => {
                 gate.opened(&db, family);
@@ -623,10 +628,12 @@ fn start_wal_sync(
     wal_syncs: Arc<WalSyncs>,
     failure: Arc<SyncFailure>,
     directory: &Path,
+    tap: Tap,
 ) -> Result<WalSync> {
-    let of_thread = Arc::downgrade(db);
+    let (of_thread, path) = (Arc::downgrade(db), directory.to_path_buf());
     let sync = move || match of_thread.upgrade() {
         Some(db) => {
+            tap.tell(TapEvent::SyncBegins { path: &path }).map_err(|error| error.to_string())?;
             // Where that fails it has been told already.
             log.as_ref().map_or(Ok(()), |log| log.sync()).map_err(|error| error.to_string())?;
             match wal_syncs.sync(&db) {

@@ -1,9 +1,12 @@
 //! Syncs the WAL in the background for [`Durability::EverySecond`](crate::Durability::EverySecond).
+//!
+//! What a loss of power takes was written since the begin of the last sync that has ended. So syncs begin as much sooner than a second
+//! after one another as one takes ([`pause_after`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::DB;
@@ -12,9 +15,17 @@ use crate::listener::BackgroundState;
 use crate::sync_failure::SyncFailure;
 use crate::{Error, Result};
 
-/// The longest time between a write with [`Durability::EverySecond`](crate::Durability::EverySecond) and the begin of the
-/// sync that makes it durable.
+/// So long after a write with [`Durability::EverySecond`](crate::Durability::EverySecond) it is durable, where a sync takes a third of that
+/// at most, and no longer than the one before it did.
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// From the end of a sync that took so long to the begin of the next.
+///
+/// A write that comes right behind the begin of a sync is covered by the next one, which has ended two syncs and a pause later: all
+/// three together are a [`SYNC_INTERVAL`]. On a slower device syncs take half of the time and no more, so that it has time for all else.
+fn pause_after(took: Duration) -> Duration {
+    SYNC_INTERVAL.saturating_sub(2 * took).max(took.min(SYNC_INTERVAL))
+}
 
 /// What became of a sync that has not failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,12 +141,15 @@ impl Drop for WalSync {
 impl Shared {
     fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, failure: &SyncFailure) {
         let mut stop = self.stop.lock();
+        let mut pause = SYNC_INTERVAL;
         while !*stop {
-            self.stopped.wait_for(&mut stop, SYNC_INTERVAL);
+            self.stopped.wait_for(&mut stop, pause);
             if *stop || !self.wanted.swap(false, Ordering::AcqRel) {
                 continue;
             }
+            let begin = Instant::now();
             let outcome = parking_lot::MutexGuard::unlocked(&mut stop, sync);
+            pause = pause_after(begin.elapsed());
             if outcome == Ok(Synced::Later) {
                 self.wanted.store(true, Ordering::Release);
             }
@@ -186,6 +200,17 @@ mod tests {
         }
         drop(sync);
         assert!(heard.recv().is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_durable_within_a_second_where_the_device_can() {
+        for took in [0, 1, 50, 200, 333].map(Duration::from_millis) {
+            assert_eq!(took + pause_after(took) + took, SYNC_INTERVAL);
+        }
+        for took in [334, 700, 1000].map(Duration::from_millis) {
+            assert_eq!(pause_after(took), took, "half of the time");
+        }
+        assert_eq!(pause_after(60 * SYNC_INTERVAL), SYNC_INTERVAL);
     }
 
     #[test]

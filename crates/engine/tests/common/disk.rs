@@ -36,6 +36,10 @@ pub enum Change {
     Deleted(PathBuf),
     DirectoryCreated(PathBuf),
     DirectorySynced(PathBuf),
+    /// The background thread begins to sync.
+    SyncBegins,
+    /// A write is about to be made. The number is the test's.
+    Begun(usize),
     /// So many writes were acknowledged.
     Acknowledged(usize),
     /// So many writes must survive whatever comes.
@@ -59,6 +63,16 @@ impl Recorded {
     pub fn ends_background_sync(&self) -> bool {
         self.in_background && matches!(&self.change, Change::Synced(path, _) if is(path, "log"))
     }
+}
+
+/// The moments to look at, as numbers of changes that have happened by then, rising: right before or right after each sync, and so many
+/// elsewhere.
+pub fn moments(changes: &[Recorded], elsewhere: usize, random: &mut Random) -> Vec<usize> {
+    let syncs = (0..changes.len()).filter(|number| changes[*number].is_sync());
+    let mut moments: Vec<_> = syncs.map(|number| number + random.below(2)).collect();
+    moments.extend((0..elsewhere).map(|_| random.below(changes.len() + 1)));
+    moments.sort_unstable();
+    moments
 }
 
 /// The thread of `Durability::EverySecond`.
@@ -115,6 +129,7 @@ impl WriteTap for Recorder {
             TapEvent::Deleted { .. } => Change::Deleted(path),
             TapEvent::DirectoryCreated { .. } => Change::DirectoryCreated(path),
             TapEvent::DirectorySynced { .. } => Change::DirectorySynced(path),
+            TapEvent::SyncBegins { .. } => Change::SyncBegins,
             TapEvent::Linked { .. } | TapEvent::DirectoryDeleted { .. } => {
                 return Err(io::Error::other(format!("{event:?} is nothing that a store does")));
             }
@@ -375,7 +390,7 @@ impl Image {
                     change.apply(&mut self.durable);
                 }
             }
-            Change::Acknowledged(_) | Change::Promised(_) => (),
+            Change::SyncBegins | Change::Begun(_) | Change::Acknowledged(_) | Change::Promised(_) => (),
         }
     }
 

@@ -6,6 +6,7 @@ mod contents;
 pub mod disk;
 pub mod offloads;
 pub mod random;
+pub mod rounds;
 pub mod tmpfs;
 pub mod warnings;
 pub mod writes;

@@ -146,6 +146,12 @@ pub enum TapEvent<'a> {
         /// The directory.
         path: &'a Path,
     },
+    /// No change: what was written below the directory before is about to be synced, file by file. The file system never says so; who owns
+    /// the directory may.
+    SyncBegins {
+        /// The directory.
+        path: &'a Path,
+    },
 }
 
 impl<'a> TapEvent<'a> {
@@ -162,6 +168,7 @@ impl<'a> TapEvent<'a> {
             | Self::DirectoryCreated { path }
             | Self::DirectoryDeleted { path }
             | Self::DirectorySynced { path }
+            | Self::SyncBegins { path }
             | Self::Renamed { to: path, .. }
             | Self::Linked { to: path, .. } => path,
         }

@@ -51,7 +51,7 @@ impl WriteTap for Recorder {
             TapEvent::Renamed { from, to } => Change::Renamed(name(from), name(to)),
             TapEvent::Deleted { path } => Change::Deleted(name(path)),
             TapEvent::DirectoryCreated { .. } | TapEvent::DirectorySynced { .. } => return Ok(()),
-            TapEvent::Linked { .. } | TapEvent::DirectoryDeleted { .. } => {
+            TapEvent::Linked { .. } | TapEvent::DirectoryDeleted { .. } | TapEvent::SyncBegins { .. } => {
                 return Err(io::Error::other("this workload links nothing and deletes no directory"));
             }
         });
