@@ -1,25 +1,29 @@
 //! Stores written by earlier versions open for ever.
 //!
-//! `fixtures/format-1` and `fixtures/format-2` were written by the tests below, each with the version that introduced the format.
+//! `fixtures/format-1` and `fixtures/format-2` were written by the tests below, each with the version that introduced the format, and
+//! `fixtures/format-2-killed` by one whose tables tell more, of a store that nobody closed.
 //! They are never written again: a change that cannot read it is a change of the format, and needs a new fixture beside it.
 
 #![allow(clippy::unwrap_used)] // a test fails where it is surprised
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use common::{Model, assert_equals};
+use common::{Model, assert_equals, value_of};
 use ecotone_engine::{
-    Attributes, Compression, DEFAULT_SEPARATION_BYTES, Durability, OpenMode, Separation, Store, StoreOptions,
-    WriteOptions, verify,
+    Attributes, Compression, DEFAULT_SEPARATION_BYTES, DedupMode, DedupOptions, Direction, Durability,
+    ExtensionThreshold, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify,
 };
 use ecotone_policy::relocation::RelocationParameters;
 use ecotone_policy::units::Bytes;
 
-fn fixture(format: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/format-{format}"))
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 /// What the fixture holds: tables of two levels and all three compressions, entries that are only in the WAL, values of
@@ -90,12 +94,13 @@ fn remove_logs(directory: &Path) {
     }
 }
 
-fn copy_of_fixture(format: u32) -> tempfile::TempDir {
+fn copy_of(name: &str) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    copy_files(&fixture(format), copy.path());
-    if format > 1 {
+    copy_files(&fixture(name), copy.path());
+    let values = fixture(name).join("values");
+    if values.is_dir() {
         fs::create_dir(copy.path().join("values")).unwrap();
-        copy_files(&fixture(format).join("values"), &copy.path().join("values"));
+        copy_files(&values, &copy.path().join("values"));
     }
     copy
 }
@@ -111,7 +116,7 @@ fn copy_files(from: &Path, to: &Path) {
 
 #[test]
 fn a_store_of_format_1_opens_and_works() {
-    let copy = copy_of_fixture(1);
+    let copy = copy_of("format-1");
     let mut model = expected();
     let reader = Store::open(copy.path(), OpenMode::ReadOnly, common::small()).unwrap();
     assert_equals(&reader, &model);
@@ -132,7 +137,7 @@ fn a_store_of_format_1_opens_and_works() {
 
 #[test]
 fn a_store_of_format_1_keeps_new_values_apart_and_the_old_ones_where_they_are() {
-    let copy = copy_of_fixture(1);
+    let copy = copy_of("format-1");
     let mut model = expected();
     let format = || fs::read_to_string(copy.path().join("STORE")).unwrap().lines().nth(1).unwrap().to_owned();
     let apart = || common::small().with_separation(DEFAULT_SEPARATION_BYTES);
@@ -180,9 +185,11 @@ fn a_store_of_format_1_keeps_new_values_apart_and_the_old_ones_where_they_are() 
 
 #[test]
 fn the_fixture_is_small_and_whole() {
-    let bytes: u64 = fs::read_dir(fixture(1)).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
-    assert!(bytes < 256 * 1024, "{bytes} bytes");
-    assert_eq!(fs::read_to_string(fixture(1).join("STORE")).unwrap(), "ecotone store\nformat 1\n");
+    let bytes = |name| fs::read_dir(fixture(name)).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert!(bytes("format-1").sum::<u64>() < 256 * 1024);
+    // Most of it are zeros behind the log.
+    assert!(bytes("format-2-killed").sum::<u64>() < 512 * 1024);
+    assert_eq!(fs::read_to_string(fixture("format-1").join("STORE")).unwrap(), "ecotone store\nformat 1\n");
 }
 
 fn separated() -> StoreOptions {
@@ -247,7 +254,7 @@ fn write_fixture_2() {
 
 #[test]
 fn a_store_of_format_2_opens_and_works() {
-    let copy = copy_of_fixture(2);
+    let copy = copy_of("format-2");
     let mut model = expected_2();
     let found = verify(copy.path(), |_| ()).unwrap();
     assert!(found.is_sound() && found.segments > 1 && found.entries == model.len() as u64, "{found:?}");
@@ -260,4 +267,172 @@ fn a_store_of_format_2_opens_and_works() {
     assert_equals(&store, &model);
     store.close().unwrap();
     assert_equals(&Store::open(copy.path(), OpenMode::Open, common::small()).unwrap(), &model);
+}
+
+const TYPE: NonZeroU8 = NonZeroU8::new(5).unwrap();
+
+/// Values that somebody may want to be gone: in a thousand years, and long ago.
+const EXPIRES_LATE_MS: u64 = 33_000_000_000_000;
+const EXPIRED_MS: u64 = 1;
+
+fn killed() -> StoreOptions {
+    StoreOptions {
+        dynamic_levels: false,
+        l0_compaction_trigger: 3,
+        reclaim_expired: true,
+        dedup: DedupOptions {
+            mode: Some(DedupMode::Filter),
+            threshold: ExtensionThreshold::Off,
+            ..DedupOptions::default()
+        },
+        separation: Some(Separation { min_bytes: 50, segment_bytes: 4096 }),
+        ..separated()
+    }
+}
+
+/// Inline and separated values of all types and ends in turn, and a few that are longer than a segment.
+fn value_of_killed(number: u64, version: u64) -> (Vec<u8>, Vec<u8>, Attributes) {
+    let key = format!("key{number:03}").into_bytes();
+    let bytes = match number % 3 {
+        _ if number % 100 == 7 => 5_000,
+        0 => 20,
+        _ => 60,
+    };
+    let attributes = Attributes {
+        expires_at_ms: number.is_multiple_of(4).then_some(EXPIRES_LATE_MS + number),
+        version: number.is_multiple_of(5).then_some(version + 1),
+        type_tag: number.is_multiple_of(2).then_some(TYPE),
+    };
+    let value = value_of(&key, version, bytes);
+    (key, value, attributes)
+}
+
+/// What each of its generations writes and deletes: the first two lie in the last level, the others above it, and the last in the WAL.
+fn generation(version: u64) -> (impl Iterator<Item = u64>, std::ops::Range<u64>) {
+    let every = [1, 2, 4, 5, 7][version as usize];
+    ((0..400_u64).filter(move |number| number % every == 0), 30 * version..30 * version + 5)
+}
+
+/// The last generation of the fixture.
+const NEWEST: u64 = 4;
+
+/// What the fixture of a killed store holds.
+fn expected_of_killed() -> BTreeMap<Vec<u8>, (Vec<u8>, Attributes)> {
+    let mut model = BTreeMap::new();
+    for version in 0..=NEWEST {
+        let (written, removed) = generation(version);
+        for (key, value, attributes) in written.map(|number| value_of_killed(number, version)) {
+            model.insert(key, (value, attributes));
+        }
+        removed.for_each(|number| drop(model.remove(format!("key{number:03}").as_bytes())));
+        model.remove(format!("key{:03}", 200 + version).as_bytes());
+    }
+    model
+}
+
+fn write_generation(store: &Store, version: u64) {
+    let (written, removed) = generation(version);
+    for (number, (key, value, attributes)) in written.map(|number| (number, value_of_killed(number, version))) {
+        let mut batch = store.batch();
+        // One that a later write of the same batch replaces.
+        if number.is_multiple_of(10) {
+            batch.put(&key, b"replaced at once").unwrap();
+        }
+        batch.put_with(&key, &value, &attributes).unwrap();
+        store.write(&batch, WriteOptions::default()).unwrap();
+    }
+    let [from, to] = [removed.start, removed.end].map(|number| format!("key{number:03}").into_bytes());
+    store.delete_range(&from[..]..&to[..]).unwrap();
+    store.delete(format!("key{:03}", 200 + version).as_bytes()).unwrap();
+}
+
+/// Writes the fixture of a killed store where `ECOTONE_WRITE_FIXTURE_KILLED` says. Without it there is nothing to do.
+#[test]
+fn write_fixture_of_a_killed_store() {
+    let Ok(to) = std::env::var("ECOTONE_WRITE_FIXTURE_KILLED") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let lowest = StoreOptions { dynamic_levels: true, reclaim_expired: false, ..killed() };
+    let store = Store::open(directory.path(), OpenMode::CreateOrOpen, lowest).unwrap();
+    write_generation(&store, 0);
+    let mut batch = store.batch();
+    let expired = Attributes { expires_at_ms: Some(EXPIRED_MS), ..Attributes::NONE };
+    batch.put_with(b"expired", &[1; 100], &expired).unwrap();
+    store.write(&batch, WriteOptions::default()).unwrap();
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    write_generation(&store, 1);
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    common::until(&store, |log| log.relocated_bytes > 0 && log.removed_segments > 0);
+    store.close().unwrap();
+
+    let store = Store::open(directory.path(), OpenMode::Open, killed()).unwrap();
+    for version in 2..NEWEST {
+        write_generation(&store, version);
+        store.flush(true).unwrap();
+    }
+    // The third table of level 0 has them compacted.
+    store.put(b"in level 1", &[1; 100]).unwrap();
+    store.flush(true).unwrap();
+    while store.properties().unwrap().l0_tables > 0 {
+        std::thread::yield_now();
+    }
+    // One that nothing has compacted, and what only the WAL has.
+    store.put(b"in level 0", &[2; 100]).unwrap();
+    store.flush(true).unwrap();
+    write_generation(&store, NEWEST);
+    let as_it_is = store.pause_compactions().unwrap();
+    let to = Path::new(&to);
+    fs::create_dir_all(to.join("values")).unwrap();
+    copy_files(directory.path(), to);
+    copy_files(&directory.path().join("values"), &to.join("values"));
+    drop(as_it_is);
+    remove_logs(to);
+}
+
+/// Tables in three levels with all that they tell of their keys, a WAL and segments that end in what is reserved, values of every type and end.
+#[test]
+fn a_killed_store_of_format_2_opens_and_works() {
+    let copy = copy_of("format-2-killed");
+    common::writes::recount_tables(copy.path(), "as it was written");
+    let mut model = expected_of_killed();
+    model.insert(b"in level 0".to_vec(), (vec![2; 100], Attributes::NONE));
+    model.insert(b"in level 1".to_vec(), (vec![1; 100], Attributes::NONE));
+    let is_as_expected = |store: &Store| {
+        let mut scan = store.scan(.., Direction::Forward, None).unwrap();
+        let mut expected = model.iter();
+        while let Some(entry) = scan.next_entry().unwrap() {
+            // It is the layer above that takes it for gone.
+            if entry.attributes.expires_at_ms == Some(EXPIRED_MS) {
+                continue;
+            }
+            let (key, (value, attributes)) = expected.next().unwrap();
+            assert_eq!((entry.key, entry.value, entry.attributes), (&key[..], &value[..], *attributes));
+        }
+        assert_eq!(expected.next(), None);
+    };
+    is_as_expected(&Store::open(copy.path(), OpenMode::ReadOnly, killed()).unwrap());
+    let store = Store::open(copy.path(), OpenMode::Open, killed()).unwrap();
+    is_as_expected(&store);
+    let with_tables = store.properties().unwrap().levels.iter().filter(|level| level.tables > 0).count();
+    assert!(with_tables >= 3, "{with_tables} levels");
+    let begin = Instant::now();
+    while store.dedup().is_none_or(|found| found.total_keys < 400) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", store.dedup());
+        std::thread::yield_now();
+    }
+    let found = store.dedup().unwrap();
+    assert_eq!((found.unsampled_tables, found.unfiltered_tables), (0, 0), "what its tables tell is read");
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    is_as_expected(&store);
+    assert!(store.get(b"expired").unwrap().is_none(), "its time is over, and a compaction has met it");
+    let live = model.iter().filter(|(_, (value, _))| value.len() >= 50);
+    let live: u64 = live.map(|(key, (value, _))| 12 + (key.len() + value.len()) as u64).sum();
+    common::until(&store, |log| log.referenced_bytes == live);
+    store.close().unwrap();
+    let found = verify(copy.path(), |_| ()).unwrap();
+    assert!(found.is_sound() && found.entries == model.len() as u64, "{found:?}");
 }
