@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::tmpfs::{Tmpfs, Watched, free_bytes, skipped};
 use common::{Model, assert_equals, until, value_of};
 use ecotone_engine::{
-    BackgroundError, Compression, Duty, DutyObserver, Error, OpenMode, Separation, SpaceChanged, SpaceLimits, Store,
-    StoreEvents, StoreOptions, WriteOptions, verify,
+    BackgroundError, Compression, Durability, Duty, DutyObserver, Error, OpenMode, Separation, SpaceChanged,
+    SpaceLimits, Store, StoreEvents, StoreOptions, WriteOptions, verify,
 };
 use ecotone_policy::units::Bytes;
 
@@ -506,9 +506,10 @@ fn a_write_may_be_far_larger_than_the_reserve_where_there_is_space() {
 
 /// Another process takes all there is between two looks. Returns whether a write met the end of the disk: where the store has looked
 /// first it has seen it coming, and there is nothing to recover from.
-fn meets_the_end(disk: &Tmpfs, separated: bool) -> bool {
+fn meets_the_end(disk: &Tmpfs, separated: bool, durability: Durability) -> bool {
     let heard = Arc::<Heard>::default();
-    let store = Store::open(&disk.store(), OpenMode::Create, options(&heard, separated)).unwrap();
+    let options = || StoreOptions { durability, ..options(&heard, separated) };
+    let store = Store::open(&disk.store(), OpenMode::Create, options()).unwrap();
     let mut model = Model::new();
     let put = |model: &mut Model, number: u64| {
         // Long ones, which are appended in parts and leave a torn record.
@@ -544,17 +545,20 @@ fn meets_the_end(disk: &Tmpfs, separated: bool) -> bool {
     store.close().unwrap();
     let found = verify(&disk.store(), |_| ()).unwrap();
     assert!(found.is_sound(), "{found:?}");
-    let store = Store::open(&disk.store(), OpenMode::Open, options(&heard, separated)).unwrap();
+    let store = Store::open(&disk.store(), OpenMode::Open, options()).unwrap();
     assert_equals(&store, &model);
     matches!(refused, Error::DiskFull { .. })
 }
 
 #[test]
 fn a_disk_that_another_process_fills_loses_nothing_and_is_recovered_from() {
-    for separated in [false, true] {
+    let ways = [false, true]
+        .into_iter()
+        .flat_map(|separated| [Durability::EverySecond, Durability::Always].map(|durability| (separated, durability)));
+    for (separated, durability) in ways {
         let met_the_end = (0..50).any(|_| {
             // None where this process may not mount one.
-            Tmpfs::mount(64 * MIB).is_none_or(|disk| meets_the_end(&disk, separated))
+            Tmpfs::mount(64 * MIB).is_none_or(|disk| meets_the_end(&disk, separated, durability))
         });
         assert!(met_the_end, "the store always saw it coming");
     }
