@@ -124,6 +124,33 @@ fn a_segment_goes_when_nothing_names_it_and_not_before() {
 }
 
 #[test]
+fn the_last_long_value_gives_its_space_back_without_another_one() {
+    let (directory, store) = common::store(separated(50));
+    let path = directory.path().join("store");
+    store.put(b"long", &[1; 1 << 20]).unwrap();
+    store.flush(true).unwrap();
+    let of_value = segments(&path);
+    assert_eq!(of_value.len(), 1);
+    store.delete(b"long").unwrap();
+    store.flush(true).unwrap();
+    store.compact(..).unwrap();
+    let log = until(&store, |log| log.removed_segments == 1);
+    assert!(log.bytes < 100, "{log:?}");
+    store.close().unwrap();
+    // What is left is one without a value, of which openings make no more.
+    let left = segments(&path);
+    assert!(left.len() == 1 && left[0] > of_value[0], "{left:?}: no number comes twice");
+    for _ in 0..2 {
+        let store = Store::open(&path, OpenMode::Open, separated(50)).unwrap();
+        store.put(b"short", b"").unwrap();
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+        store.close().unwrap();
+        assert_eq!(segments(&path), left);
+    }
+}
+
+#[test]
 fn what_only_memtable_and_wal_name_stays() {
     let (directory, store) = common::store(StoreOptions { memtable_bytes: 64 << 20, ..separated(50) });
     let mut model = Model::new();

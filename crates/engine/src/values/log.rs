@@ -263,6 +263,16 @@ impl ValueLog {
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
     }
 
+    /// Makes the segment that the next user's value goes to, if there is none: the one with the greatest number can go then.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub fn begin_next(&self) -> Result<()> {
+        self.failure.check()?;
+        self.written.begin(|| self.create_segment(Place::Written))
+    }
+
     fn most_segment_bytes(&self) -> u64 {
         self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
     }

@@ -259,7 +259,11 @@ impl Removal {
                 continue;
             }
             if self.log.stays(&segment) {
-                continue;
+                // Another one behind it lets it go; not for one without records, or each opening would make one.
+                let is_empty = segment.bytes() <= SEGMENT_HEADER_BYTES as u64;
+                if is_empty || self.log.begin_next().is_err() {
+                    continue;
+                }
             }
             if segment.is_relocated() {
                 if !std::mem::replace(&mut has_looked, true) {

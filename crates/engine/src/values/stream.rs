@@ -63,14 +63,40 @@ impl Stream {
                 if let Some(full) = active.take() {
                     full.seal();
                 }
-                let segment = create()?;
-                self.unsynced.lock().push(segment.clone());
-                active.insert(segment).clone()
+                self.begin_at(&mut active, create)?
             }
         };
         let appended = segment.append(parts)?;
         self.appended.fetch_add(1, Ordering::Release);
+        // Not by the next append, which may be long in coming: a long value must be able to go without one.
+        if segment.bytes() >= segment_bytes {
+            segment.seal();
+            *active = None;
+        }
         Ok(appended)
+    }
+
+    /// Makes the segment that the next record goes to, where there is none that is appended to.
+    ///
+    /// # Errors
+    ///
+    /// Those of `create`.
+    pub fn begin(&self, create: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
+        let mut active = self.active.lock();
+        if active.is_none() {
+            self.begin_at(&mut active, create)?;
+        }
+        Ok(())
+    }
+
+    fn begin_at(
+        &self,
+        active: &mut Option<Arc<Segment>>,
+        create: impl FnOnce() -> Result<Arc<Segment>>,
+    ) -> Result<Arc<Segment>> {
+        let segment = create()?;
+        self.unsynced.lock().push(segment.clone());
+        Ok(active.insert(segment).clone())
     }
 
     /// Whether an append would not have to wait for that of a long record, or for a segment that is being made: who finds it so may still meet
