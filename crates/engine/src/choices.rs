@@ -16,7 +16,8 @@ pub enum Durability {
     /// The WAL is never synced for this write. A crash of the machine loses what the kernel had not yet written back.
     None,
     /// The WAL is synced in the background, so often that a crash of the machine loses at most the last
-    /// [`SYNC_INTERVAL`](crate::SYNC_INTERVAL), where the device syncs in a third of that. A failed sync fails every later write.
+    /// [`SYNC_INTERVAL`](crate::SYNC_INTERVAL), where the device syncs in a third of that, and in no more than lately. A failed sync fails
+    /// every later write.
     #[default]
     #[serde(rename = "everysec")]
     EverySecond,

@@ -1,31 +1,17 @@
 //! Syncs the WAL in the background for [`Durability::EverySecond`](crate::Durability::EverySecond).
-//!
-//! What a loss of power takes was written since the begin of the last sync that has ended. So syncs begin as much sooner than a second
-//! after one another as one takes ([`pause_after`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use rust_rocksdb::DB;
 
 use crate::listener::BackgroundState;
 use crate::sync_failure::SyncFailure;
+use crate::sync_pace::SyncPace;
 use crate::{Error, Result};
-
-/// So long after a write with [`Durability::EverySecond`](crate::Durability::EverySecond) it is durable, where a sync takes a third of that
-/// at most, and no longer than the one before it did.
-pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-
-/// From the end of a sync that took so long to the begin of the next.
-///
-/// A write that comes right behind the begin of a sync is covered by the next one, which has ended two syncs and a pause later: all
-/// three together are a [`SYNC_INTERVAL`]. On a slower device syncs take half of the time and no more, so that it has time for all else.
-fn pause_after(took: Duration) -> Duration {
-    SYNC_INTERVAL.saturating_sub(2 * took).max(took.min(SYNC_INTERVAL))
-}
 
 /// What became of a sync that has not failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +92,7 @@ impl WalSync {
         Ok(Self { shared, thread: Some(thread), failure })
     }
 
-    /// Says that a write wants to be durable within [`SYNC_INTERVAL`].
+    /// Says that a write wants to be durable within [`SYNC_INTERVAL`](crate::SYNC_INTERVAL).
     #[inline]
     pub(crate) fn want(&self) {
         // Read first: the line then stays shared between the cores of all writers.
@@ -141,15 +127,15 @@ impl Drop for WalSync {
 impl Shared {
     fn run(&self, sync: &dyn Fn() -> std::result::Result<Synced, String>, failure: &SyncFailure) {
         let mut stop = self.stop.lock();
-        let mut pause = SYNC_INTERVAL;
+        let mut pace = SyncPace::new();
         while !*stop {
-            self.stopped.wait_for(&mut stop, pause);
+            self.stopped.wait_for(&mut stop, pace.pause());
             if *stop || !self.wanted.swap(false, Ordering::AcqRel) {
                 continue;
             }
             let begin = Instant::now();
             let outcome = parking_lot::MutexGuard::unlocked(&mut stop, sync);
-            pause = pause_after(begin.elapsed());
+            pace.took(begin.elapsed());
             if outcome == Ok(Synced::Later) {
                 self.wanted.store(true, Ordering::Release);
             }
@@ -165,6 +151,7 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::events::{BackgroundError, StoreEvents};
+    use crate::sync_pace::SYNC_INTERVAL;
     use std::sync::mpsc;
 
     struct Told(mpsc::Sender<BackgroundError>);
@@ -203,14 +190,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_durable_within_a_second_where_the_device_can() {
-        for took in [0, 1, 50, 200, 333].map(Duration::from_millis) {
-            assert_eq!(took + pause_after(took) + took, SYNC_INTERVAL);
-        }
-        for took in [334, 700, 1000].map(Duration::from_millis) {
-            assert_eq!(pause_after(took), took, "half of the time");
-        }
-        assert_eq!(pause_after(60 * SYNC_INTERVAL), SYNC_INTERVAL);
+    fn the_longer_a_sync_takes_the_sooner_the_next_one_begins() {
+        let (told, heard) = mpsc::channel();
+        let sync = move || {
+            told.send(Instant::now()).unwrap();
+            // What a slow device does.
+            std::thread::sleep(SYNC_INTERVAL / 4);
+            Ok(Synced::Now)
+        };
+        let sync = WalSync::start(sync, Arc::default()).unwrap();
+        let begins = (0..5).map(|_| {
+            sync.want();
+            let begin = heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
+            // Covered by the next one only.
+            sync.want();
+            begin
+        });
+        let begins: Vec<_> = begins.collect();
+        let between = begins.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+        assert!(between < SYNC_INTERVAL, "{between:?} at best");
     }
 
     #[test]

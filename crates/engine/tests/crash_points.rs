@@ -30,8 +30,8 @@ const STORE: &str = "new/store";
 /// what the durability alone promises.
 const BUSY_WRITES: usize = 300;
 
-/// Background syncs that a life of `everysec` has at least.
-const BACKGROUND_SYNCS: usize = 4;
+/// Rounds of the background sync that begin at least in a life of `everysec`.
+const ROUNDS: usize = 4;
 
 /// Moments of a life that are looked at beside those at a sync.
 const ELSEWHERE: usize = 100;
@@ -225,11 +225,11 @@ fn survives_a_loss_of_power_at_any_moment(durability: Durability, seed: u64) -> 
     let root = directory_in_memory();
     let life = Life::begin(root.path(), durability);
     let mut written = 0;
-    let background_syncs = if durability == Durability::EverySecond { BACKGROUND_SYNCS } else { 0 };
+    let rounds = if durability == Durability::EverySecond { ROUNDS } else { 0 };
     // Where every write is synced there are many syncs.
     let writes_at_least = if durability == Durability::Always { BUSY_WRITES + 50 } else { 2 * BUSY_WRITES };
     let begin = Instant::now();
-    while written < writes_at_least || life.recorder.background_syncs() < background_syncs {
+    while written < writes_at_least || life.recorder.background_rounds() < rounds {
         assert!(begin.elapsed() < Duration::from_secs(60), "nothing is synced in the background");
         life.write(&writes, written);
         written += 1;
@@ -273,9 +273,8 @@ fn at_most_what_came_since_the_last_background_sync_is_lost() {
         let changes = survives_a_loss_of_power_at_any_moment(Durability::EverySecond, seed);
         let windows = unsafe_windows(&changes);
         assert!(windows.len() >= 2, "{windows:?}");
-        // A second, and what a busy machine adds to one or the other.
-        let tenth = SYNC_INTERVAL / 10;
-        assert!(windows.iter().min().is_some_and(|window| *window <= SYNC_INTERVAL + tenth), "{windows:?}");
+        // A second, and what a busy machine adds.
+        assert!(windows.iter().min().is_some_and(|window| *window < SYNC_INTERVAL * 3 / 2), "{windows:?}");
         assert!(windows.iter().all(|window| *window < 5 * SYNC_INTERVAL), "{windows:?}");
     });
 }

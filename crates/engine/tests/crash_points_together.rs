@@ -29,7 +29,7 @@ const KEYS: usize = 12;
 /// Writes of each writer, at least.
 const WRITES: usize = 120;
 
-/// Rounds of the background sync that a life of `everysec` has at least.
+/// Rounds of the background sync that begin at least in a life of `everysec`.
 const ROUNDS: usize = 3;
 
 /// Moments that are looked at beside those at a sync.
@@ -116,7 +116,7 @@ impl Life {
         }
         // The others write on meanwhile.
         if number % 40 == 10 * writer {
-            self.store.flush(writer % 2 == 0).unwrap();
+            self.store.flush(writer.is_multiple_of(2)).unwrap();
         }
         if number % 30 == 29 && writer == 0 {
             let before: Far = std::array::from_fn(|writer| self.acknowledged[writer].load(Ordering::SeqCst));
@@ -133,7 +133,7 @@ impl Life {
 
     fn is_long_enough(&self, writes: usize) -> bool {
         let rounds = if self.durability == Durability::EverySecond { ROUNDS } else { 0 };
-        writes >= WRITES && self.recorder.background_syncs() >= rounds
+        writes >= WRITES && self.recorder.background_rounds() >= rounds
     }
 }
 

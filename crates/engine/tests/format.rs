@@ -185,10 +185,14 @@ fn a_store_of_format_1_keeps_new_values_apart_and_the_old_ones_where_they_are() 
 
 #[test]
 fn the_fixture_is_small_and_whole() {
-    let bytes = |name| fs::read_dir(fixture(name)).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
-    assert!(bytes("format-1").sum::<u64>() < 256 * 1024);
+    let bytes = |path: PathBuf| -> u64 {
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    };
+    assert!(bytes(fixture("format-1")) < 256 * 1024);
     // Most of it are zeros behind the log.
-    assert!(bytes("format-2-killed").sum::<u64>() < 512 * 1024);
+    let killed = fixture("format-2-killed");
+    assert!(bytes(killed.clone()) + bytes(killed.join("values")) < 512 * 1024);
+    assert!(fs::read_to_string(killed.join("STORE")).unwrap().starts_with("ecotone store\nformat 2\n"));
     assert_eq!(fs::read_to_string(fixture("format-1").join("STORE")).unwrap(), "ecotone store\nformat 1\n");
 }
 
@@ -376,7 +380,9 @@ fn write_fixture_of_a_killed_store() {
     // The third table of level 0 has them compacted.
     store.put(b"in level 1", &[1; 100]).unwrap();
     store.flush(true).unwrap();
+    let begin = Instant::now();
     while store.properties().unwrap().l0_tables > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "level 0 is not compacted");
         std::thread::yield_now();
     }
     // One that nothing has compacted, and what only the WAL has.

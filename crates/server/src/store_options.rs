@@ -75,7 +75,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "durability",
-        about: "When the write-ahead log is synced: before a write is acknowledged (`always`), each second (`everysec`), or when the \
+        about: "When the write-ahead log is synced: before a write is acknowledged (`always`), so often that it holds all but the last second (`everysec`), or when the \
                 kernel likes (`none`). A killed process loses nothing in any case, a machine without power what was not synced.",
         unit: "",
         kind: || Kind::OneOf(Durability::ALL.map(Durability::name).to_vec()),

@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{DATA_FAMILY, SYNC_INTERVAL};
+use ecotone_engine::{DATA_FAMILY, SyncPace};
 use parking_lot::Mutex;
 use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{DB, FlushOptions, Options, ReadOptions, WriteOptions, properties};
@@ -175,7 +175,7 @@ fn failed(kind: TargetKind, operation: &'static str) -> impl Fn(rust_rocksdb::Er
     move |error| Error::target(kind.name(), operation, error)
 }
 
-/// Syncs the write-ahead log every second, as the engine does for the same durability.
+/// Syncs the write-ahead log at the pace at which the engine does for the same durability.
 struct WalSyncs {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -188,11 +188,14 @@ impl WalSyncs {
         let thread = std::thread::Builder::new()
             .name("rocksdb-wal-sync".into())
             .spawn(move || {
-                while stopped.recv_timeout(SYNC_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let mut pace = SyncPace::new();
+                while stopped.recv_timeout(pace.pause()) == Err(RecvTimeoutError::Timeout) {
+                    let begin = Instant::now();
                     if let Err(error) = db.flush_wal(true) {
                         tracing::error!("the write-ahead log could not be synced: {error}; the run is not durable");
                         return;
                     }
+                    pace.took(begin.elapsed());
                 }
             })
             .map_err(|error| Error::target(TargetKind::Rocksdb.name(), "start the thread that syncs", error))?;

@@ -253,7 +253,7 @@ impl Thread {
     }
 
     /// Whether forecast, rests and back-off hold merges back. Not those of levels compared: the paper's baseline starts what it has decided
-    /// whatever else goes on, and only room bounds it.
+    /// whatever else goes on, in merges of `max_merge_bytes` for which there is room. Only after one that failed it pauses as well.
     fn is_limited(&self) -> bool {
         !matches!(self.work, Work::Levels(_))
     }

@@ -263,14 +263,14 @@ impl ValueLog {
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
     }
 
-    /// Makes the segment that the next user's value goes to, if there is none: the one with the greatest number can go then.
+    /// Sees to it that there is a segment behind `number`, which the next user's value goes to: where that [stays](Self::stays) it can go then.
     ///
     /// # Errors
     ///
     /// As [`append`](Self::append).
-    pub fn begin_next(&self) -> Result<()> {
+    pub fn go_behind(&self, number: SegmentNumber) -> Result<()> {
         self.failure.check()?;
-        self.written.begin(|| self.create_segment(Place::Written))
+        self.written.begin_behind(number, || self.create_segment(Place::Written))
     }
 
     fn most_segment_bytes(&self) -> u64 {

@@ -99,6 +99,26 @@ fn numbers_are_not_used_again_after_their_segment_is_gone() {
 }
 
 #[test]
+fn the_greatest_number_goes_once_there_is_a_segment_behind_it() {
+    let (_directory, log) = log(4096);
+    let (of_user, _) = log.append(Place::Written, b"key", &value(100)).unwrap();
+    let (relocated, _) = log.append(Place::Relocated { level: 6, again: false }, b"key", &value(100)).unwrap();
+    // The users' segment has a lesser number, and is still appended to.
+    let segments = log.segments();
+    assert_eq!(log.remove(&segments[1]), Ok(false));
+    log.go_behind(relocated.segment).unwrap();
+    assert_eq!(log.remove(&segments[1]), Ok(true));
+    let (next, _) = log.append(Place::Written, b"key", &value(100)).unwrap();
+    assert!(next.segment > relocated.segment, "{next:?}");
+    assert_eq!(read(&log, b"key", of_user).unwrap(), value(100));
+    // There is one behind it now.
+    log.go_behind(of_user.segment).unwrap();
+    let (last, _) = log.append(Place::Written, b"key", &value(100)).unwrap();
+    assert_eq!(last.segment, next.segment);
+    log.sync().unwrap();
+}
+
+#[test]
 fn a_pointer_that_leads_elsewhere_is_an_error_that_names_the_file() {
     let (_directory, log) = log(1 << 20);
     let (pointer, _) = log.append(Place::Written, b"key", &value(100)).unwrap();

@@ -258,12 +258,9 @@ impl Removal {
                 round.is_unfinished = true;
                 continue;
             }
-            if self.log.stays(&segment) {
-                // Another one behind it lets it go; not for one without records, or each opening would make one.
-                let is_empty = segment.bytes() <= SEGMENT_HEADER_BYTES as u64;
-                if is_empty || self.log.begin_next().is_err() {
-                    continue;
-                }
+            // One without records takes nothing, and each opening would make another to let it go.
+            if self.log.stays(&segment) && segment.bytes() <= SEGMENT_HEADER_BYTES as u64 {
+                continue;
             }
             if segment.is_relocated() {
                 if !std::mem::replace(&mut has_looked, true) {
@@ -273,6 +270,13 @@ impl Removal {
                     round.waits = true;
                     continue;
                 }
+            }
+            if self.log.stays(&segment)
+                && let Err(error) = self.log.go_behind(number)
+            {
+                tracing::debug!(%error, ?number, "no segment can be made behind one that nothing names");
+                round.waits = true;
+                continue;
             }
             let removed = self.log.remove(&segment);
             match removed {

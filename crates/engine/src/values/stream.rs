@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::pointer::SegmentNumber;
 use super::segment::{InFlight, SEGMENT_HEADER_BYTES, Segment};
 use super::watermark::Watermark;
 use crate::Result;
@@ -76,15 +77,19 @@ impl Stream {
         Ok(appended)
     }
 
-    /// Makes the segment that the next record goes to, where there is none that is appended to.
+    /// Makes the segment that the next record goes to, unless the one that is appended to has a greater number than `behind`.
     ///
     /// # Errors
     ///
     /// Those of `create`.
-    pub fn begin(&self, create: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
+    pub fn begin_behind(&self, behind: SegmentNumber, create: impl FnOnce() -> Result<Arc<Segment>>) -> Result<()> {
         let mut active = self.active.lock();
-        if active.is_none() {
-            self.begin_at(&mut active, create)?;
+        if active.as_ref().is_none_or(|active| active.number() <= behind) {
+            let before = active.take();
+            self.begin_at(&mut active, create).inspect_err(|_| active.clone_from(&before))?;
+            if let Some(before) = before {
+                before.seal();
+            }
         }
         Ok(())
     }
@@ -172,7 +177,6 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::super::descriptors::Descriptors;
-    use super::super::pointer::SegmentNumber;
     use super::*;
     use crate::tap::Tap;
 

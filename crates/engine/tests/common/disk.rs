@@ -102,6 +102,11 @@ impl Recorder {
         std::mem::take(&mut self.recorded.lock().unwrap())
     }
 
+    /// Rounds of background syncs that have begun.
+    pub fn background_rounds(&self) -> usize {
+        self.recorded.lock().unwrap().iter().filter(|recorded| recorded.change == Change::SyncBegins).count()
+    }
+
     pub fn background_syncs(&self) -> usize {
         self.recorded.lock().unwrap().iter().filter(|recorded| recorded.ends_background_sync()).count()
     }

@@ -79,8 +79,8 @@ pub fn pays(estimate: &Estimate, threshold: DedupThreshold) -> Verdict {
 
 /// Deduplication-triggered compaction, what the paper compares itself with (its reference 15): at fixed intervals every level from L1 is
 /// compared with the next one that has tables, and where that is at or below the threshold all of it is compacted into that one. From the
-/// uppermost level down; the merges of one call have no table in common. None of the limits of extensions holds them back, but
-/// `max_merge_bytes` of each.
+/// uppermost level down; the merges of one call have no table in common. The limits of extensions do not hold them back, but
+/// `max_merge_bytes` of each, and room.
 ///
 /// `samples_of` gives a table's samples, sorted by hash.
 pub fn decide_triggered<'a>(
