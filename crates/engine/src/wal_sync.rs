@@ -26,9 +26,9 @@ pub(crate) enum Synced {
 /// (`GetWriterHasPreviousErrorStatus`). A sync that failed is told in other words, and first.
 const APPEND_FAILED: &str = "Writer has previous error";
 
-/// Syncs of the WAL that this program asks for: one at a time, since the kernel tells of what it has dropped once, and the next one would
-/// be told that all is well. RocksDB syncs by itself where nothing lies apart and each write is to be durable, and a WAL that it ends; of those it
-/// remembers what failed.
+/// Syncs of the WAL that this program asks for: one at a time, so that who waited for one that fails finds that failure. The kernel tells of what it has
+/// dropped once; RocksDB remembers that a file failed, but says so in the words ([`APPEND_FAILED`]) that stand for want of space as well. RocksDB syncs by
+/// itself where nothing lies apart and each write is to be durable, and a WAL that it ends.
 pub(crate) struct WalSyncs {
     one_at_a_time: Mutex<()>,
     failure: Arc<SyncFailure>,

@@ -6,9 +6,9 @@ mod common;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::Instant;
 
 use common::offloads::{OwnersFiles, SharedFiles};
@@ -292,6 +292,58 @@ fn no_writer_is_acknowledged_by_a_sync_after_one_that_failed() {
         assert!(told.iter().any(|event| event.during.contains("sync") && event.writes_stopped), "{told:?}");
         assert_takes_nothing(directory.path(), &store, &model);
         assert_survives(directory.path(), store, &model);
+    }
+}
+
+/// Fails the first sync of a WAL, once another thread waits for it.
+#[derive(Default)]
+struct FailsWhileAwaited {
+    is_awaited_by: OnceLock<PathBuf>,
+    begun: AtomicBool,
+}
+
+impl WriteTap for FailsWhileAwaited {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        let is_wal = event.path().extension().is_some_and(|found| found == "log");
+        if !(is_wal && matches!(event, TapEvent::Synced { .. })) || self.begun.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let is_waiting = || {
+            let stat = fs::read_to_string(self.is_awaited_by.get()?.join("stat")).ok()?;
+            Some(stat.rsplit_once(") ")?.1.starts_with('S'))
+        };
+        while is_waiting() != Some(true) {
+            assert!(began.elapsed() < 20 * SYNC_INTERVAL, "the other one does not wait");
+            std::thread::yield_now();
+        }
+        Err(io::Error::other("the disk does not sync"))
+    }
+}
+
+/// The kernel tells of what it has dropped once: who waited for the sync that it told must not be told that its own went well.
+#[test]
+fn who_waits_for_a_wal_sync_that_fails_is_told_of_it() {
+    for _ in 0..10 {
+        let disk = Arc::<FailsWhileAwaited>::default();
+        let hooks = FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() };
+        let options = StoreOptions { durability: Durability::None, hooks: Some(hooks), ..common::small() };
+        let (_directory, store) = common::store(options);
+        store.put(b"key", b"value").unwrap();
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let (store, disk) = (&store, &disk);
+            let first = scope.spawn(|| store.sync());
+            let second = scope.spawn(move || {
+                while !disk.begun.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                let thread = fs::read_link("/proc/thread-self").unwrap();
+                disk.is_awaited_by.set(Path::new("/proc").join(thread)).unwrap();
+                store.sync()
+            });
+            [first, second].map(|sync| sync.join().unwrap()).into()
+        });
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Error::Background { .. }))), "{outcomes:?}");
     }
 }
 
