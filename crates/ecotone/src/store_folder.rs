@@ -7,7 +7,8 @@ const SIGNS: [&str; 2] = ["CURRENT", "STORE"];
 
 /// `folder`, or the store in it where it is the folder of a server (`ecotone serve --dir`), which is no store itself.
 pub(crate) fn store_in(folder: &Path) -> PathBuf {
-    let is_store = |folder: &Path| SIGNS.iter().any(|sign| folder.join(sign).exists());
+    // Of one that may not be looked into whoever opens it says so.
+    let is_store = |folder: &Path| SIGNS.iter().any(|sign| folder.join(sign).try_exists().unwrap_or(true));
     let within = folder.join("store");
     if !is_store(folder) && is_store(&within) { within } else { folder.to_path_buf() }
 }

@@ -9,9 +9,11 @@
 //! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
 //! damage that is found while somebody has the store open for writing is [`Error::InUse`].
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::named::Named;
@@ -196,6 +198,7 @@ fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyR
         let segments = log.segments();
         for (done, segment) in segments.iter().enumerate() {
             progress(Checking::Segment { done, of: segments.len() });
+            check_access(segment.path())?;
             check_segment(segment, named.has(segment.number()), &mut report);
         }
         named.check_segments(log, &mut report);
@@ -248,6 +251,19 @@ fn check_table_files(directory: &Path, report: &mut VerifyReport) -> Result<()> 
         }
     }
     Ok(())
+}
+
+/// What this process may not open, or cannot for want of descriptors, is not damaged: nobody knows what it is.
+fn check_access(path: &Path) -> Result<()> {
+    let is_refused = |error: &std::io::Error| {
+        let errno = Errno::from_io_error(error);
+        matches!(errno, Some(Errno::ACCESS | Errno::PERM | Errno::MFILE | Errno::NFILE))
+    };
+    match File::open(path) {
+        Err(error) if is_refused(&error) => Err(Error::io("open", path, &error)),
+        // Whoever reads it says what is wrong with it.
+        _ => Ok(()),
+    }
 }
 
 /// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there. Of a segment
@@ -330,6 +346,7 @@ fn check_entries(store: &Store, report: &mut VerifyReport, progress: &mut impl F
             Error::Corrupt { location, detail } => {
                 report.damaged(location.as_deref().unwrap_or("the entries"), detail);
             }
+            Error::Io { path, .. } => report.damaged(path.display(), &error),
             other => report.damaged("the entries", other),
         }
         let Some(behind) = scan.key_at_error() else { return Ok(()) };

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! All numbers are little-endian. Zeros up to the end of the file are space that was set aside, not damage. A file that cannot
-//! be read any further is one that is damaged there.
+//! be read any further is one that is damaged there, and ends there.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,9 +34,11 @@ pub(super) struct LogDamage {
 
 /// The records of a log, one after another.
 pub(super) struct LogFile {
-    file: File,
+    file: Box<dyn Read>,
     written_bytes: u64,
     block: Vec<u8>,
+    /// Nothing follows the block, or nothing that can be read.
+    is_last: bool,
     /// Where the block begins in the file.
     block_begin: u64,
     /// Where the next fragment begins in the block.
@@ -55,16 +57,20 @@ struct Fragment {
 
 impl LogFile {
     pub(super) fn open(path: &Path) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        Ok(Self {
+        Ok(Self::of(Box::new(File::open(path)?)))
+    }
+
+    fn of(file: Box<dyn Read>) -> Self {
+        Self {
             file,
             written_bytes: 0,
             block: Vec::new(),
+            is_last: false,
             block_begin: 0,
             at: 0,
             behind_damage: None,
             record: Vec::new(),
-        })
+        }
     }
 
     /// Where the last fragment ended that was read, and was sound. What was reserved behind it and not written does not count.
@@ -115,8 +121,7 @@ impl LogFile {
         loop {
             let rest = self.block.len() - self.at;
             if rest < HEADER_BYTES {
-                let is_last = self.block.len() < BLOCK_BYTES && self.block_begin + self.block.len() as u64 > 0;
-                if is_last {
+                if self.is_last {
                     let offset = self.offset();
                     let torn = self.block[self.at..].iter().any(|byte| *byte != 0);
                     self.at = self.block.len();
@@ -138,10 +143,10 @@ impl LogFile {
             let bytes = self.at + HEADER_BYTES..self.at + HEADER_BYTES + length;
             self.behind_damage = None;
             if kind == ZERO && length == 0 {
-                return if self.rest_is_zeros() { Ok(None) } else { damaged("zeros where a record should begin") };
+                return if self.rest_is_zeros()? { Ok(None) } else { damaged("zeros where a record should begin") };
             }
             if bytes.end > self.block.len() {
-                return damaged(if self.block.len() < BLOCK_BYTES {
+                return damaged(if self.is_last {
                     "the file ends within a record"
                 } else {
                     "a record has a length that it cannot have"
@@ -176,24 +181,26 @@ impl LogFile {
         self.at = 0;
         self.block.clear();
         let read = (&mut self.file).take(BLOCK_BYTES as u64).read_to_end(&mut self.block);
+        self.is_last = self.block.len() < BLOCK_BYTES;
         match read {
             Ok(read) => Ok(read > 0),
             Err(error) => {
-                self.at = self.block.len();
+                // It would be as unreadable once more, for ever.
+                self.block.clear();
                 Err(LogDamage { offset: self.block_begin, detail: format!("it cannot be read: {error}") })
             }
         }
     }
 
     /// Whether nothing but zeros follows. Leaves the log at its end then.
-    fn rest_is_zeros(&mut self) -> bool {
+    fn rest_is_zeros(&mut self) -> Result<bool, LogDamage> {
         loop {
             if self.block[self.at..].iter().any(|byte| *byte != 0) {
-                return false;
+                return Ok(false);
             }
             self.at = self.block.len();
-            if !matches!(self.next_block(), Ok(true)) {
-                return true;
+            if !self.next_block()? {
+                return Ok(true);
             }
         }
     }
@@ -203,6 +210,44 @@ impl LogFile {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io;
+
+    /// A sector that cannot be read.
+    struct Unreadable;
+
+    impl Read for Unreadable {
+        fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("a bad sector"))
+        }
+    }
+
+    #[test]
+    fn a_file_ends_where_it_cannot_be_read_and_is_damaged_there() {
+        let records = vec![vec![7; 1000]; 100];
+        let sound = write(&records);
+        let in_first_block = BLOCK_BYTES / (1000 + HEADER_BYTES);
+        for (readable, expected) in
+            [(0, 0), (1, 0), (BLOCK_BYTES, in_first_block), (BLOCK_BYTES + 5000, in_first_block)]
+        {
+            let file = io::Cursor::new(sound[..readable].to_vec()).chain(Unreadable);
+            let (found, damaged) = read_from(Box::new(file), readable);
+            assert_eq!((found.len(), damaged), (expected, 1), "{readable}");
+        }
+        // Zeros that were set aside, as far as can be seen.
+        let with_zeros = [write(&records[..1]), vec![0; 2 * BLOCK_BYTES]].concat();
+        let file = io::Cursor::new(with_zeros[..BLOCK_BYTES].to_vec()).chain(Unreadable);
+        assert_eq!(read_from(Box::new(file), BLOCK_BYTES), (records[..1].to_vec(), 1));
+        assert_eq!(read(&with_zeros), (records[..1].to_vec(), 0));
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_a_log_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = LogFile::open(directory.path()).unwrap();
+        log.next_record().unwrap_err();
+        log.resume();
+        assert_eq!(log.next_record(), Ok(None));
+    }
 
     /// The fragments of records, as RocksDB would write them.
     fn write(records: &[Vec<u8>]) -> Vec<u8> {
@@ -238,20 +283,23 @@ mod tests {
 
     /// All records, going on behind damage, and how often there was some.
     fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, usize) {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        let mut log = LogFile::open(file.path()).unwrap();
+        read_from(Box::new(io::Cursor::new(bytes.to_vec())), bytes.len())
+    }
+
+    fn read_from(file: Box<dyn Read>, bytes: usize) -> (Vec<Vec<u8>>, usize) {
+        let mut log = LogFile::of(file);
         let (mut records, mut damaged) = (Vec::new(), 0);
         loop {
             match log.next_record() {
                 Ok(Some((offset, record))) => {
-                    assert!(offset < bytes.len() as u64);
+                    assert!(offset < bytes as u64);
                     records.push(record.to_vec());
                 }
                 Ok(None) => return (records, damaged),
                 Err(damage) => {
-                    assert!(damage.offset <= bytes.len() as u64);
+                    assert!(damage.offset <= bytes as u64);
                     damaged += 1;
+                    assert!(damaged <= bytes + 1, "it is found damaged for ever");
                     log.resume();
                 }
             }

@@ -23,10 +23,10 @@ const PROGRESS_ENTRIES: u64 = 10_000;
 /// Makes the new store in `directory`.
 pub(super) fn save(
     directory: &Path,
-    mut merge: Merge,
+    merge: Merge,
     tables: &mut Tables,
     values: Option<&ValueLog>,
-    mut leaves_out: impl FnMut(&[u8]) -> bool,
+    leaves_out: impl FnMut(&[u8]) -> bool,
     report: &mut RepairReport,
     progress: &mut impl FnMut(Repairing),
 ) -> Result<()> {
@@ -37,8 +37,22 @@ pub(super) fn save(
     let dedup = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
     let options = StoreOptions { separation, dedup, durability: Durability::None, ..StoreOptions::default() };
     let store = Store::open(directory, OpenMode::Create, options)?;
-    let mut writer =
-        Writer { store: &store, values, batch: WriteBatch::default(), in_flight: Vec::new(), scratch: Vec::new() };
+    let filled = fill(&store, merge, tables, values, leaves_out, report, progress);
+    let closed = store.close();
+    // Why it could not be filled may be why it cannot be closed, and nobody keeps it then.
+    filled.and(closed)
+}
+
+fn fill(
+    store: &Store,
+    mut merge: Merge,
+    tables: &mut Tables,
+    values: Option<&ValueLog>,
+    mut leaves_out: impl FnMut(&[u8]) -> bool,
+    report: &mut RepairReport,
+    progress: &mut impl FnMut(Repairing),
+) -> Result<()> {
+    let mut writer = Writer { store, values, batch: WriteBatch::default(), in_flight: Vec::new(), scratch: Vec::new() };
     let mut versions = Vec::new();
     let mut lost = Vec::new();
     loop {
@@ -65,8 +79,7 @@ pub(super) fn save(
     }
     writer.write()?;
     // Leaves nothing to replay, and has every value synced.
-    store.flush(true)?;
-    store.close()
+    store.flush(true)
 }
 
 /// Keeps what was noticed of a table; `lost` are those that are not at their ends.
