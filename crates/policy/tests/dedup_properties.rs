@@ -95,7 +95,7 @@ proptest! {
         for (number, (_, samples)) in tables.iter().enumerate() {
             duplicates.replace(|_| false, vec![(number as u64, samples.clone())]);
         }
-        let levels = hidden_by_level(&duplicates, |number| tables[number as usize].0);
+        let levels = hidden_by_level(&duplicates, |number| Some(tables[number as usize].0));
         prop_assert_eq!(levels.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());
         let kept: Vec<_> = tables.iter().enumerate().map(|(number, (level, _))| (*level, duplicates.samples(number as u64).unwrap().to_vec())).collect();
         let one_in = duplicates.one_in();

@@ -14,7 +14,7 @@ pub(crate) fn with_levels(properties: DedupProperties, tables: &[FamilyTable], s
     let duplicates = sketches.duplicates();
     let one_in = duplicates.one_in();
     let level_of: HashMap<_, _> = tables.iter().map(|table| (table.file_number, table.level)).collect();
-    let levels = hidden_by_level(duplicates, |table| level_of.get(&table).copied().unwrap_or(0));
+    let levels = hidden_by_level(duplicates, |table| level_of.get(&table).copied());
     let entries = |table: &FamilyTable| match table.entries {
         // RocksDB has not looked at it since the store was opened.
         0 => duplicates.samples(table.file_number).map_or(0, <[_]>::len) as u64 * one_in,

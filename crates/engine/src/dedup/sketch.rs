@@ -6,7 +6,7 @@
 //!
 //! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread takes longer than a hash. So of
 //! [`TIMED_ONE_IN`] batches of [`BATCH`] keys one is put aside and then sketched at one go, between two readings of the clock, whose own time does
-//! not count.
+//! not count. Nor does the way to a collector: RocksDB's call for each entry, through C, which a plain store without expiry makes for this alone.
 //!
 //! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`].
 
@@ -101,8 +101,10 @@ pub(crate) struct KeySketch {
     sketched: Sketched,
     /// Keys until the next batch.
     left: u32,
-    /// The keys of this batch, where it is timed.
-    held: Option<HeldKeys>,
+    /// Whether this batch is timed.
+    is_timed: bool,
+    /// Its keys, if it is.
+    held: HeldKeys,
 }
 
 #[derive(Debug)]
@@ -144,7 +146,7 @@ impl KeySketch {
     pub(crate) fn new(collects: Collects, shared: Arc<Sketching>) -> Self {
         let filter = (collects.filter_bits_per_key > 0).then(|| KeysOfTable::new(collects.filter_bits_per_key));
         let sketched = Sketched { last: None, samples: KeySampler::default(), filter };
-        Self { shared, sketched, left: 0, held: None }
+        Self { shared, sketched, left: 0, is_timed: false, held: HeldKeys::default() }
     }
 
     /// An entry, in the order of the table; `None` for a deletion. Of a key with several versions the newest comes first.
@@ -154,15 +156,9 @@ impl KeySketch {
             self.begin_batch();
         }
         self.left -= 1;
-        match &mut self.held {
-            None => self.sketched.add(key, value, sequence),
-            Some(held) => {
-                held.keys.extend_from_slice(key);
-                held.entries.push(HeldEntry { key_bytes: key.len(), value, sequence });
-                if held.keys.len() >= MOST_HELD_BYTES {
-                    self.sketch_held();
-                }
-            }
+        match self.is_timed {
+            false => self.sketched.add(key, value, sequence),
+            true => self.hold(key, value, sequence),
         }
     }
 
@@ -181,21 +177,34 @@ impl KeySketch {
     fn begin_batch(&mut self) {
         self.sketch_held();
         self.left = BATCH;
-        self.held = self.shared.is_timed().then(HeldKeys::default);
+        self.is_timed = self.shared.is_timed();
     }
 
+    #[cold]
+    fn hold(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
+        self.held.keys.extend_from_slice(key);
+        self.held.entries.push(HeldEntry { key_bytes: key.len(), value, sequence });
+        if self.held.keys.len() >= MOST_HELD_BYTES {
+            self.sketch_held();
+        }
+    }
+
+    /// What is not done for the keys of other batches is not in the time: to put keys aside, and to give their memory back.
     fn sketch_held(&mut self) {
-        let Some(held) = &mut self.held else { return };
-        let (keys, entries) = (std::mem::take(&mut held.keys), std::mem::take(&mut held.entries));
-        let sketched = &mut self.sketched;
-        self.shared.timed(TIMED_ONE_IN, || {
-            let mut rest = &keys[..];
-            for HeldEntry { key_bytes, value, sequence } in entries {
-                let (key, after) = rest.split_at(key_bytes);
+        let Self { shared, sketched, held, .. } = self;
+        if held.entries.is_empty() {
+            return;
+        }
+        shared.timed(TIMED_ONE_IN, || {
+            let mut rest = &held.keys[..];
+            for HeldEntry { key_bytes, value, sequence } in &held.entries {
+                let (key, after) = rest.split_at(*key_bytes);
                 rest = after;
-                sketched.add(key, value, sequence);
+                sketched.add(key, *value, *sequence);
             }
         });
+        held.keys.clear();
+        held.entries.clear();
     }
 }
 

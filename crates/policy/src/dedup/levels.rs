@@ -19,14 +19,15 @@ pub struct HiddenLevel {
     pub sampled: u64,
 }
 
-/// Per level, L0 first, as far as tables go. Its bytes sum to [`Duplicates::hidden_bytes`].
+/// Per level, L0 first, as far as tables go. Where all tables have one, its bytes sum to [`Duplicates::hidden_bytes`].
 ///
-/// `level_of` gives a table's level; for one that is gone meanwhile any will do.
-pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> u32) -> Vec<HiddenLevel> {
+/// `level_of` gives a table's level, `None` for one that is gone meanwhile: nothing hides in it, and it hides nothing.
+pub fn hidden_by_level(duplicates: &Duplicates, level_of: impl Fn(u64) -> Option<u32>) -> Vec<HiddenLevel> {
     let mut levels = Vec::new();
     let mut versions = Vec::new();
     for (table, samples) in duplicates.tables() {
-        let level = level_of(table).min(DEEPEST) as usize;
+        let Some(level) = level_of(table) else { continue };
+        let level = level.min(DEEPEST) as usize;
         if levels.len() <= level {
             levels.resize(level + 1, HiddenLevel::default());
         }
@@ -62,10 +63,13 @@ mod tests {
         duplicates.add(11, vec![sample(1, Some(100), 9)]);
         duplicates.add(12, vec![sample(2, None, 7)]);
         duplicates.add(13, vec![sample(1, Some(100), 0), sample(2, Some(50), 0), sample(3, Some(70), 0)]);
-        let hidden = hidden_by_level(&duplicates, |table| [0, 0, 1, 2][(table - 10) as usize]);
+        let hidden = hidden_by_level(&duplicates, |table| Some([0, 0, 1, 2][(table - 10) as usize]));
         let level = |sampled, bytes: u64| HiddenLevel { keys: sampled * 64, bytes: Bytes(bytes * 64), sampled };
         assert_eq!(hidden, [level(1, 100), level(0, 0), level(2, 150)]);
         assert_eq!(hidden.iter().map(|level| level.bytes).sum::<Bytes>(), duplicates.hidden_bytes());
+        // The newer one of L0 is gone, and so is that of L1.
+        let hidden = hidden_by_level(&duplicates, |table| [Some(0), None, None, Some(2)][(table - 10) as usize]);
+        assert_eq!(hidden, [level(0, 0), level(0, 0), level(1, 100)]);
     }
 
     #[test]
@@ -73,7 +77,7 @@ mod tests {
         let mut duplicates = Duplicates::new(1000);
         duplicates.add(1, vec![sample(1, Some(30), 9)]);
         duplicates.add(2, vec![sample(1, None, 8)]);
-        let hidden = hidden_by_level(&duplicates, |table| table as u32);
+        let hidden = hidden_by_level(&duplicates, |table| Some(table as u32));
         assert_eq!((hidden[2].keys, hidden[2].bytes), (64, Bytes(0)));
     }
 
@@ -81,6 +85,6 @@ mod tests {
     fn a_level_that_cannot_be_takes_no_memory() {
         let mut duplicates = Duplicates::new(1000);
         duplicates.add(1, vec![sample(1, Some(30), 9)]);
-        assert_eq!(hidden_by_level(&duplicates, |_| u32::MAX).len(), 64);
+        assert_eq!(hidden_by_level(&duplicates, |_| Some(u32::MAX)).len(), 64);
     }
 }
