@@ -531,7 +531,6 @@ fn how_fast_level_zero_fills_is_enough_to_forbid_a_merge() {
     let forbidden = |done: &DedupProperties, reason| done.merges_forbidden.get(reason).copied().unwrap_or(0);
     let done = until(&store, &mut model, |done| forbidden(done, "would-stall") > 0);
     assert_eq!(done.merges_forbidden.values().sum::<u64>(), forbidden(&done, "would-stall"), "{done:?}");
-    assert_eq!(done.merges, 0, "one that is forbidden does not begin: {done:?}");
     store.close().unwrap();
 }
 

@@ -124,7 +124,7 @@ impl LogFile {
                 if self.is_last {
                     let offset = self.offset();
                     let torn = self.block[self.at..].iter().any(|byte| *byte != 0);
-                    self.at = self.block.len();
+                    (self.at, self.behind_damage) = (self.block.len(), None);
                     if torn {
                         return Err(LogDamage { offset, detail: "the file ends within a header".into() });
                     }
@@ -178,7 +178,7 @@ impl LogFile {
     /// Reads the next block; false at the end of the file.
     fn next_block(&mut self) -> Result<bool, LogDamage> {
         self.block_begin += self.block.len() as u64;
-        self.at = 0;
+        (self.at, self.behind_damage) = (0, None);
         self.block.clear();
         let read = (&mut self.file).take(BLOCK_BYTES as u64).read_to_end(&mut self.block);
         self.is_last = self.block.len() < BLOCK_BYTES;
@@ -241,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_ends_within_a_header_is_damaged_there_once() {
+        let record = vec![vec![7; 1000]];
+        for (torn, damaged) in [(0, 0), (1, 1), (HEADER_BYTES - 1, 1)] {
+            assert_eq!(read(&[write(&record), vec![1; torn]].concat()), (record.clone(), damaged), "{torn}");
+        }
+    }
+
+    #[test]
     fn a_directory_in_the_place_of_a_log_cannot_be_read() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = LogFile::open(directory.path()).unwrap();
@@ -299,7 +307,7 @@ mod tests {
                 Err(damage) => {
                     assert!(damage.offset <= bytes as u64);
                     damaged += 1;
-                    assert!(damaged <= bytes + 1, "it is found damaged for ever");
+                    assert!(damaged <= bytes + 1, "it is damaged again and again");
                     log.resume();
                 }
             }
