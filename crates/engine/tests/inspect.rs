@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use common::{Model, fill};
 use ecotone_engine::header::{Header, Kind};
-use ecotone_engine::{DATA_FAMILY, Error, FindingKind, LockHolder, OpenMode, Separation, Store, StoreOptions, verify};
+use ecotone_engine::{
+    Checking, DATA_FAMILY, Error, FindingKind, LockHolder, OpenMode, Separation, Store, StoreOptions, verify,
+};
 use ecotone_rocks_sys::properties::{
     EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
@@ -68,6 +70,25 @@ fn a_sound_store_is_sound_and_every_byte_has_its_place() {
     assert_eq!(space.wal_bytes, on_disk(&path, "log"));
     assert!(space.referenced_bytes() > 0 && space.referenced_bytes() <= space.segment_bytes());
     assert_eq!((report.table_bytes, report.segment_bytes), (space.table_bytes(), space.segment_bytes()));
+}
+
+/// A store may have more segments than a process may have files open.
+#[test]
+fn few_segments_are_open_at_a_time_however_many_there_are() {
+    let (_directory, path, _) = closed();
+    let segments = files(&path.join("values"), "segment");
+    let open_segments = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|open| fs::read_link(open.unwrap().path()).ok());
+        open.filter(|open| segments.contains(open)).count()
+    };
+    let mut most = 0;
+    let report = verify(&path, |checking| {
+        if matches!(checking, Checking::Segment { .. }) {
+            most = most.max(open_segments());
+        }
+    });
+    assert!(report.unwrap().is_sound());
+    assert!(segments.len() > 5 && most <= 2, "{most} of {} at a time", segments.len());
 }
 
 #[test]

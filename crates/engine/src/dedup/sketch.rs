@@ -8,7 +8,7 @@
 //! [`TIMED_ONE_IN`] batches of [`BATCH`] keys one is put aside and then sketched at one go, between two readings of the clock, whose own time does
 //! not count. Nor does the way to a collector: RocksDB's call for each entry, through C, which a plain store without expiry makes for this alone.
 //!
-//! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`].
+//! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`]; the memory for it is kept until the table ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -200,6 +200,8 @@ fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyR
             progress(Checking::Segment { done, of: segments.len() });
             check_access(segment.path())?;
             check_segment(segment, named.has(segment.number()), &mut report);
+            // There may be more of them than this process may have open.
+            segment.close();
         }
         named.check_segments(log, &mut report);
     }
@@ -220,6 +222,7 @@ fn check_tables(
         report.tables += 1;
         report.table_bytes += table.bytes;
         let path: PathBuf = store.directory().join(&table.name);
+        check_access(&path)?;
         let expected = ExpectedTable {
             file_bytes: Some(table.bytes),
             file_checksum: (!table.file_checksum.is_empty()).then(|| table.file_checksum.clone()),
@@ -246,6 +249,7 @@ fn check_table_files(directory: &Path, report: &mut VerifyReport) -> Result<()> 
         }
         report.tables += 1;
         report.table_bytes += path.metadata().map_or(0, |metadata| metadata.len());
+        check_access(&path)?;
         if let Err(error) = verify_table(&path, &ExpectedTable::default()) {
             report.damaged(path.display(), error);
         }

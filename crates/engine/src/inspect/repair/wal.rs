@@ -5,8 +5,9 @@
 //! read: what replay does after a loss of power (see [`crate::values::replay`]).
 //!
 //! Sequence numbers rise by one from write to write. Where one WAL does not begin where the one before it ends, or the first not where
-//! the tables end, writes are missing. Two losses are witnessed by nothing: the end of the newest WAL, cut off right between two
-//! records, and where the MANIFEST is damaged, or does not name all tables, the oldest of several WALs, if it was never synced.
+//! the tables end, writes are missing. Three losses are witnessed by nothing: the end of the newest WAL, cut off right between two
+//! records; the newest WAL where an older one is there, and where the MANIFEST is damaged, or does not name all tables, the oldest of several WALs, if they
+//! were never synced.
 
 use ecotone_rocks_sys::salvage::{EntryKind, RangeDeletion, TableEntry};
 
