@@ -31,7 +31,7 @@ pub(crate) fn with_levels(properties: DedupProperties, tables: &[FamilyTable], s
         total_keys: tables.iter().map(entries).sum(),
         duplicate_keys: hidden_keys,
         relative_error: estimate.relative_error(),
-        hidden_bytes: levels.iter().map(|level| level.bytes.0).sum(),
+        hidden_bytes: duplicates.hidden_bytes().0,
         levels: levels
             .iter()
             .map(|level| DedupLevel { hidden_keys: level.keys, hidden_bytes: level.bytes.0 })

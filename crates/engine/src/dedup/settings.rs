@@ -149,7 +149,7 @@ pub struct DedupProperties {
     pub relative_error: Option<f64>,
     /// What hidden versions take, as estimated.
     pub hidden_bytes: u64,
-    /// The same by level, L0 first.
+    /// The same by level, L0 first. What hides in a table that has just gone is in none.
     pub levels: Vec<DedupLevel>,
     /// Tables that carry no samples: what hides in them is not counted.
     pub unsampled_tables: u64,
