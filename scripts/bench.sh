@@ -2,7 +2,7 @@
 # bench.sh ECOTONE [PATTERN]: runs the measurements that docs/benchmarks.md, docs/space.md and docs/federation.md state, or those whose
 # name matches the shell pattern, one after the other: they would disturb each other. What each prints is kept in
 # $CARGO_TARGET_DIR/bench/NAME.txt, beneath the command that made it. Stores lie in ECOTONE_BENCH_DIR [default: /var/tmp]
-# meanwhile. All of them take about six hours; a failed one does not stop the rest, but the script ends with an error then.
+# meanwhile. All of them take about seven hours; a failed one does not stop the rest, but the script ends with an error then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,8 +82,11 @@ for bytes in 256 100; do
   measure_apart fillrandom-$bytes fillrandom --keys 10000000 --seconds 20 --cores 0.4 --rounds 3 --value-bytes $bytes
 done
 measure_apart fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
-measure_apart updates updates --seconds 60 --cores 0.4 --rounds 3
-measure_apart updates-zipf updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
+# So long that what a burst may leave (`store.relocation_burst_seconds`) is freed before the second half; and a burst.
+measure_apart updates updates --seconds 300 --cores 0.4 --rounds 2
+measure_apart updates-zipf updates --zipf 0.99 --seconds 300 --cores 0.4 --rounds 2
+measure_apart updates-burst updates --seconds 60 --cores 0.4 --rounds 3
+measure_apart updates-zipf-burst updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
 measure apart-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \
   --durability always --threads 16
 measure_apart readrandom readrandom --keys 300000 --seconds 10 --cores 0.4 --rounds 3
@@ -110,9 +113,9 @@ measure_updates() {
 for keys in uniform zipf; do
   drawn=()
   [ $keys = uniform ] || drawn=(--zipf 0.99)
-  measure_updates $keys-engine "${drawn[@]}" --seconds 100 --cores 0.4 &
+  measure_updates $keys-engine "${drawn[@]}" --seconds 300 --cores 0.4 &
   for target in rocksdb rocksdb-blob; do
-    measure_updates $keys-$target "${drawn[@]}" --seconds 100 --cores 0.4 --target $target --durability none &
+    measure_updates $keys-$target "${drawn[@]}" --seconds 300 --cores 0.4 --target $target --durability none &
   done
   wait
 done
@@ -123,6 +126,7 @@ for keys in uniform:3 zipf:2; do
   measure_updates "${keys%:*}-ample" "${drawn[@]}" --seconds 60 --cores 0.4 --store-option "relocation_ratio=${keys#*:}"
   measure_updates "${keys%:*}-ample-blob" "${drawn[@]}" --seconds 60 --cores 0.4 --target rocksdb-blob --durability none
 done
+measure_updates 30-minutes --seconds 1800 --cores 0.4
 measure_updates uniform-rate --seconds 400 --rate 10000 &
 measure_updates zipf-rate --zipf 0.99 --seconds 400 --rate 10000 &
 wait

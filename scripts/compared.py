@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""compared.py RESULTS PATTERN: tables of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'apart-*'.
+"""compared.py RESULTS PATTERN [OUT.svg]: tables of those comparisons that `make bench` has measured and whose name is like PATTERN, as 'apart-*'.
 
 RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench. Prints Markdown: medians of the ratios within a round, our store by the other,
-with their range, and medians of each store's own figures, but the sum of its stalls; then latencies. docs/benchmarks.md shows what it
-makes.
+with their range, and medians of each store's own figures, but the sum of its stalls; then latencies. OUT.svg becomes a plot of the ratios.
+docs/benchmarks.md shows what it makes.
 """
 
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
 
-COMPARED = ("measurement", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled")
+COMPARED = ("measurement", "op/s", "op/s, ratio (rounds)", "CPU µs/op, ratio (rounds)", "stalled s", "WAR", "SAR at the end", "SAR settled",
+            "WAR, second half", "SAR, second half")
 LATENCIES = ("measurement", "operation", "p50", "p99", "p99.9", "max")
 
 
@@ -30,15 +32,23 @@ def mark_of(comparison):
     return next(target for target in comparison["rounds"][0] if target.startswith("rocksdb"))
 
 
-def compared(name, comparison):
-    rounds, mark = comparison["rounds"], mark_of(comparison)
+def pairs_of(comparison, figure):
+    """What our store and the other had in each round in which both had it."""
+    mark = mark_of(comparison)
+    pairs = [(one["engine"].get(figure), one[mark].get(figure)) for one in comparison["rounds"]]
+    return [pair for pair in pairs if None not in pair]
 
+
+def ratios_of(comparison, figure):
+    return [ours / theirs for ours, theirs in pairs_of(comparison, figure) if ours and theirs]
+
+
+def compared(name, comparison):
     def both(figure):
-        pairs = [(one["engine"].get(figure), one[mark].get(figure)) for one in rounds]
-        return [pair for pair in pairs if None not in pair]
+        return pairs_of(comparison, figure)
 
     def ratio(figure):
-        ratios = [ours / theirs for ours, theirs in both(figure) if theirs]
+        ratios = ratios_of(comparison, figure)
         if not ratios:
             return "–"
         return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
@@ -49,7 +59,7 @@ def compared(name, comparison):
 
     operations = statistics.median(ours for ours, _ in both("ops_per_s"))
     return (name, f"{operations:,.0f}", ratio("ops_per_s"), ratio("cpu_us_per_op"), each("stall_ms", 1000, sum), each("war"),
-            each("sar_at_end"), each("sar"))
+            each("sar_at_end"), each("sar"), each("war_steady"), each("sar_mean_steady"))
 
 
 def latencies(name, comparison):
@@ -69,8 +79,47 @@ def table(heads, rows):
         print("| " + " | ".join(cells) + " |")
 
 
+# Of a plot, in pixels: names left of LEFT, ratios between it and RIGHT.
+WIDTH, LEFT, RIGHT, TOP, ROW = 720, 230, 690, 62, 24
+DRAWN = (("ops_per_s", "operations per second", "#2980b9"), ("cpu_us_per_op", "processor time per operation", "#c0392b"))
+
+
+def plot(found):
+    """For each comparison the medians of two ratios, as points, and their ranges, as lines, on a logarithmic scale."""
+    ratios = {(name, figure): ratios_of(comparison, figure) for name, comparison in found for figure, _, _ in DRAWN}
+    all_ratios = [ratio for some in ratios.values() for ratio in some if ratio > 0]
+    if not all_ratios:
+        sys.exit("compared.py: no ratio to draw")
+    least, most = math.floor(math.log2(min(all_ratios))), math.ceil(math.log2(max(all_ratios)))
+    floor = TOP + ROW * len(found)
+
+    def x(ratio):
+        return LEFT + (RIGHT - LEFT) * (math.log2(ratio) - least) / max(most - least, 1)
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{floor + 30}" viewBox="0 0 {WIDTH} {floor + 30}" '
+           f'font-family="sans-serif" font-size="12"><title>Our store by the other</title>'
+           f'<rect width="{WIDTH}" height="{floor + 30}" fill="white"/>'
+           f'<text x="{LEFT}" y="18" font-size="14">Our store by {" and ".join(sorted({mark_of(one) for _, one in found}))}</text>']
+    for at, (_, said, colour) in enumerate(DRAWN):
+        begin = LEFT + 200 * at
+        out.append(f'<circle cx="{begin + 6}" cy="36" r="4" fill="{colour}"/><text x="{begin + 16}" y="40">{said}</text>')
+    for power in range(least, most + 1):
+        ratio, width = 2.0**power, 2 if power == 0 else 1
+        out.append(f'<path d="M{x(ratio):.1f} {TOP - 8}V{floor}" stroke="{"#888" if power == 0 else "#ddd"}" stroke-width="{width}"/>'
+                   f'<text x="{x(ratio):.1f}" y="{floor + 18}" text-anchor="middle">{ratio:g}</text>')
+    for at, (name, _) in enumerate(found):
+        middle = TOP + ROW * at + ROW / 2
+        out.append(f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{name}</text>')
+        for which, (figure, _, colour) in enumerate(DRAWN):
+            some, y = ratios[name, figure], middle - 4 + 8 * which
+            if some:
+                out.append(f'<path d="M{x(min(some)):.1f} {y}H{x(max(some)):.1f}" stroke="{colour}" stroke-width="2"/>'
+                           f'<circle cx="{x(statistics.median(some)):.1f}" cy="{y}" r="4" fill="{colour}"/>')
+    return "\n".join([*out, "</svg>", ""])
+
+
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     results, pattern = Path(sys.argv[1]), sys.argv[2]
     found = [(path.stem, read(path)) for path in sorted(results.glob(f"{pattern}.txt"), key=lambda path: path.stat().st_mtime)]
@@ -81,6 +130,8 @@ def main():
     table(COMPARED, [compared(*one) for one in found])
     print()
     table(LATENCIES, [row for one in found for row in latencies(*one)])
+    if len(sys.argv) == 4:
+        Path(sys.argv[3]).write_text(plot(found))
     if without:
         sys.exit(f"compared.py: no comparison was printed by {', '.join(without)}: they failed, or are measurements of another kind")
 

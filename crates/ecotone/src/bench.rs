@@ -17,10 +17,6 @@ use crate::lab::today;
 use crate::output;
 use crate::progress::Spinner;
 
-/// RocksDB's own defaults.
-const BLOB_GC_AGE_CUTOFF: f64 = 0.25;
-const BLOB_GC_FORCE_THRESHOLD: f64 = 1.0;
-
 /// How a server is named.
 const TARGET_SHAPE: &str = "resp://HOST:PORT";
 
@@ -115,20 +111,20 @@ pub(crate) struct Arguments {
     memory_limit: Option<u64>,
     #[arg(long, value_name = "BYTES|off", value_parser = separation, help = separation_help())]
     separation: Option<SeparationArgument>,
-    /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only)
-    #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_AGE_CUTOFF)]
-    blob_gc_age_cutoff: f64,
-    /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only)
-    #[arg(long, value_name = "SHARE", default_value_t = BLOB_GC_FORCE_THRESHOLD)]
-    blob_gc_force_threshold: f64,
+    /// Share of BlobDB's files, oldest first, whose live values a compaction moves (rocksdb-blob only) [default: 0.25, as RocksDB's]
+    #[arg(long, value_name = "SHARE")]
+    blob_gc_age_cutoff: Option<f64>,
+    /// Share of garbage in those files that makes compactions for it alone; 1: never (rocksdb-blob only) [default: 1, as RocksDB's]
+    #[arg(long, value_name = "SHARE")]
+    blob_gc_force_threshold: Option<f64>,
     /// How duplicates in lower levels are counted: off, sample, filter, or triggered, which checks at fixed intervals and is there to
     /// be compared with (engine only). Small trees need --store-option to have levels; without --threshold they are only counted. With any of them, off too, those left at the end are counted by reading all tables, and compared [default: they are not asked for]
     #[arg(long, value_name = "WAY")]
     dedup: Option<String>,
-    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100; they are counted by --dedup sample unless that
-    /// says otherwise [default: 10 with values apart and without --dedup, else none is extended]
-    #[arg(long, value_name = "RATIO")]
-    threshold: Option<f64>,
+    /// Extend a compaction where there is a duplicate in at most so many entries, 2 to 100, or off: none is; with a ratio they are counted by --dedup sample unless that
+    /// says otherwise, with off by none [default: 10 with values apart and without --dedup, else off]
+    #[arg(long, value_name = "RATIO|off", value_parser = threshold)]
+    threshold: Option<ThresholdArgument>,
     /// Seconds between two checks of --dedup triggered, 1 to 3600 [default: 5]
     #[arg(long, value_name = "SECONDS", requires = "dedup")]
     dedup_interval: Option<f64>,
@@ -160,6 +156,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let Some(name) = &arguments.workload else { bail!("name a workload; `ecotone bench --help` lists them") };
     let server = arguments.server()?;
     let target = if server.is_some() { TargetKind::Resp } else { arguments.target.parse::<TargetKind>()? };
+    let baseline = if ServerAddress::is_meant_by(&arguments.baseline) {
+        bail!("a comparison opens both stores itself: run servers one after the other, each with --target (--baseline)")
+    } else {
+        arguments.baseline.parse::<TargetKind>()?
+    };
+    arguments.check_blob_options(target, baseline)?;
     let separation = arguments.separation.map_or(target.default_separation(), |asked| asked.0);
     let profile = arguments.profile.as_deref().map_or(Ok(Profile::Default), str::parse)?;
     let sizes = StoreSettings::for_target(target, profile, separation);
@@ -189,8 +191,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             durability,
             memory_limit_bytes: arguments.memory_limit.or(sizes.memory_limit_bytes),
             separation_min_bytes: separation,
-            blob_gc_age_cutoff: arguments.blob_gc_age_cutoff,
-            blob_gc_force_threshold: arguments.blob_gc_force_threshold,
+            blob_gc_age_cutoff: arguments.blob_gc_age_cutoff.unwrap_or(sizes.blob_gc_age_cutoff),
+            blob_gc_force_threshold: arguments.blob_gc_force_threshold.unwrap_or(sizes.blob_gc_force_threshold),
             dedup: arguments.dedup()?,
             options: arguments.store_option.clone(),
             ..sizes
@@ -202,12 +204,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if arguments.compare {
         let program = std::env::current_exe()?;
         let rounds = arguments.rounds;
-        if ServerAddress::is_meant_by(&arguments.baseline) {
-            bail!(
-                "a comparison opens both stores itself: run servers one after the other, each with --target (--baseline)"
-            );
-        }
-        let mut baseline = options.of_baseline(arguments.baseline.parse::<TargetKind>()?);
+        let mut baseline = options.of_baseline(baseline);
         if let Some(durability) = &arguments.baseline_durability {
             baseline.store.durability = durability.parse::<Durability>()?;
         }
@@ -238,14 +235,15 @@ impl Arguments {
             }
             return Ok(None);
         }
+        let [age_cutoff, force_threshold] = self.blob_options();
         let refused = [
             ("--dir", self.dir.is_some()),
             ("--durability", self.durability.is_some()),
             ("--profile", self.profile.is_some()),
             ("--memory-limit", self.memory_limit.is_some()),
             ("--separation", self.separation.is_some()),
-            ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff != BLOB_GC_AGE_CUTOFF),
-            ("--blob-gc-force-threshold", self.blob_gc_force_threshold != BLOB_GC_FORCE_THRESHOLD),
+            age_cutoff,
+            force_threshold,
             ("--dedup", self.dedup.is_some()),
             ("--threshold", self.threshold.is_some()),
             ("--store-option", !self.store_option.is_empty()),
@@ -259,13 +257,36 @@ impl Arguments {
         Ok(Some(ServerOptions { credentials, pipeline: self.pipeline.unwrap_or(1), ..ServerOptions::new(address) }))
     }
 
+    /// What is asked of BlobDB must find one.
+    fn check_blob_options(&self, target: TargetKind, baseline: TargetKind) -> Result<()> {
+        let blobs = TargetKind::RocksdbBlob;
+        let is_measured = target == blobs || (self.compare && baseline == blobs);
+        match self.blob_options().into_iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) if !is_measured => {
+                bail!(
+                    "{name} is for BlobDB: measure it with --target {blobs}, or beside our store with --compare --baseline {blobs}"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn blob_options(&self) -> [(&'static str, bool); 2] {
+        [
+            ("--blob-gc-age-cutoff", self.blob_gc_age_cutoff.is_some()),
+            ("--blob-gc-force-threshold", self.blob_gc_force_threshold.is_some()),
+        ]
+    }
+
     fn dedup(&self) -> Result<Option<DedupSettings>> {
         let kind = match (&self.dedup, self.threshold) {
             (Some(way), _) => way.parse::<DedupKind>()?,
-            (None, Some(_)) => DedupKind::Sample,
+            (None, Some(ThresholdArgument(None))) => DedupKind::Off,
+            (None, Some(ThresholdArgument(Some(_)))) => DedupKind::Sample,
             (None, None) => return Ok(None),
         };
-        Ok(Some(DedupSettings { kind, threshold: self.threshold, interval_seconds: self.dedup_interval }))
+        let threshold = self.threshold.and_then(|asked| asked.0);
+        Ok(Some(DedupSettings { kind, threshold, interval_seconds: self.dedup_interval }))
     }
 
     fn write_page(&self, reports: &[BenchReport]) -> Result<()> {
@@ -293,6 +314,21 @@ pub(crate) fn separation(text: &str) -> Result<SeparationArgument, String> {
             Ok(bytes) if bytes > 0 => Ok(SeparationArgument(Some(bytes))),
             _ => Err("give the least length of a value in bytes, at least 1, or `off`".into()),
         },
+    }
+}
+
+/// The DUP_RATIO up to which compactions are extended, if any are.
+#[derive(Clone, Copy)]
+struct ThresholdArgument(Option<f64>);
+
+/// Its range is the store's to check.
+fn threshold(text: &str) -> Result<ThresholdArgument, String> {
+    match text {
+        "off" => Ok(ThresholdArgument(None)),
+        ratio => ratio
+            .parse()
+            .map(|ratio| ThresholdArgument(Some(ratio)))
+            .map_err(|_| "give a ratio from 2 to 100, or `off`".to_owned()),
     }
 }
 

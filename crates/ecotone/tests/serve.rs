@@ -242,11 +242,41 @@ fn a_comparison_says_what_each_side_ran_with() {
         text.lines().take(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let [apart, plain] = [
-        format!("values from {default} B on apart; memtable 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
-        "values with their keys; memtable 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
+        format!("values from {default} B on apart; 3 memtables of 32.0 MiB, level 1 256.0 MiB, tables 4.0 MiB"),
+        "values with their keys; 2 memtables of 64.0 MiB, level 1 256.0 MiB, tables 64.0 MiB".to_owned(),
     ];
     assert_eq!(lines(&[]), [format!("engine {apart}"), format!("rocksdb {plain}")]);
     assert_eq!(lines(&["--separation", "off"]), [format!("engine {plain}"), format!("rocksdb {plain}")]);
+}
+
+#[test]
+fn what_is_asked_of_blobdb_without_one_is_refused() {
+    let asked = ["--blob-gc-force-threshold", "1", "--settle-seconds", "0"];
+    for without in [&[][..], &["--target", "rocksdb"], &["--compare", "--rounds", "1"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
+        let out = command.args(["bench", "fillrandom", "--ops", "1"]).args(asked).args(without).output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(!out.status.success());
+        assert!(
+            said.contains("--blob-gc-force-threshold is for BlobDB") && said.contains("--baseline rocksdb-blob"),
+            "{said}"
+        );
+    }
+    bench(&[&asked[..], &["--target", "rocksdb-blob"]].concat());
+    bench(&[&asked[..], &["--compare", "--rounds", "1", "--baseline", "rocksdb-blob"]].concat());
+}
+
+#[test]
+fn a_threshold_of_duplicates_can_be_off() {
+    let threshold = |arguments: &[&str]| {
+        let report: serde_json::Value = serde_json::from_str(&bench(&[&["--json"], arguments].concat())).unwrap();
+        let dedup = &report["options"]["store"]["dedup"];
+        (dedup["kind"].as_str().map(str::to_owned), dedup["threshold"].as_f64())
+    };
+    assert_eq!(threshold(&[]), (None, None));
+    assert_eq!(threshold(&["--threshold", "20"]), (Some("sample".to_owned()), Some(20.0)));
+    assert_eq!(threshold(&["--threshold", "off"]), (Some("off".to_owned()), None));
+    assert_eq!(threshold(&["--threshold", "off", "--dedup", "filter"]), (Some("filter".to_owned()), None));
 }
 
 #[test]

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use common::offloads::InProcess;
 use common::{Model, assert_equals, fill, halve, numbered, until, value_of};
 use ecotone_engine::{
-    Direction, Duty, DutyObserver, OpenMode, RemoteJob, Separation, Store, StoreOptions, WriteOptions,
+    Direction, Duty, DutyObserver, OpenMode, RemoteJob, Separation, Store, StoreOptions, ValueLogProperties,
+    WriteOptions,
 };
 use ecotone_policy::JobPurpose;
 use ecotone_policy::relocation::RelocationParameters;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 
 /// Relocation that begins early, over small segments and tables.
@@ -311,30 +312,64 @@ fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
     assert!(segment.exists());
 }
 
-#[test]
-fn more_garbage_may_stay_while_writers_are_held_up() {
-    let parameters = RelocationParameters {
+/// A store whose writers are held up as soon as there is garbage, however full the disk is.
+fn holding_up(burst: Seconds) -> (tempfile::TempDir, Store) {
+    let relocation = RelocationParameters {
         min_garbage_bytes: Bytes(4096),
         pace_ratio: 1.01,
         slowest_ratio: 1.02,
-        // However full the disk is.
         ample_free_share: 1e-6,
+        burst,
         ..relocating().relocation
     };
-    let (_directory, store) =
-        common::store(StoreOptions { relocation: parameters, l0_compaction_trigger: 2, ..relocating() });
-    let mut model = Model::new();
-    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    common::store(StoreOptions { relocation, l0_compaction_trigger: 2, ..relocating() })
+}
+
+/// Overwrites the store again and again until its value log is as it should be, within a minute.
+fn overwrite_until(store: &Store, model: &mut Model, mut is_so: impl FnMut(&ValueLogProperties) -> bool) {
     let begin = Instant::now();
     for round in 0.. {
-        fill(&store, &mut model, round, 1_000, 2_000);
+        fill(store, model, round, 1_000, 2_000);
         store.flush(true).unwrap();
         let log = store.value_log().unwrap();
-        if log.ratio_per_mille > calm {
-            assert!(log.paced_ms > 0, "nobody was held up: {log:?}");
-            break;
+        if is_so(&log) {
+            return;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "{log:?}");
     }
+}
+
+#[test]
+fn more_garbage_may_stay_while_writers_are_held_up() {
+    let (_directory, store) = holding_up(RelocationParameters::default().burst);
+    let mut model = Model::new();
+    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    overwrite_until(&store, &mut model, |log| log.ratio_per_mille > calm);
+    assert!(store.value_log().unwrap().paced_ms > 0, "nobody was held up");
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn no_more_garbage_may_stay_once_a_burst_has_lasted_long_enough() {
+    let (_directory, store) = holding_up(Seconds(2.0));
+    let mut model = Model::new();
+    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    overwrite_until(&store, &mut model, |log| log.ratio_per_mille > calm);
+    let paced_ms = store.value_log().unwrap().paced_ms;
+    overwrite_until(&store, &mut model, |log| log.ratio_per_mille == calm);
+    let went_on = store.value_log().unwrap().paced_ms;
+    assert!(went_on > paced_ms, "it is as it was because nobody is held up any more");
+    assert_equals(&store, &model);
+}
+
+#[test]
+fn no_more_garbage_may_ever_stay_without_bursts() {
+    let (_directory, store) = holding_up(Seconds(0.0));
+    let mut model = Model::new();
+    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    overwrite_until(&store, &mut model, |log| {
+        assert_eq!(log.ratio_per_mille, calm);
+        log.paced_ms > 3_000
+    });
     assert_equals(&store, &model);
 }

@@ -7,7 +7,7 @@ use ecotone_engine::{
     Profile, StoreOptions,
 };
 use ecotone_policy::dedup::DedupThreshold;
-use ecotone_policy::units::Bytes;
+use ecotone_policy::units::{Bytes, Seconds};
 
 use crate::config::Kind;
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
         name: "relocation_ratio",
         about: "Bytes of all segments by those that may live, from which on tables are compacted to free values that nothing names any more. The other \
                 ratios of relocation keep their distance to it: writers are slowed down from about half as much garbage on, and then it rises \
-                towards `relocation_pressed_ratio` where there is space. The larger, the more space, and the fewer copies and waits.",
+                for a burst towards `relocation_pressed_ratio` where there is space. The larger, the more space, and the fewer copies and waits.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
         set: |options, value| {
@@ -223,7 +223,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "relocation_pressed_ratio",
         about: "What `relocation_ratio` becomes while writers rest for a fifth of the time of their writes and more, and a quarter of the space is free; less the \
-                less they rest and the less is free: the same copies free more then. It returns once they are not. No more than `relocation_ratio`: it never changes. A smaller \
+                less they rest and the less is free: the same copies free more then. It returns once they are not, or have been for long (`relocation_burst_seconds`). No more than `relocation_ratio`: it never changes. A smaller \
                 `relocation_ratio` makes less of this as well, unless it is given.",
         unit: "",
         kind: || Kind::Real { least: 1.1, most: 10.0 },
@@ -232,6 +232,20 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
             Ok(())
         },
         get: |options| options.relocation.pressed_ratio.to_string(),
+    },
+    StoreOption {
+        name: "relocation_burst_seconds",
+        about: "For how long `relocation_pressed_ratio` holds while writers go on resting for a fifth of their time: all of it for half of these seconds, then less and \
+                less, down to `relocation_ratio`. It lasts longer the less they rest, and for good where that is a twentieth, whose share of it is a fifth. Four seconds in which \
+                it does not hold give back one, and so does a restart all of them. So a burst is taken at once, and who writes faster for good than values can be relocated finds a \
+                store of a known size and waits for it.",
+        unit: "seconds",
+        kind: || Kind::Real { least: 0.0, most: 1e9 },
+        set: |options, value| {
+            options.relocation.burst = Seconds(value.parse().map_err(|_| "must be a number".to_owned())?);
+            Ok(())
+        },
+        get: |options| options.relocation.burst.0.to_string(),
     },
     StoreOption {
         name: "relocation_min_garbage_share",
@@ -515,6 +529,7 @@ mod tests {
             "relocation_min_garbage_share=0.35",
             "relocation_ratio=2.5",
             "relocation_pressed_ratio=3.5",
+            "relocation_burst_seconds=0.5",
         ];
         for assignment in assignments {
             set_store_option(&mut options, assignment).unwrap();
@@ -540,6 +555,8 @@ mod tests {
             ("relocation_min_garbage_share=NaN", "from 0.01 to 0.5"),
             ("relocation_ratio=1", "from 1.1 to 10"),
             ("relocation_pressed_ratio=1", "from 1.1 to 10"),
+            ("relocation_burst_seconds=-1", "from 0 to"),
+            ("relocation_burst_seconds=inf", "from 0 to"),
         ] {
             let message = set_store_option(&mut options, wrong).unwrap_err().to_string();
             assert!(message.contains(says), "{message}");

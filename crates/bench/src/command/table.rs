@@ -133,8 +133,15 @@ pub fn comparison_table(comparison: &Comparison) -> String {
 fn layout(store: &StoreSettings) -> String {
     let values =
         store.separation_min_bytes.map_or("with their keys".to_owned(), |from| format!("from {from} B on apart"));
-    let [memtable, level, table] = [store.memtable_bytes, store.level_base_bytes, store.target_file_bytes].map(bytes);
-    format!("values {values}; memtable {memtable}, level 1 {level}, tables {table}")
+    let sizes = match store.store_options() {
+        // Options of the store may say otherwise.
+        Ok(options) => {
+            (options.memtable_count, [options.memtable_bytes, options.level_base_bytes, options.target_file_bytes])
+        }
+        Err(_) => (store.memtable_count, [store.memtable_bytes, store.level_base_bytes, store.target_file_bytes]),
+    };
+    let (count, [memtable, level, table]) = (sizes.0, sizes.1.map(bytes));
+    format!("values {values}; {count} memtables of {memtable}, level 1 {level}, tables {table}")
 }
 
 fn row(text: &mut String, name: &str, cells: [String; 8]) {

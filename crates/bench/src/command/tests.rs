@@ -327,6 +327,24 @@ fn medians_leave_out_the_outliers() {
     assert_eq!(Comparison::of(Vec::new()).median, Ratios::default());
 }
 
+/// What is measured must have the sizes that users get.
+#[test]
+fn a_store_is_opened_with_the_sizes_of_its_profile_and_layout() {
+    for profile in Profile::ALL {
+        let opened = |kind, apart| {
+            let settings = StoreSettings::for_target(kind, profile, apart);
+            format!("{:?}", settings.store_options().unwrap())
+        };
+        let options = format!("{:?}", profile.options());
+        assert_eq!(opened(TargetKind::Engine, None), options);
+        assert_eq!(opened(TargetKind::Rocksdb, Some(500)), options);
+        assert_eq!(opened(TargetKind::Engine, Some(500)), format!("{:?}", profile.options().with_separation(500)));
+        let blobs = StoreSettings::for_target(TargetKind::RocksdbBlob, profile, Some(500)).store_options().unwrap();
+        let plain = profile.options();
+        assert_eq!((blobs.memtable_bytes, blobs.memtable_count), (plain.memtable_bytes, plain.memtable_count));
+    }
+}
+
 #[test]
 fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
     let mut ours = tiny(Workload::Updates, TargetKind::Engine);

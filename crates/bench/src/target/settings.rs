@@ -80,6 +80,8 @@ pub struct StoreSettings {
     pub memory_limit_bytes: Option<u64>,
     /// The size of a memtable in bytes.
     pub memtable_bytes: u64,
+    /// Memtables, the active one included, before writers wait for a flush. At least 2.
+    pub memtable_count: u32,
     /// Target size of the first level below L0, in bytes.
     pub level_base_bytes: u64,
     /// The size of a table in bytes.
@@ -145,7 +147,7 @@ impl StoreSettings {
     /// - `engine`: as [`StoreSettings::of_profile`].
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
     /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
-    ///   values until they are flushed, so they stay as large as without separation. Unless asked for otherwise, values of
+    ///   values until they are flushed, so they stay as large and as many as without separation. Unless asked for otherwise, values of
     ///   [`StoreSettings::LEAST_BLOB_BYTES`] are kept apart.
     pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
         let plain = Self::of_profile(profile, None);
@@ -154,6 +156,7 @@ impl StoreSettings {
             TargetKind::Rocksdb | TargetKind::Resp => plain,
             TargetKind::RocksdbBlob => Self {
                 memtable_bytes: plain.memtable_bytes,
+                memtable_count: plain.memtable_count,
                 ..Self::of_profile(profile, separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))
             },
         }
@@ -200,6 +203,7 @@ impl StoreSettings {
             durability: Durability::default(),
             memory_limit_bytes: options.memory.as_ref().map(MemoryLimit::limit_bytes),
             memtable_bytes: options.memtable_bytes,
+            memtable_count: options.memtable_count,
             level_base_bytes: options.level_base_bytes,
             target_file_bytes: options.target_file_bytes,
             max_subcompactions: options.max_subcompactions,
@@ -225,6 +229,7 @@ impl StoreSettings {
             durability: self.durability,
             memory: self.memory_limit_bytes.map(MemoryLimit::new),
             memtable_bytes: self.memtable_bytes,
+            memtable_count: self.memtable_count,
             level_base_bytes: self.level_base_bytes,
             target_file_bytes: self.target_file_bytes,
             max_subcompactions: self.max_subcompactions,

@@ -2,7 +2,7 @@
 //! outgrow however fast it is written.
 //!
 //! Each writer rests for a share of its time ([`ecotone_policy::relocation::pace`]), behind its write and with no lock held. Rests
-//! are collected until they are worth a sleep. How much writers are held up so decides in turn how much garbage may stay
+//! are collected until they are worth a sleep. How much writers are held up so decides in turn how much garbage may stay for a burst
 //! ([`ecotone_policy::relocation::Pressure`]).
 //!
 //! Threads: any number of writers; each owes its own rests. Away from the limit a write costs one load.
@@ -100,7 +100,7 @@ impl Pacing {
 const LEAST_OBSERVED: Duration = Duration::from_millis(100);
 
 /// How much writers have been held up lately, as the thread sees it that looks after relocation and slows them down.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct HeldUp {
     pressure: Pressure,
     /// Since when writers are slowed down, if they are, and for how long they were before. They are until their last rests are over.
@@ -112,6 +112,17 @@ pub(super) struct HeldUp {
 }
 
 impl HeldUp {
+    /// Nobody has been yet. For how long more garbage may stay for them is `burst`.
+    pub(super) fn new(burst: Seconds) -> Self {
+        Self {
+            pressure: Pressure::new(burst),
+            slowed_since: None,
+            slowed_until: None,
+            slowed: Duration::ZERO,
+            seen: None,
+        }
+    }
+
     /// From `now` on writers rest for this share of their time.
     pub(super) fn slow_down(&mut self, pacing: &Pacing, share: f64, now: Instant) {
         self.count_slowed(now);
@@ -150,6 +161,11 @@ impl HeldUp {
     pub(super) fn degree(&self) -> f64 {
         self.pressure.degree()
     }
+
+    /// How much of what may stay for writers that are held up may stay now: 0 to 1.
+    pub(super) fn allowed(&self) -> f64 {
+        self.pressure.allowed()
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +174,7 @@ mod tests {
 
     #[test]
     fn rests_are_looked_at_as_they_come_and_each_once() {
-        let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+        let (pacing, mut writers) = (Pacing::default(), HeldUp::new(Seconds(120.0)));
         let begin = Instant::now();
         let at = |tenths: u32| begin + LEAST_OBSERVED * tenths;
         // What was before the first look is not known to be recent.
@@ -184,7 +200,7 @@ mod tests {
     fn writers_that_are_slowed_for_a_moment_are_not_held_up() {
         let begin = Instant::now();
         let [a_moment, most] = [60, 9000].map(|slowed_ms| {
-            let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+            let (pacing, mut writers) = (Pacing::default(), HeldUp::new(Seconds(120.0)));
             writers.look(&pacing, begin);
             writers.slow_down(&pacing, 0.9, begin);
             // Of 50 writers, most of the time in which they are slowed down.
@@ -200,7 +216,7 @@ mod tests {
     #[test]
     fn rests_that_end_after_the_slowing_that_made_them_count() {
         let begin = Instant::now();
-        let (pacing, mut writers) = (Pacing::default(), HeldUp::default());
+        let (pacing, mut writers) = (Pacing::default(), HeldUp::new(Seconds(120.0)));
         writers.look(&pacing, begin);
         // Again and again slowed down for 60 ms, of which 50 writers learn with one write each, and rest for 100.
         for round in 0..300 {

@@ -120,7 +120,7 @@ pub struct ValueLogProperties {
     /// Segments whose values are being relocated on purpose. Those that wait for compactions that run anyway are not counted.
     pub relocating_segments: u64,
     /// The `on_purpose_ratio` in force ([`RelocationParameters`](ecotone_policy::relocation::RelocationParameters)), in thousandths: it rises while
-    /// writers are held up, and falls as space gets short.
+    /// writers are held up, for a burst, and falls as space gets short.
     pub ratio_per_mille: u64,
     /// Bytes of records that were relocated since the store was opened.
     pub relocated_bytes: u64,

@@ -12,7 +12,7 @@
 //! The values behind a memtable cannot be freed before it is flushed, so it is flushed once they are a part of all values
 //! ([`super::wake`]), however few keys that are. While garbage grows faster than it is freed, writers are slowed down
 //! ([`super::pacing`]): while something compacts that frees some, or will find out what is garbage; not where relocation cannot help, because
-//! a pass was given up. The more they wait for it the more garbage may stay, where there is space.
+//! a pass was given up. The more they wait for it the more garbage may stay, for a burst and where there is space.
 //!
 //! Bounds: one compaction on purpose at a time; a pass in which no segment goes is given up after [`STEPS_PER_TABLE`]
 //! compactions for each table there was, and its segments are left alone for [`AFTER_FAILED_PASS`]: one may hold a value that
@@ -92,6 +92,7 @@ impl Upkeep {
         family: DataFamily,
     ) -> std::io::Result<Self> {
         let removed = Arc::new(RemovedRanges::default());
+        let burst = settings.parameters.burst;
         let of_thread = Thread {
             removed: removed.clone(),
             unmet_ranges: None,
@@ -109,7 +110,7 @@ impl Upkeep {
             has_failed: false,
             unsettled: None,
             overwrites: OverwriteShare::default(),
-            writers: HeldUp::default(),
+            writers: HeldUp::new(burst),
             newest_table: 0,
             last_flush: None,
             unmet: None,
@@ -377,7 +378,7 @@ impl Thread {
     /// The parameters for as much space as there is, and for how much writers are held up.
     fn parameters_now(&self) -> RelocationParameters {
         let free_share = self.relocation.gate.as_ref().map_or(1.0, |gate| gate.room().free_share());
-        self.settings.parameters.under_pressure(self.writers.degree(), free_share).for_free_share(free_share)
+        self.settings.parameters.under_pressure(self.writers.allowed(), free_share).for_free_share(free_share)
     }
 
     /// Bytes of garbage that count as live: in tables because no compaction has met them, in memtables because nobody has looked.

@@ -21,7 +21,7 @@
 //! Garbage that no compaction has met may count as far as samples tell of it ([`SegmentUse::less_garbage`]): most likely the compaction that
 //! would copy such a segment meets it.
 //!
-//! While writers have to wait for it, more garbage may stay ([`RelocationParameters::under_pressure`]): the same copies free more then.
+//! While writers have to wait for it, more garbage may stay for a burst ([`RelocationParameters::under_pressure`]): the same copies free more then.
 //!
 //! The less space is free, the earlier relocation begins and the less it rests ([`RelocationParameters::for_free_share`]); and a
 //! cohort never copies more than there is room for, so that the copies do not fill the disk that they are to empty.
@@ -362,8 +362,8 @@ mod tests {
 
     #[test]
     fn nothing_waits_while_writers_are_slowed_down_most_however_much_more_may_stay() {
-        for degree in [0.1, 1.0] {
-            let parameters = spelled_out().under_pressure(degree, 1.0);
+        for (degree, allowed) in [(0.1, 0.1), (1.0, 1.0), (1.0, 0.0)] {
+            let parameters = spelled_out().under_pressure(allowed, 1.0);
             let (urgent, slowest) = (parameters.urgent_ratio, parameters.slowest_ratio);
             assert!(may_wait(urgent - 0.01, slowest - 0.01, degree, &parameters));
             assert!(!may_wait(1.0, slowest, degree, &parameters), "all the garbage hides");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::units::Bytes;
+use crate::units::{Bytes, Seconds};
 
 /// Constants of relocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,10 +41,13 @@ pub struct RelocationParameters {
     pub pace_ratio: f64,
     /// The ratio at which they are slowed down most: to a tenth. Default 1.4, more than `pace_ratio`.
     pub slowest_ratio: f64,
-    /// What `on_purpose_ratio` becomes, and the other ratios in proportion, while writers are held up and space is ample
+    /// What `on_purpose_ratio` becomes, and the other ratios in proportion, while writers are held up, for a `burst`, and space is ample
     /// ([`under_pressure`](RelocationParameters::under_pressure)). Default 1.9, more than 1; less than `on_purpose_ratio` changes nothing. Whoever sets
     /// that without [`with_ratio`](RelocationParameters::with_ratio) sets this as well.
     pub pressed_ratio: f64,
+    /// For how long writers that are held up may have all of that: for half of the time, and less and less of it in the other half. The less they are held up, the longer
+    /// it lasts, and a fifth of it for good. Calm gives it back, four seconds for one ([`Pressure::allowed`](super::Pressure::allowed)). Default 120 s, 0 (never) or more.
+    pub burst: Seconds,
     /// A memtable is flushed once what it replaces is about this share of all values, however few keys that are: they can be freed only then. Default
     /// 1/32, more than 0 and at most 1.
     pub memtable_share: f64,
@@ -75,6 +78,7 @@ impl Default for RelocationParameters {
             pace_ratio: 1.2,
             slowest_ratio: 1.4,
             pressed_ratio: 1.9,
+            burst: Seconds(120.0),
             memtable_share: 1.0 / 32.0,
             pressed_memtable_share: 1.0 / 16.0,
             ample_free_share: 0.25,
@@ -129,6 +133,9 @@ impl RelocationParameters {
         if !(self.pressed_ratio > 1.0 && self.pressed_ratio.is_finite()) {
             return refuse("relocation.pressed_ratio", self.pressed_ratio, "more than 1 and finite");
         }
+        if !self.burst.is_plausible() {
+            return refuse("relocation.burst", self.burst.0, "seconds, 0 or more and finite");
+        }
         if !(self.memtable_share > 0.0 && self.memtable_share <= 1.0) {
             return refuse("relocation.memtable_share", self.memtable_share, "more than 0 and at most 1");
         }
@@ -162,12 +169,12 @@ impl RelocationParameters {
         }
     }
 
-    /// What holds while writers are held up to this `degree` ([`Pressure::degree`](super::Pressure::degree)) and `free_share` (0 to 1) of the space is free: the
-    /// ratios of `pressed_ratio` and `pressed_memtable_share` where all are and space is ample, and the nearer to these the less they are and the less is free.
+    /// What holds while writers are held up and so much is `allowed` ([`Pressure::allowed`](super::Pressure::allowed)), and `free_share` (0 to 1) of the space is free: the
+    /// ratios of `pressed_ratio` and `pressed_memtable_share` where all is and space is ample, and the nearer to these the less is allowed and the less is free.
     #[must_use]
-    pub fn under_pressure(&self, degree: f64, free_share: f64) -> Self {
+    pub fn under_pressure(&self, allowed: f64, free_share: f64) -> Self {
         let more = (self.pressed_ratio - self.on_purpose_ratio).max(0.0);
-        let part = degree.clamp(0.0, 1.0) * (free_share / self.ample_free_share).clamp(0.0, 1.0);
+        let part = allowed.clamp(0.0, 1.0) * (free_share / self.ample_free_share).clamp(0.0, 1.0);
         if more * part == 0.0 {
             // Calm parameters are those that were set, to the last of them.
             return self.clone();
@@ -241,8 +248,8 @@ mod tests {
     #[test]
     fn more_garbage_may_stay_the_more_writers_are_held_up_and_the_more_space_is_free() {
         let default = RelocationParameters { pressed_ratio: 2.05, ..RelocationParameters::default() };
-        let ratio = |degree, free_share| default.under_pressure(degree, free_share).on_purpose_ratio;
-        for (degree, free_share, expected) in [
+        let ratio = |allowed, free_share| default.under_pressure(allowed, free_share).on_purpose_ratio;
+        for (allowed, free_share, expected) in [
             (0.0, 1.0, 1.35),
             (0.5, 1.0, 1.7),
             (1.0, 1.0, 2.05),
@@ -250,7 +257,7 @@ mod tests {
             (1.0, 0.125, 1.7),
             (1.0, 0.0, 1.35),
         ] {
-            assert!((ratio(degree, free_share) - expected).abs() < 1e-9, "{degree} {free_share}");
+            assert!((ratio(allowed, free_share) - expected).abs() < 1e-9, "{allowed} {free_share}");
         }
         default.under_pressure(1.0, 1.0).validate().unwrap();
         // Twice as far from 1: so are all others.
@@ -293,6 +300,8 @@ mod tests {
             ("slowest_ratio", RelocationParameters { slowest_ratio: 1.4, ..valid.clone() }),
             ("pressed_ratio", RelocationParameters { pressed_ratio: 1.0, ..valid.clone() }),
             ("pressed_ratio", RelocationParameters { pressed_ratio: f64::NAN, ..valid.clone() }),
+            ("burst", RelocationParameters { burst: Seconds(-1.0), ..valid.clone() }),
+            ("burst", RelocationParameters { burst: Seconds(f64::INFINITY), ..valid.clone() }),
             ("memtable_share", RelocationParameters { memtable_share: 0.0, ..valid.clone() }),
             ("memtable_share", RelocationParameters { memtable_share: 1.1, ..valid.clone() }),
             ("pressed_memtable_share", RelocationParameters { pressed_memtable_share: 0.0, ..valid.clone() }),

@@ -74,6 +74,7 @@ const WRONG: &[(&str, &str)] = &[
     ("store.relocation_min_garbage_share", "0.6"),
     ("store.relocation_ratio", "1"),
     ("store.relocation_pressed_ratio", "1"),
+    ("store.relocation_burst_seconds", "-1"),
     ("store.dedup_max_merge_bytes", "1"),
     ("store.dedup_max_filter_bytes", "1"),
     ("store.max_open_files", "15"),

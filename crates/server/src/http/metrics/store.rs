@@ -239,7 +239,7 @@ fn values(page: &mut Page, values: Option<&ValueLogProperties>) {
     }
     page.gauge(
         "ecotone_value_log_relocation_ratio",
-        "Bytes of all segments by those that may live, from which on tables are compacted to free some: more while writers are held up, less as space gets short.",
+        "Bytes of all segments by those that may live, from which on tables are compacted to free some: more while writers are held up, for a burst, less as space gets short.",
         values.map(|of| of.ratio_per_mille as f64 / 1e3),
     );
     page.counter(
