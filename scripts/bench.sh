@@ -83,8 +83,8 @@ for bytes in 256 100; do
 done
 measure_apart fillseq-8k fillseq --keys 250000 --value-bytes 8192 --rounds 3
 # So long that what a burst may leave (`store.relocation_burst_seconds`) is freed before the second half; and a burst.
-measure_apart updates updates --seconds 300 --cores 0.4 --rounds 2
-measure_apart updates-zipf updates --zipf 0.99 --seconds 300 --cores 0.4 --rounds 2
+measure_apart updates updates --seconds 280 --cores 0.4 --rounds 2
+measure_apart updates-zipf updates --zipf 0.99 --seconds 280 --cores 0.4 --rounds 2
 measure_apart updates-burst updates --seconds 60 --cores 0.4 --rounds 3
 measure_apart updates-zipf-burst updates --zipf 0.99 --seconds 60 --cores 0.4 --rounds 3
 measure apart-always bench fillrandom --compare --json --dir "$stores/always" --keys 1000000 --seconds 15 --settle-seconds 20 --rounds 5 \

@@ -109,7 +109,7 @@ def plot(found):
                    f'<text x="{x(ratio):.1f}" y="{floor + 18}" text-anchor="middle">{ratio:g}</text>')
     for at, (name, _) in enumerate(found):
         middle = TOP + ROW * at + ROW / 2
-        out.append(f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{name}</text>')
+        out.append(f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{name.partition("-")[2] or name}</text>')
         for which, (figure, _, colour) in enumerate(DRAWN):
             some, y = ratios[name, figure], middle - 4 + 8 * which
             if some:
