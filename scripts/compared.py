@@ -87,7 +87,7 @@ DRAWN = (("ops_per_s", "operations per second", "#2980b9"), ("cpu_us_per_op", "p
 def plot(found):
     """For each comparison the medians of two ratios, as points, and their ranges, as lines, on a logarithmic scale."""
     ratios = {(name, figure): ratios_of(comparison, figure) for name, comparison in found for figure, _, _ in DRAWN}
-    all_ratios = [ratio for some in ratios.values() for ratio in some if ratio > 0]
+    all_ratios = [ratio for some in ratios.values() for ratio in some]
     if not all_ratios:
         sys.exit("compared.py: no ratio to draw")
     least, most = math.floor(math.log2(min(all_ratios))), math.ceil(math.log2(max(all_ratios)))

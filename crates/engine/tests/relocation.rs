@@ -312,8 +312,8 @@ fn a_damaged_value_stays_where_it_is_and_hinders_nothing_else() {
     assert!(segment.exists());
 }
 
-/// A store whose writers are held up as soon as there is garbage, however full the disk is.
-fn holding_up(burst: Seconds) -> (tempfile::TempDir, Store) {
+/// A store whose writers are held up as soon as there is garbage, however full the disk is, and the ratio in force before there is any.
+fn holding_up(burst: Seconds) -> (tempfile::TempDir, Store, u64) {
     let relocation = RelocationParameters {
         min_garbage_bytes: Bytes(4096),
         pace_ratio: 1.01,
@@ -322,7 +322,9 @@ fn holding_up(burst: Seconds) -> (tempfile::TempDir, Store) {
         burst,
         ..relocating().relocation
     };
-    common::store(StoreOptions { relocation, l0_compaction_trigger: 2, ..relocating() })
+    let (directory, store) = common::store(StoreOptions { relocation, l0_compaction_trigger: 2, ..relocating() });
+    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
+    (directory, store, calm)
 }
 
 /// Overwrites the store again and again until its value log is as it should be, within a minute.
@@ -341,9 +343,8 @@ fn overwrite_until(store: &Store, model: &mut Model, mut is_so: impl FnMut(&Valu
 
 #[test]
 fn more_garbage_may_stay_while_writers_are_held_up() {
-    let (_directory, store) = holding_up(RelocationParameters::default().burst);
+    let (_directory, store, calm) = holding_up(RelocationParameters::default().burst);
     let mut model = Model::new();
-    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
     overwrite_until(&store, &mut model, |log| log.ratio_per_mille > calm);
     assert!(store.value_log().unwrap().paced_ms > 0, "nobody was held up");
     assert_equals(&store, &model);
@@ -351,9 +352,8 @@ fn more_garbage_may_stay_while_writers_are_held_up() {
 
 #[test]
 fn no_more_garbage_may_stay_once_a_burst_has_lasted_long_enough() {
-    let (_directory, store) = holding_up(Seconds(2.0));
+    let (_directory, store, calm) = holding_up(Seconds(2.0));
     let mut model = Model::new();
-    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
     overwrite_until(&store, &mut model, |log| log.ratio_per_mille > calm);
     let paced_ms = store.value_log().unwrap().paced_ms;
     overwrite_until(&store, &mut model, |log| log.ratio_per_mille == calm);
@@ -364,9 +364,8 @@ fn no_more_garbage_may_stay_once_a_burst_has_lasted_long_enough() {
 
 #[test]
 fn no_more_garbage_may_ever_stay_without_bursts() {
-    let (_directory, store) = holding_up(Seconds(0.0));
+    let (_directory, store, calm) = holding_up(Seconds(0.0));
     let mut model = Model::new();
-    let calm = until(&store, |log| log.ratio_per_mille > 0).ratio_per_mille;
     overwrite_until(&store, &mut model, |log| {
         assert_eq!(log.ratio_per_mille, calm);
         log.paced_ms > 3_000
