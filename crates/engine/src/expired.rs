@@ -118,6 +118,14 @@ impl ExpiryCollector {
 }
 
 impl TableCollector for ExpiryCollector {
+    fn begin(&mut self) -> u64 {
+        if let Some(next) = &mut self.next {
+            next.begin();
+        }
+        // Each may have an expiry.
+        0
+    }
+
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, file_bytes: u64) {
         if kind == EntryKind::Put
             && let Ok(Header { attributes: Attributes { expires_at_ms: Some(expires_at_ms), .. }, .. }) =

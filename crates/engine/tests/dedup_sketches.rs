@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -13,6 +14,7 @@ use common::offloads::InProcess;
 use common::{Model, assert_equals, fill};
 use ecotone_engine::{Collects, DedupMode, DedupOptions, OpenMode, Separation, Store, StoreOptions, repair, verify};
 use ecotone_rocks_sys::salvage::SalvagedTable;
+use twox_hash::XxHash3_64;
 
 fn options(mode: DedupMode, separated: bool) -> StoreOptions {
     StoreOptions {
@@ -25,14 +27,17 @@ fn options(mode: DedupMode, separated: bool) -> StoreOptions {
 
 /// What of ours each table of a directory carries, sorted.
 fn collected(directory: &Path) -> Vec<Vec<String>> {
-    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let tables = paths.filter(|path| path.extension().is_some_and(|end| end == "sst"));
     let names = |path: PathBuf| {
         let table = SalvagedTable::open(&path).unwrap();
         let names = table.description().collected.keys().filter(|name| name.starts_with("ecotone."));
         names.cloned().collect()
     };
-    tables.map(names).collect()
+    tables(directory).map(names).collect()
+}
+
+fn tables(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == "sst"))
 }
 
 #[test]
@@ -59,6 +64,43 @@ fn tables_tell_what_the_mode_asks_for_and_no_more() {
         let tables = collected(&directory.path().join("store"));
         assert!(tables.len() > 1 && tables.iter().all(|names| names == expected), "{mode} {separated}: {tables:?}");
     }
+}
+
+/// Which keys are sampled, and what is told of them, whoever hashes them: for each length that the hash knows another way for.
+#[test]
+fn the_samples_of_a_table_are_those_of_the_hash_of_its_keys() {
+    // One table has all versions.
+    let memtable_bytes = 64 * 1024 * 1024;
+    let (directory, store) = common::store(StoreOptions { memtable_bytes, ..options(DedupMode::Sample, false) });
+    let key = |len: usize, number: usize| {
+        let mut key = format!("{len:04}{number:04}").into_bytes();
+        key.extend((8..len).map(|at| (at * 31 + number * 7) as u8));
+        key
+    };
+    let keys: BTreeSet<_> = [8, 12, 16, 17, 40, 128, 129, 200, 240, 241, 500, 1024, 1025, 3000]
+        .into_iter()
+        .flat_map(|len| (0..300).map(move |number| key(len, number)))
+        .collect();
+    for key in &keys {
+        store.put(key, b"one").unwrap();
+    }
+    let snapshot = store.snapshot();
+    for key in &keys {
+        store.put(key, b"another").unwrap();
+    }
+    store.flush(true).unwrap();
+    drop(snapshot);
+    store.close().unwrap();
+    let property =
+        |path: PathBuf| SalvagedTable::open(&path).unwrap().description().collected["ecotone.samples"].clone();
+    // hash, sequence, bytes, segment
+    let told: Vec<_> = tables(&directory.path().join("store")).flat_map(property).collect();
+    let told: BTreeSet<_> = told.as_chunks::<24>().0.iter().map(|item| (item[..8].to_vec(), item[16])).collect();
+    let hashes = keys.iter().map(|key| XxHash3_64::oneshot(key)).filter(|hash| hash.is_multiple_of(64));
+    let header_and_value = 1 + b"another".len() as u8;
+    let expected: BTreeSet<_> = hashes.map(|hash| (hash.to_le_bytes().to_vec(), header_and_value)).collect();
+    assert!(expected.len() > 30, "{}", expected.len());
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -153,9 +153,14 @@ void ecotone_mapped_reads_free(ecotone_mapped_reads* reads);
 
 typedef struct {
   void* state;
+  // At least 1.
+  uint32_t entries_at_a_time;
   void (*drop)(void* state);
   // Null: this table needs no collector.
   void* (*collector)(void* state, uint32_t column_family_id, int32_t level);
+  // Before each `entries_at_a_time` entries. Of these, one whose key has one of the bits of `passes_over` in its XXH3 does not come.
+  // False: as `add`.
+  bool (*begin)(void* collector, uint64_t* passes_over);
   // False: the collector has failed and must not be called again, but dropped.
   bool (*add)(void* collector, ecotone_bytes key, ecotone_bytes value, int32_t kind, uint64_t sequence,
               uint64_t file_bytes);

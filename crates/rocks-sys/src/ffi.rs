@@ -123,8 +123,10 @@ pub struct MissedReads {
 #[repr(C)]
 pub struct CollectorFactory {
     pub state: *mut c_void,
+    pub entries_at_a_time: u32,
     pub drop: unsafe extern "C" fn(*mut c_void),
     pub collector: unsafe extern "C" fn(*mut c_void, u32, i32) -> *mut c_void,
+    pub begin: unsafe extern "C" fn(*mut c_void, *mut u64) -> bool,
     pub add: unsafe extern "C" fn(*mut c_void, Bytes, Bytes, i32, u64, u64) -> bool,
     pub finish: unsafe extern "C" fn(*mut c_void, *mut Reply) -> bool,
     pub collector_drop: unsafe extern "C" fn(*mut c_void),

@@ -49,8 +49,19 @@ pub struct TableContext {
     pub level: Option<u32>,
 }
 
+/// So many entries come before a collector is [asked](TableCollector::begin) again.
+pub const ENTRIES_AT_A_TIME: u32 = 1024;
+
 /// Sees the entries of one table, in the order of the table.
 pub trait TableCollector: Send {
+    /// Before each [`ENTRIES_AT_A_TIME`] entries, those that do not come among them: which keys it need not see. An entry comes if the 64-bit XXH3 (seed 0) of
+    /// its key has none of these bits; with 0 all do. To call a collector takes longer than to hash a key, so who wants few should say so.
+    ///
+    /// Who reads a table again ([`crate::verify::recount_table`]) does not ask, and gives it all.
+    fn begin(&mut self) -> u64 {
+        0
+    }
+
     /// One entry. `key` is the user key; `file_bytes` the bytes of data blocks written so far, without the one being filled.
     /// Range deletions come too, apart from the order of the others.
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, file_bytes: u64);

@@ -5,8 +5,9 @@
 //! a worker wrote can be counted again.
 //!
 //! **Cost**: keys are hashed between all that RocksDB does for an entry, and the clock of a thread takes longer than a hash. So of
-//! [`TIMED_ONE_IN`] batches of [`BATCH`] keys one is put aside and then sketched at one go, between two readings of the clock, whose own time does
-//! not count. Nor does the way to a collector: RocksDB's call for each entry, through C, which a plain store without expiry makes for this alone.
+//! [`TIMED_ONE_IN`] batches of [`ENTRIES_AT_A_TIME`] entries one is put aside and then sketched at one go, between two readings of the clock, whose own time does
+//! not count. Nor does the way to a collector: RocksDB's call for each entry. Where nothing but samples is wanted the shim hashes the keys of
+//! the other batches by the same function, which is taken to cost as much there, and only those that are sampled come.
 //!
 //! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`]; the memory for it is kept until the table ends.
 
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ecotone_policy::duplicates::SAMPLED_ONE_IN;
 use ecotone_rocks_sys::properties::{
-    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+    ENTRIES_AT_A_TIME, EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
 use rust_rocksdb::Options;
 use twox_hash::XxHash3_64;
@@ -27,11 +29,15 @@ use crate::expired::{self, ExpiryCollector};
 use crate::offload::Collects;
 use crate::values::references;
 
-/// Keys that are timed together: beside them two readings of the clock are little, and what the first of them wait for after the change of work.
-const BATCH: u32 = 1024;
+// Beside so many keys two readings of the clock are little, and what the first of them wait for after the change of work.
+const _: () = assert!(ENTRIES_AT_A_TIME >= 1024);
 
 /// Of so many batches one is timed.
 const TIMED_ONE_IN: u64 = 64;
+
+/// The bits that the hash of a sampled key has not.
+const NOT_SAMPLED: u64 = SAMPLED_ONE_IN - 1;
+const _: () = assert!(SAMPLED_ONE_IN.is_power_of_two());
 
 /// So many readings of the clock are made to know what one takes: some microseconds in all.
 const CLOCK_READINGS: u32 = 16;
@@ -99,8 +105,6 @@ fn time_of_the_clock() -> Duration {
 pub(crate) struct KeySketch {
     shared: Arc<Sketching>,
     sketched: Sketched,
-    /// Keys until the next batch.
-    left: u32,
     /// Whether this batch is timed.
     is_timed: bool,
     /// Its keys, if it is.
@@ -146,16 +150,23 @@ impl KeySketch {
     pub(crate) fn new(collects: Collects, shared: Arc<Sketching>) -> Self {
         let filter = (collects.filter_bits_per_key > 0).then(|| KeysOfTable::new(collects.filter_bits_per_key));
         let sketched = Sketched { last: None, samples: KeySampler::default(), filter };
-        Self { shared, sketched, left: 0, is_timed: false, held: HeldKeys::default() }
+        Self { shared, sketched, is_timed: false, held: HeldKeys::default() }
+    }
+
+    /// Before a batch of entries: which of their keys it need not be told of ([`TableCollector::begin`]).
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.sketch_held();
+        self.is_timed = self.shared.is_timed();
+        match (self.is_timed, &self.sketched.filter) {
+            (false, None) => NOT_SAMPLED,
+            // The time of all is asked for, or a filter for all.
+            _ => 0,
+        }
     }
 
     /// An entry, in the order of the table; `None` for a deletion. Of a key with several versions the newest comes first.
     #[inline]
     pub(crate) fn add(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
-        if self.left == 0 {
-            self.begin_batch();
-        }
-        self.left -= 1;
         match self.is_timed {
             false => self.sketched.add(key, value, sequence),
             true => self.hold(key, value, sequence),
@@ -171,13 +182,6 @@ impl KeySketch {
             properties.extend(filter.map(|filter| (filters::PROPERTY.into(), filter)));
         }
         properties
-    }
-
-    #[cold]
-    fn begin_batch(&mut self) {
-        self.sketch_held();
-        self.left = BATCH;
-        self.is_timed = self.shared.is_timed();
     }
 
     #[cold]
@@ -254,6 +258,10 @@ struct SampleCollector {
 }
 
 impl TableCollector for SampleCollector {
+    fn begin(&mut self) -> u64 {
+        self.keys.begin()
+    }
+
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
         match kind {
             EntryKind::Put => self.keys.add(key, Some(SampledValue::inline(value.len())), sequence),
@@ -272,37 +280,72 @@ mod tests {
     use super::*;
     use ecotone_policy::dedup::filter::FilterView;
 
-    fn properties(keys: std::ops::Range<u32>, shared: &Arc<Sketching>) -> Vec<(String, Vec<u8>)> {
-        let collects = Collects { samples: true, filter_bits_per_key: 11, ..Collects::default() };
-        let mut sketch = KeySketch::new(collects, shared.clone());
-        for key in keys {
-            for version in 0..2 {
-                sketch.add(
-                    format!("key{key:08}").as_bytes(),
-                    (key % 2 == 0).then_some(SampledValue::inline(key as usize)),
-                    7 - version,
-                );
+    /// A sketch that is told of entries as RocksDB tells a collector.
+    struct Told {
+        sketch: KeySketch,
+        left: u32,
+        passes_over: u64,
+    }
+
+    impl Told {
+        fn new(collects: Collects, shared: &Arc<Sketching>) -> Self {
+            Self { sketch: KeySketch::new(collects, shared.clone()), left: 0, passes_over: 0 }
+        }
+
+        fn add(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
+            if self.left == 0 {
+                self.left = ENTRIES_AT_A_TIME;
+                self.passes_over = self.sketch.begin();
+            }
+            self.left -= 1;
+            if self.passes_over == 0 || XxHash3_64::oneshot(key) & self.passes_over == 0 {
+                self.sketch.add(key, value, sequence);
             }
         }
-        sketch.finish()
+    }
+
+    fn properties(
+        keys: std::ops::Range<u32>,
+        filter_bits_per_key: u8,
+        shared: &Arc<Sketching>,
+    ) -> Vec<(String, Vec<u8>)> {
+        let mut told = Told::new(Collects { samples: true, filter_bits_per_key, ..Collects::default() }, shared);
+        for key in keys {
+            for version in 0..2 {
+                let value = (key % 2 == 0).then_some(SampledValue::inline(key as usize));
+                told.add(format!("key{key:08}").as_bytes(), value, 7 - version);
+            }
+        }
+        told.sketch.finish()
     }
 
     #[test]
     fn what_a_table_tells_does_not_depend_on_which_batches_are_timed() {
-        // Batches of 256 entries, so that the timed one is another one for each.
-        let shared = Arc::new(Sketching::new(1 << 20));
-        let first = properties(0..20_000, &shared);
-        for begun in 1..TIMED_ONE_IN {
-            let shared = Arc::new(Sketching { batches: AtomicU64::new(begun), ..Sketching::new(0) });
-            assert_eq!(properties(0..20_000, &shared), first);
+        for filter_bits_per_key in [0, 11] {
+            let shared = Arc::new(Sketching::new(1 << 20));
+            let first = properties(0..20_000, filter_bits_per_key, &shared);
+            for begun in 1..TIMED_ONE_IN {
+                let shared = Arc::new(Sketching { batches: AtomicU64::new(begun), ..Sketching::new(0) });
+                assert_eq!(properties(0..20_000, filter_bits_per_key, &shared), first);
+            }
+            assert!(shared.cpu_us() > 0);
+            // Who counts a table again tells of all, and times nothing.
+            let collects = Collects { samples: true, filter_bits_per_key, ..Collects::default() };
+            let (mut again, _) = recounting(collects);
+            for key in 0..20_000_usize {
+                for version in 0..2 {
+                    let kind = if key % 2 == 0 { EntryKind::Put } else { EntryKind::Delete };
+                    again.add(format!("key{key:08}").as_bytes(), &vec![0; key], kind, 7 - version, 0);
+                }
+            }
+            assert_eq!(again.finish(), first);
         }
-        assert!(shared.cpu_us() > 0);
     }
 
     #[test]
     fn the_filter_finds_each_key_and_the_hashes_are_those_of_all() {
         let shared = Arc::new(Sketching::new(1 << 20));
-        let properties = properties(0..10_000, &shared);
+        let properties = properties(0..10_000, 11, &shared);
         let names: Vec<_> = properties.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, [samples::PROPERTY, filters::PROPERTY]);
         let filter = &properties[1].1;
@@ -319,12 +362,12 @@ mod tests {
     fn the_time_of_the_timed_batches_stands_for_that_of_all() {
         let shared = Arc::new(Sketching::new(1 << 20));
         let began = thread_cpu();
-        let mut sketch = KeySketch::new(Collects { samples: true, ..Collects::default() }, shared.clone());
+        let mut told = Told::new(Collects { samples: true, ..Collects::default() }, &shared);
         let key = [7; 1024];
-        for _ in 0..BATCH * TIMED_ONE_IN as u32 * 8 {
-            sketch.add(&key, Some(SampledValue::inline(1)), 1);
+        for _ in 0..ENTRIES_AT_A_TIME * TIMED_ONE_IN as u32 * 8 {
+            told.add(&key, Some(SampledValue::inline(1)), 1);
         }
-        sketch.finish();
+        told.sketch.finish();
         let all = thread_cpu() - began;
         let share = shared.cpu_us() as f64 / all.as_micros() as f64;
         // Nearly all of the time goes into hashing such keys.

@@ -44,6 +44,12 @@ struct ReferenceCollector {
 }
 
 impl TableCollector for ReferenceCollector {
+    fn begin(&mut self) -> u64 {
+        self.keys.begin();
+        // Each may name a value.
+        0
+    }
+
     fn add(&mut self, key: &[u8], value: &[u8], kind: EntryKind, sequence: u64, _file_bytes: u64) {
         match kind {
             EntryKind::Put => {

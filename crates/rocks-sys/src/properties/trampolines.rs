@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rust_rocksdb::AsRawPtr;
 
-use super::{EntryKind, TableCollector, TableCollectorFactory, TableContext};
+use super::{ENTRIES_AT_A_TIME, EntryKind, TableCollector, TableCollectorFactory, TableContext};
 use crate::callback::{collect, release};
 use crate::{buffer, ffi};
 
@@ -17,8 +17,10 @@ pub type Collector = Box<dyn TableCollector>;
 pub fn add(options: &mut rust_rocksdb::Options, factory: Factory) {
     let calls = ffi::CollectorFactory {
         state: Box::into_raw(Box::new(factory)).cast(),
+        entries_at_a_time: ENTRIES_AT_A_TIME,
         drop: release::<Factory>,
         collector,
+        begin,
         add: entry,
         finish,
         collector_drop: release::<Collector>,
@@ -43,6 +45,12 @@ unsafe extern "C" fn collector(state: *mut c_void, column_family_id: u32, level:
         Some(Some(collector)) => Box::into_raw(Box::<Collector>::new(collector)).cast(),
         Some(None) | None => std::ptr::null_mut(),
     }
+}
+
+unsafe extern "C" fn begin(collector: *mut c_void, passes_over: *mut u64) -> bool {
+    // SAFETY: C++ calls with what `collector` gave it, from one thread at a time, and a number of its own.
+    let (collector, passes_over) = unsafe { (&mut *collector.cast::<Collector>(), &mut *passes_over) };
+    collect(|| *passes_over = collector.begin()).is_some()
 }
 
 /// # Safety

@@ -385,48 +385,56 @@ fn for_a_store_that_is_elsewhere_nothing_is_written_but_where_its_names_are_led(
     assert!(here.join("CURRENT").exists());
 }
 
-/// Counts entries; panics where it is told to.
+/// Where a collector panics, or the factory of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PanicAt {
+    Creation,
+    Begin,
+    Entry(u64),
+    End,
+    Nowhere,
+}
+
+/// Counts entries.
 struct Counting {
     entries: u64,
-    panic_at: Option<u64>,
-    panic_at_end: bool,
+    panic_at: PanicAt,
 }
 
 impl TableCollector for Counting {
+    fn begin(&mut self) -> u64 {
+        assert!(self.panic_at != PanicAt::Begin, "struck on purpose");
+        0
+    }
+
     fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {
         self.entries += 1;
-        assert_ne!(Some(self.entries), self.panic_at, "struck on purpose");
+        assert!(self.panic_at != PanicAt::Entry(self.entries), "struck on purpose");
     }
 
     fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
-        assert!(!self.panic_at_end, "struck on purpose");
+        assert!(self.panic_at != PanicAt::End, "struck on purpose");
         vec![("test.entries".to_owned(), self.entries.to_string().into_bytes())]
     }
 }
 
-struct CountingFactory {
-    panic_at_begin: bool,
-    panic_at: Option<u64>,
-    panic_at_end: bool,
-}
+struct CountingFactory(PanicAt);
 
 impl TableCollectorFactory for CountingFactory {
     fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
-        assert!(!self.panic_at_begin, "struck on purpose");
-        Some(Box::new(Counting { entries: 0, panic_at: self.panic_at, panic_at_end: self.panic_at_end }))
+        assert!(self.0 != PanicAt::Creation, "struck on purpose");
+        Some(Box::new(Counting { entries: 0, panic_at: self.0 }))
     }
 }
 
 #[test]
 fn a_collector_that_panics_costs_the_table_its_properties_and_nothing_else() {
-    let cases = [(true, None, false), (false, Some(1), false), (false, Some(50), false), (false, None, true)];
-    for (panic_at_begin, panic_at, panic_at_end) in cases {
+    for panic_at in [PanicAt::Creation, PanicAt::Begin, PanicAt::Entry(1), PanicAt::Entry(50), PanicAt::End] {
         let directory = tempfile::tempdir().expect("a directory");
         let mut options = small_store();
-        add_table_collector(&mut options, Arc::new(CountingFactory { panic_at_begin, panic_at, panic_at_end }));
+        add_table_collector(&mut options, Arc::new(CountingFactory(panic_at)));
         // A second, sound collector beside the faulty one.
-        let sound = CountingFactory { panic_at_begin: false, panic_at: None, panic_at_end: false };
-        add_table_collector(&mut options, Arc::new(sound));
+        add_table_collector(&mut options, Arc::new(CountingFactory(PanicAt::Nowhere)));
         let failures = contained_failures();
         let db = DB::open_cf_with_opts(&options, directory.path(), [("default", options.clone())]).expect("opens");
         for number in 0..100 {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{key, small_store};
 use ecotone_rocks_sys::properties::{
-    EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
+    ENTRIES_AT_A_TIME, EntryKind, TableCollector, TableCollectorFactory, TableContext, add_table_collector,
 };
 use ecotone_rocks_sys::tables::{FamilyTable, collected_properties, family_tables, live_tables};
 use rust_rocksdb::{DB, WriteBatch};
@@ -112,6 +112,55 @@ fn references_to_segments_are_known_from_the_tables_alone() {
     assert!(contexts.iter().any(|context| context.level.is_some_and(|level| level > 0)), "{contexts:?}");
     drop(db);
     assert_eq!(sum(&open(), "test.segment.2"), 25_000, "also after it is opened again");
+}
+
+/// Wants all of every other group of entries, and of the others those that no key is likely to be.
+#[derive(Default)]
+struct EveryOther {
+    groups: u64,
+    entries: u64,
+}
+
+impl TableCollector for EveryOther {
+    fn begin(&mut self) -> u64 {
+        self.groups += 1;
+        if self.groups.is_multiple_of(2) { u64::MAX } else { 0 }
+    }
+
+    fn add(&mut self, _key: &[u8], _value: &[u8], _kind: EntryKind, _sequence: u64, _file_bytes: u64) {
+        self.entries += 1;
+        assert!(!self.groups.is_multiple_of(2), "its key has no hash without any bit");
+    }
+
+    fn finish(&mut self) -> Vec<(String, Vec<u8>)> {
+        let counts = [("test.groups", self.groups), ("test.entries", self.entries)];
+        counts.map(|(name, count)| (name.to_owned(), count.to_string().into_bytes())).into()
+    }
+}
+
+impl TableCollectorFactory for EveryOther {
+    fn collector(&self, _context: TableContext) -> Option<Box<dyn TableCollector>> {
+        Some(Box::<Self>::default())
+    }
+}
+
+#[test]
+fn a_collector_sees_the_entries_that_it_asks_for() {
+    let whole = u64::from(ENTRIES_AT_A_TIME);
+    for (entries, expected) in
+        [(1, [1, 1]), (whole, [1, whole]), (whole + 1, [2, whole]), (whole * 2 + 10, [3, whole + 10])]
+    {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut options = small_store();
+        add_table_collector(&mut options, Arc::new(EveryOther::default()));
+        let db = DB::open_cf_with_opts(&small_store(), directory.path(), [("data", options)]).expect("opens");
+        let family = db.cf_handle("data").expect("exists");
+        for number in 0..entries {
+            db.put_cf(family, key(number), b"value").expect("writes");
+        }
+        db.flush_cf(family).expect("flushes");
+        assert_eq!(["test.groups", "test.entries"].map(|name| sum(&db, name)), expected);
+    }
 }
 
 fn family_id(db: &DB) -> u32 {
