@@ -18,7 +18,7 @@ use rust_rocksdb::{
 
 use crate::at_once::AtOnce;
 use crate::data_layer::{DataLayer, Opening, Shared};
-use crate::dedup::known::KnownSamples;
+use crate::dedup::known::{KnownSamples, most_samples};
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::unless_in_use;
@@ -152,7 +152,8 @@ impl Store {
         let table_format = tuning::table_format(&options, values.is_some());
         let known = table_format.collects.samples.then(|| {
             let asks_filters = table_format.collects.filter_bits_per_key > 0;
-            KnownSamples::new(asks_filters.then_some(options.dedup.max_filter_bytes))
+            let memory_bytes = options.memory.as_ref().map(|memory| memory.limit_bytes());
+            KnownSamples::new(most_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
         });
         let sketching = known.as_ref().map_or_else(|| Sketching::new(0).into(), |known| known.sketching().clone());
         add_collectors(&mut rocks_options, table_format.collects, &sketching);

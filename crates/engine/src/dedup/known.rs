@@ -5,7 +5,7 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`MOST_SAMPLES`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables, or a [`MOST_READS`]th of all, tell while they are read, some 24 bytes for each
+//! Bounds: [`most_samples`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables, or a [`MOST_READS`]th of all, tell while they are read, some 24 bytes for each
 //! 64 entries; [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
 //! [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
@@ -33,6 +33,21 @@ use crate::{Error, Result};
 
 /// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
 const MOST_SAMPLES: usize = 1 << 18;
+
+/// What one takes, with its place in the order of them.
+const SAMPLE_BYTES: u64 = 96;
+
+/// Where there is a limit of memory they take no more than this share of it, beside it.
+const MEMORY_SHARE: u64 = 16;
+
+/// With fewer, chance would say more than they do.
+const LEAST_SAMPLES: usize = 1 << 14;
+
+/// How many samples a store keeps whose block cache and memtables may take so much.
+pub(crate) fn most_samples(memory_bytes: Option<u64>) -> usize {
+    let within = memory_bytes.map_or(u64::MAX, |bytes| bytes / MEMORY_SHARE / SAMPLE_BYTES);
+    usize::try_from(within).unwrap_or(usize::MAX).clamp(LEAST_SAMPLES, MOST_SAMPLES)
+}
 
 /// Flushes and compactions that were heard of and not looked at: looks come at least as often as checks, so this is more than ever waits.
 const MOST_CHANGES: usize = 256;
@@ -112,14 +127,14 @@ impl NewTable {
 }
 
 impl KnownSamples {
-    /// Nothing yet; with so many bytes of filters where the tables carry them and somebody asks them.
-    pub(crate) fn new(most_filter_bytes: Option<u64>) -> Arc<Self> {
+    /// Nothing yet; with so many samples, and so many bytes of filters where the tables carry them and somebody asks them.
+    pub(crate) fn new(most_samples: usize, most_filter_bytes: Option<u64>) -> Arc<Self> {
         let wants_filters = most_filter_bytes.is_some();
         let most_recent_bytes = usize::try_from(most_filter_bytes.unwrap_or(0) / 2).unwrap_or(usize::MAX);
         let sketching = Arc::new(Sketching::new(most_recent_bytes));
         let sketches = Sketches {
             sketching: sketching.clone(),
-            duplicates: Duplicates::new(MOST_SAMPLES),
+            duplicates: Duplicates::new(most_samples),
             tables: BTreeMap::new(),
             filter_bytes: 0,
             most_filter_bytes,
@@ -182,8 +197,8 @@ impl KnownSamples {
             let mut others: Vec<_> = numbers.iter().copied().filter(|number| !is_read(*number)).collect();
             others.sort_unstable();
             let mut told = collected_properties_but(db, family, PREFIX, &others).map_err(failed)?;
-            // Of tables that were not asked nothing is told.
-            told.retain(|table| others.binary_search(&table.file_number).is_err());
+            // Nothing is told of tables that were not asked, and what a compaction has just replaced may come as well.
+            told.retain(|table| is_read(table.file_number));
             let new = told.into_iter().map(|mut table| NewTable {
                 number: table.file_number,
                 samples: table.properties.remove(samples::PROPERTY),

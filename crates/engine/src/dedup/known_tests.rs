@@ -104,7 +104,7 @@ struct Store {
 impl Store {
     fn open(directory: &Path, most_open: i32) -> Self {
         let (known, is_deaf, reads) =
-            (KnownSamples::new(Some(64 << 20)), Arc::<AtomicBool>::default(), Reads::default());
+            (KnownSamples::new(most_samples(None), Some(64 << 20)), Arc::<AtomicBool>::default(), Reads::default());
         let hooks = FileSystemHooks { remote: Some(Arc::new(Tables(reads.clone()))), ..FileSystemHooks::default() };
         let mut options = Options::default();
         options.create_if_missing(true);
@@ -162,7 +162,7 @@ impl Store {
 
     /// What is known is what is found when everything is read anew.
     fn assert_is_all(&self) {
-        let anew = KnownSamples::new(Some(64 << 20));
+        let anew = KnownSamples::new(most_samples(None), Some(64 << 20));
         let tables = anew.look(&self.db, &self.family()).unwrap().0;
         let (known, anew) = (self.known.now(), anew.now());
         assert!(known.tables.keys().eq(anew.tables.keys()));
@@ -317,4 +317,14 @@ fn a_number_is_read_from_the_path_of_a_table_only() {
     for path in [&b"/a/b/x.sst"[..], b"", b"/", b"/a/\xFF.sst", b"/a/-1.sst"] {
         assert_eq!(number_of(path), None);
     }
+}
+
+#[test]
+fn a_small_limit_of_memory_bounds_samples_too() {
+    let mib = |number: u64| Some(number << 20);
+    assert_eq!(
+        [None, mib(1024), mib(32), mib(4)].map(most_samples),
+        [MOST_SAMPLES, MOST_SAMPLES, 21_845, LEAST_SAMPLES]
+    );
+    assert!(LEAST_SAMPLES as u64 * SAMPLE_BYTES <= 3 << 19);
 }
