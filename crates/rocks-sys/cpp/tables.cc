@@ -1,6 +1,7 @@
 // Metadata of the live tables of a store.
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "db/column_family.h"
 #include "db/db_impl/db_impl.h"
@@ -15,24 +16,58 @@ using namespace ROCKSDB_NAMESPACE;
 
 namespace {
 
-// The tables of a family as they are now, for as long as this lives.
-class LiveVersion {
+// The tables of a family as they are now, for as long as this lives: those that are live, and those that who begins to read may still be given, since what
+// has been installed becomes visible a little later. Where this is the last to name a table, the next job that looks for obsolete files removes it.
+class LiveVersions {
  public:
-  LiveVersion(void* db, void* family)
+  LiveVersions(void* db, void* family)
       : mutex_(static_cast<DBImpl*>(static_cast<ecotone::DbHandle*>(db)->rep->GetRootDB())->mutex()),
         family_(static_cast<ColumnFamilyHandleImpl*>(static_cast<ecotone::FamilyHandle*>(family)->rep)->cfd()) {
     InstrumentedMutexLock lock(mutex_);
-    version_ = family_->current();
-    version_->Ref();
+    versions_[0] = family_->current();
+    // None while the store is being opened.
+    const SuperVersion* visible = family_->GetSuperVersion();
+    versions_[1] = visible == nullptr || visible->current == versions_[0] ? nullptr : visible->current;
+    for (Version* version : versions_) {
+      if (version != nullptr) {
+        version->Ref();
+      }
+    }
   }
-  ~LiveVersion() {
+  ~LiveVersions() {
     InstrumentedMutexLock lock(mutex_);
-    version_->Unref();
+    for (Version* version : versions_) {
+      if (version != nullptr) {
+        version->Unref();
+      }
+    }
   }
-  LiveVersion(const LiveVersion&) = delete;
-  LiveVersion& operator=(const LiveVersion&) = delete;
+  LiveVersions(const LiveVersions&) = delete;
+  LiveVersions& operator=(const LiveVersions&) = delete;
 
-  const Version* operator->() const { return version_; }
+  // Calls `body`, which returns a status, with each table once and a version that has it.
+  template <typename Body>
+  Status EachTable(Body body) const {
+    std::unordered_set<uint64_t> seen;
+    for (const Version* version : versions_) {
+      if (version == nullptr) {
+        continue;
+      }
+      const VersionStorageInfo* tables = version->storage_info();
+      for (int level = 0; level < tables->num_levels(); level++) {
+        for (const FileMetaData* table : tables->LevelFiles(level)) {
+          if (versions_[1] != nullptr && !seen.insert(table->fd.GetNumber()).second) {
+            continue;
+          }
+          const Status status = body(*version, *table);
+          if (!status.ok()) {
+            return status;
+          }
+        }
+      }
+    }
+    return Status::OK();
+  }
 
   std::string Path(const FileDescriptor& file) const {
     return TableFileName(family_->ioptions().cf_paths, file.GetNumber(), file.GetPathId());
@@ -41,7 +76,7 @@ class LiveVersion {
  private:
   InstrumentedMutex* mutex_;
   ColumnFamilyData* family_;
-  Version* version_;
+  Version* versions_[2];
 };
 
 }  // namespace
@@ -112,35 +147,36 @@ extern "C" ecotone_code ecotone_family_tables(void* db, void* family, ecotone_bu
 extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
                                                      const uint64_t* known, size_t known_count, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
-    const LiveVersion version(db, family);
-    const VersionStorageInfo* tables = version->storage_info();
+    const LiveVersions versions(db, family);
     Record found;
     uint64_t found_count = 0;
-    for (int level = 0; level < tables->num_levels(); level++) {
-      for (const FileMetaData* table : tables->LevelFiles(level)) {
-        const uint64_t number = table->fd.GetNumber();
-        const std::string path = version.Path(table->fd);
-        Record pairs;
-        uint64_t count = 0;
-        uint64_t points = 0;
-        if (!std::binary_search(known, known + known_count, number)) {
-          std::shared_ptr<const TableProperties> properties;
-          const Status status = version->GetTableProperties(ReadOptions(), &properties, table, &path);
-          if (!status.ok()) {
-            ecotone::Give(status.ToString(), out);
-            return ecotone::CodeOf(status);
-          }
-          points = properties->num_entries - std::min(properties->num_entries, properties->num_range_deletions);
-          for (const auto& [name, value] : properties->user_collected_properties) {
-            if (std::string_view(name).starts_with(ecotone::View(prefix))) {
-              pairs.Bytes(name).Bytes(value);
-              count++;
-            }
+    const Status status = versions.EachTable([&](const Version& version, const FileMetaData& table) {
+      const uint64_t number = table.fd.GetNumber();
+      const std::string path = versions.Path(table.fd);
+      Record pairs;
+      uint64_t count = 0;
+      uint64_t points = 0;
+      if (!std::binary_search(known, known + known_count, number)) {
+        std::shared_ptr<const TableProperties> properties;
+        const Status read = version.GetTableProperties(ReadOptions(), &properties, &table, &path);
+        if (!read.ok()) {
+          return read;
+        }
+        points = properties->num_entries - std::min(properties->num_entries, properties->num_range_deletions);
+        for (const auto& [name, value] : properties->user_collected_properties) {
+          if (std::string_view(name).starts_with(ecotone::View(prefix))) {
+            pairs.Bytes(name).Bytes(value);
+            count++;
           }
         }
-        found.Bytes(path).Number(number).Number(points).Number(count).Append(pairs);
-        found_count++;
       }
+      found.Bytes(path).Number(number).Number(points).Number(count).Append(pairs);
+      found_count++;
+      return Status::OK();
+    });
+    if (!status.ok()) {
+      ecotone::Give(status.ToString(), out);
+      return ecotone::CodeOf(status);
     }
     Record record;
     record.Number(found_count).Append(found);

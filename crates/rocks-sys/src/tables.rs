@@ -98,8 +98,8 @@ pub struct CollectedProperties {
     pub properties: BTreeMap<String, Vec<u8>>,
 }
 
-/// What collectors (see [`crate::properties`]) left in each live table of a column family, as far as the names begin with
-/// `prefix`. Opens tables that are not open.
+/// What collectors (see [`crate::properties`]) left in each table of a column family, as far as the names begin with `prefix`. Tables that a compaction has
+/// just replaced come too, as long as a reader who begins may still be given them. Opens tables that are not open.
 ///
 /// # Errors
 ///
