@@ -201,7 +201,7 @@ impl Store {
             _ => None,
         };
         let log = values.as_ref().map(|values| values.log.clone());
-        let wal_syncs = WalSyncs::new(failure.clone(), background.clone());
+        let wal_syncs = WalSyncs::new(&directory, failure.clone(), background.clone());
         let wal_sync = match writable {
             true => {
                 let tap = Tap::of(options.hooks.as_ref());

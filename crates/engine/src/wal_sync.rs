@@ -1,5 +1,8 @@
 //! Syncs the WAL in the background for [`Durability::EverySecond`](crate::Durability::EverySecond).
 
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -30,7 +33,9 @@ const APPEND_FAILED: &str = "Writer has previous error";
 /// dropped once; RocksDB remembers that a file failed, but says so in the words ([`APPEND_FAILED`]) that stand for want of space as well. RocksDB syncs by
 /// itself where nothing lies apart and each write is to be durable, and a WAL that it ends.
 pub(crate) struct WalSyncs {
+    directory: PathBuf,
     one_at_a_time: Mutex<()>,
+    warned: AtomicBool,
     failure: Arc<SyncFailure>,
     background: Arc<BackgroundState>,
 }
@@ -46,9 +51,15 @@ pub(crate) enum NotSynced {
 }
 
 impl WalSyncs {
-    /// None yet.
-    pub(crate) fn new(failure: Arc<SyncFailure>, background: Arc<BackgroundState>) -> Arc<Self> {
-        Arc::new(Self { one_at_a_time: Mutex::default(), failure, background })
+    /// None yet, of the store in `directory`.
+    pub(crate) fn new(directory: &Path, failure: Arc<SyncFailure>, background: Arc<BackgroundState>) -> Arc<Self> {
+        Arc::new(Self {
+            directory: directory.to_path_buf(),
+            one_at_a_time: Mutex::default(),
+            warned: AtomicBool::new(false),
+            failure,
+            background,
+        })
     }
 
     /// Makes durable what the WAL of `db` holds.
@@ -57,10 +68,37 @@ impl WalSyncs {
         self.failure.check().map_err(NotSynced::Ever)?;
         db.flush_wal(true).map_err(|error| {
             if self.background.is_disk_full() || error.as_ref().contains(APPEND_FAILED) {
+                if let Err(error) = self.sync_files()
+                    && !self.warned.swap(true, Ordering::Relaxed)
+                {
+                    tracing::warn!(
+                        directory = ?self.directory,
+                        %error,
+                        "what was written before an append to the WAL failed cannot be synced: it may be lost with power until there is space again"
+                    );
+                }
                 return NotSynced::Yet(error);
             }
             NotSynced::Ever(self.failure.set("WAL sync", format!("the WAL could not be synced: {error}")))
         })
+    }
+
+    /// Syncs the files of the WAL in RocksDB's stead, and their names: what was acknowledged before the append that failed is in them, and may have to wait long for
+    /// space. No tap is told, since RocksDB alone knows how much of them was written.
+    fn sync_files(&self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "log") {
+                continue;
+            }
+            match File::open(&path).and_then(|file| file.sync_data()) {
+                // What it held is in tables.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+                synced => outcome = outcome.and(synced),
+            }
+        }
+        outcome.and_then(|()| File::open(&self.directory)?.sync_all())
     }
 }
 

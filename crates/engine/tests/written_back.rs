@@ -5,13 +5,16 @@
 mod common;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use common::appended::written_bytes;
 use common::disk::Recorder;
-use ecotone_engine::{Durability, OpenMode, SYNC_INTERVAL, Separation, Store, StoreOptions};
+use ecotone_engine::{Durability, Error, OpenMode, SYNC_INTERVAL, Separation, Store, StoreOptions};
+use ecotone_rocks_sys::filesystem::{FileSystemHooks, TapEvent, WriteTap};
 use ecotone_rocks_sys::page_cache::unwritten_pages;
 use tempfile::TempDir;
 
@@ -34,7 +37,8 @@ fn on_a_device() -> Option<TempDir> {
 
 /// The pages of each WAL and segment of a store that are not on the device, as far as something was written to them.
 fn unwritten(store: &Path) -> Vec<(PathBuf, u64)> {
-    let named = |directory: PathBuf| std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let named =
+        |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().map(|entry| entry.unwrap().path());
     let is_appended_to = |path: &PathBuf| path.extension().is_some_and(|it| it == "log" || it == "segment");
     let files = named(store.to_path_buf()).chain(named(store.join("values"))).filter(is_appended_to);
     files
@@ -91,4 +95,91 @@ fn what_is_acknowledged_as_durable_is_on_the_device() {
         }
         store.close().unwrap();
     }
+}
+
+/// Whatever the store that it is a copy of does.
+#[test]
+fn all_of_a_checkpoint_is_on_the_device() {
+    let Some(directory) = on_a_device() else { return };
+    for separated in [false, true] {
+        let store = directory.path().join(format!("store-{separated}"));
+        let copy = directory.path().join(format!("copy-{separated}"));
+        let options = StoreOptions {
+            durability: Durability::None,
+            separation: separated.then_some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
+            memtable_bytes: 1 << 20,
+            ..common::small()
+        };
+        let store = Store::open(&store, OpenMode::Create, options).unwrap();
+        for number in 0..3_000_u64 {
+            store.put(format!("key{number}").as_bytes(), &[7; 1000]).unwrap();
+        }
+        store.checkpoint(&copy).unwrap();
+        let mut files = 0;
+        for folder in [copy.clone(), copy.join("values")] {
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
+                let (path, metadata) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
+                // What is cut off behind tables and logs once they are synced touches their last page, and nothing of it.
+                let is_cut = path.extension().is_some_and(|it| it == "sst" || it == "log");
+                let bytes = if is_cut { metadata.len() / 4096 * 4096 } else { metadata.len() };
+                if metadata.is_file() && bytes > 0 {
+                    files += 1;
+                    let pages = unwritten_pages(&File::open(&path).unwrap(), bytes).unwrap();
+                    assert_eq!(pages, 0, "{path:?}");
+                }
+            }
+        }
+        assert!(files >= if separated { 7 } else { 5 }, "{files} files");
+        store.close().unwrap();
+    }
+}
+
+/// Refuses what is appended to logs and tables, once it is told to.
+struct FullDisk(AtomicBool);
+
+impl WriteTap for FullDisk {
+    fn record(&self, event: TapEvent<'_>) -> io::Result<()> {
+        let is_refused = |path: &Path| path.extension().is_some_and(|it| it == "log" || it == "sst");
+        match event {
+            TapEvent::Appended { path, .. } if self.0.load(Ordering::SeqCst) && is_refused(path) => {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "the disk is full"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// RocksDB syncs no file that an append to has failed, and the disk may stay full for long.
+#[test]
+fn what_was_acknowledged_before_the_disk_was_full_gets_to_the_device_all_the_same() {
+    let Some(directory) = on_a_device() else { return };
+    let mut was_unwritten = false;
+    for (round, separated) in [false, true].into_iter().cycle().enumerate().take(20) {
+        let path = directory.path().join(round.to_string());
+        let disk = Arc::new(FullDisk(AtomicBool::new(false)));
+        let options = StoreOptions {
+            durability: Durability::EverySecond,
+            separation: separated.then_some(Separation { min_bytes: 50, segment_bytes: 1 << 20 }),
+            hooks: Some(FileSystemHooks { tap: Some(disk.clone()), ..FileSystemHooks::default() }),
+            ..common::small()
+        };
+        let store = Store::open(&path, OpenMode::Create, options).unwrap();
+        store.put(b"one", &[7; 10_000]).unwrap();
+        disk.0.store(true, Ordering::SeqCst);
+        let refused = store.put(b"two", b"short");
+        let found = unwritten(&path);
+        assert!(matches!(refused, Err(Error::DiskFull { .. })), "{refused:?}");
+        // Unless the thread synced in between.
+        was_unwritten |= found.iter().any(|(path, pages)| path.extension().is_some_and(|it| it == "log") && *pages > 0);
+        let began = Instant::now();
+        while unwritten(&path).iter().any(|(_, pages)| *pages > 0) {
+            assert!(began.elapsed() < 10 * SYNC_INTERVAL, "{:?}", unwritten(&path));
+            std::thread::yield_now();
+        }
+        let _ = store.close();
+        if was_unwritten && separated {
+            return;
+        }
+    }
+    panic!("it was written at once each time: what is looked at shows nothing");
 }
