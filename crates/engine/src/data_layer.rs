@@ -194,6 +194,10 @@ impl Opening {
         }
         self.opening.store(false, Ordering::Release);
         self.log.opened();
+        if writable {
+            // What was found has to be opened for it. Now that may fail; later, for want of a descriptor, it would end all writing.
+            self.log.sync()?;
+        }
         let mut identity = identity::read(directory)?;
         if writable && !identity.has_value_log() {
             // Tables that replay has just written say what they refer to, so it does no harm that they are below.
