@@ -163,7 +163,7 @@ impl Error {
     }
 
     pub(crate) fn io(action: &'static str, path: &Path, error: &std::io::Error) -> Self {
-        if error.kind() == std::io::ErrorKind::StorageFull {
+        if matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) {
             return Self::DiskFull { detail: format!("cannot {action} {path:?}: {error}") };
         }
         Self::Io { action, path: path.to_path_buf(), detail: error.to_string() }

@@ -1,5 +1,6 @@
 //! Errors of a federation, by what the caller should do.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -106,7 +107,9 @@ impl Error {
             Error::Worker(_) => "worker-failed",
             Error::BadResult(_) => "bad-result",
             Error::Cancelled => "cancelled",
-            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => "disk-full",
+            Error::Io { source, .. } if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                "disk-full"
+            }
             Error::Io { .. } => "io",
         }
     }
