@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::offloads::{InProcess, edit};
-use common::{Model, assert_equals, fill};
+use common::{Model, assert_equals, fill, value_of};
 use ecotone_engine::{
     CompactionOffload, LocalSlots, OpenMode, RemoteJob, RemoteOutcome, Separation, Store, StoreOptions, VerifyError,
     WorkerError, verify_outputs,
@@ -27,10 +27,16 @@ fn offloading(offload: Arc<dyn CompactionOffload>) -> StoreOptions {
 }
 
 /// Fills a store that offloads to `offload`, compacts all of it, and checks it against the model, also after a reopen
-/// without any offload.
-fn exercise(offload: Arc<dyn CompactionOffload>, options: impl Fn(&mut StoreOptions)) -> Model {
-    let mut store_options = offloading(offload);
-    options(&mut store_options);
+/// without any offload; with values beside their keys, and apart.
+fn exercise(offload: Arc<dyn CompactionOffload>, options: impl Fn(&mut StoreOptions)) {
+    for separation in [None, Some(Separation::from_bytes(50))] {
+        let mut store_options = StoreOptions { separation, ..offloading(offload.clone()) };
+        options(&mut store_options);
+        exercise_one(store_options);
+    }
+}
+
+fn exercise_one(store_options: StoreOptions) {
     let (directory, store) = common::store(store_options);
     let mut model = Model::new();
     for round in 0..2 {
@@ -50,7 +56,6 @@ fn exercise(offload: Arc<dyn CompactionOffload>, options: impl Fn(&mut StoreOpti
     assert_equals(&store, &model);
     let leftovers = fs::read_dir(path.join("session_tmp")).unwrap().count();
     assert_eq!(leftovers, 0, "outputs left from the earlier session are removed at open");
-    model
 }
 
 #[test]
@@ -64,6 +69,43 @@ fn a_worker_gives_the_same_data() {
     assert_eq!(offload.local_finished.load(Ordering::Relaxed), 0);
     assert!(offload.canceled.load(Ordering::Relaxed), "closing the store ends offloads");
     assert_eq!(fs::read_dir(worker.path()).unwrap().count(), 0, "a worker writes nothing but outputs");
+}
+
+/// Bytes that workers read and wrote while so many values of 1000 bytes were written twice, in any order, and compacted.
+fn moved_bytes(separation: Option<Separation>) -> u64 {
+    let worker = tempfile::tempdir().unwrap();
+    let written = Arc::<AtomicU64>::default();
+    let sum = written.clone();
+    let offload = Arc::new(InProcess::spoiled(worker.path(), move |_, outputs, _| {
+        let tables = fs::read_dir(outputs).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        sum.fetch_add(tables.sum(), Ordering::Relaxed);
+    }));
+    let options = StoreOptions { separation, memtable_bytes: 1 << 20, ..offloading(offload.clone()) };
+    let (_directory, store) = common::store(options);
+    let mut model = Model::new();
+    for round in 0..2 {
+        for number in 0..6_000_u64 {
+            let key = format!("key{:08}", number * 7919 % 6_000).into_bytes();
+            let value = value_of(&key, number + round, 1000);
+            store.put(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        store.flush(true).unwrap();
+        store.compact(..).unwrap();
+    }
+    assert_equals(&store, &model);
+    store.close().unwrap();
+    assert_eq!(*offload.worker_errors.lock().unwrap(), []);
+    assert!(offload.refused.lock().unwrap().is_empty() && offload.installed.load(Ordering::Relaxed) > 0);
+    let read: u64 = offload.seen.lock().unwrap().iter().map(|job| job.input_bytes).sum();
+    read + written.load(Ordering::Relaxed)
+}
+
+#[test]
+fn with_values_apart_a_worker_moves_less_than_a_tenth_of_the_bytes() {
+    let (beside, apart) = (moved_bytes(None), moved_bytes(Some(Separation::from_bytes(256))));
+    println!("beside their keys {beside} bytes, apart {apart}");
+    assert!(apart * 10 < beside, "{apart} bytes instead of {beside}");
 }
 
 #[test]
