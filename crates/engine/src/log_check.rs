@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use crate::flipped_bit::is_one_bit;
+use crate::flipped_bit::flipped_bit;
 use crate::{Error, Result};
 
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
@@ -183,7 +183,7 @@ impl Header {
         whole.or_else(|| {
             let record = bytes.get(..self.end())?;
             let difference = unmasked(self.checksum) ^ crc32c::crc32c(&record[6..]);
-            is_one_bit(difference, record.len() - 6).then_some(self.end())
+            flipped_bit(difference, record.len() - 6).map(|_| self.end())
         })
     }
 }

@@ -22,7 +22,8 @@ use crate::identity;
 use crate::values::ValueLog;
 use crate::values::pointer::{Pointer, SegmentMap, SegmentNumber};
 use crate::values::references::{PROPERTY, decode};
-use crate::values::segment::{SEGMENT_HEADER_BYTES, file_name};
+use crate::values::segment::file_name;
+use crate::values::segment_header::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result, Store};
 
 /// Segments, and tables, that one finding lists; it counts the others.

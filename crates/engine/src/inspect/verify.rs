@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::named::Named;
 use crate::directory_lock::writer;
 use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
-use crate::values::segment::{SEGMENT_HEADER_BYTES, Segment};
+use crate::values::segment::Segment;
+use crate::values::segment_header::SEGMENT_HEADER_BYTES;
 use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions};
 
 /// Bytes of a segment that are read at once.

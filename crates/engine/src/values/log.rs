@@ -20,11 +20,13 @@ use ecotone_rocks_sys::direct_reads::{self, DirectRead};
 use ecotone_rocks_sys::filesystem::TapEvent;
 use parking_lot::{Mutex, RwLock};
 
+use super::damage;
 use super::descriptors::Descriptors;
 use super::mappings::Mappings;
 use super::pointer::{Pointer, SegmentMap, SegmentNumber};
 use super::record::{self, RECORD_HEADER_BYTES};
-use super::segment::{self, InFlight, SEGMENT_HEADER_BYTES, Segment};
+use super::segment::{self, InFlight, Segment};
+use super::segment_header::SEGMENT_HEADER_BYTES;
 use super::stream::Stream;
 use super::watermark::{self, Watermark, WatermarkFile};
 use crate::identity::sync_opened_directory;
@@ -546,24 +548,19 @@ impl ValueLog {
         format!("{} at offset {}", file.display(), pointer.offset)
     }
 
-    /// Whether a record that cannot be read is damaged, and not one that was being written when the machine stopped: all of it is there but for one bit, and a whole
-    /// one stands behind it.
-    pub fn is_damaged(&self, key: &[u8], pointer: Pointer) -> bool {
-        let Some(segment) = self.segment(pointer.segment) else { return false };
-        let Some(bytes) = read_at(&segment, pointer.offset.into(), pointer.record_bytes(key.len())) else {
-            return false;
-        };
-        let (begin, behind) = (u64::from(pointer.offset), pointer.end(key.len()));
-        if has_lost_sector(&bytes, begin) || !record::is_whole_but_for_a_bit(&bytes, key) {
-            return false;
-        }
-        if behind < segment.bytes() && !segment.is_zero_from(behind).unwrap_or(true) {
-            return begins_with_a_record(&segment, behind);
-        }
-        // It was the last of its segment, and not of all.
-        let later = self.segments().into_iter().filter(|later| later.number() > pointer.segment);
-        let mut written = later.filter(|later| !later.is_relocated());
-        written.any(|later| begins_with_a_record(&later, SEGMENT_HEADER_BYTES as u64))
+    /// Whether a value that does not read right is damaged, and was not lost with power.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where nobody can tell.
+    pub fn is_damaged(&self, key: &[u8], pointer: Pointer) -> Result<bool> {
+        self.segment(pointer.segment).map_or(Ok(false), |segment| damage::is_damaged(&segment, key, pointer))
+    }
+
+    /// The same, that reads what stands behind damaged headers: for who saves what can be saved.
+    pub fn ignoring_headers(self) -> Self {
+        self.segments.read().values().for_each(|segment| segment.ignore_header());
+        self
     }
 
     /// The segment of this number, where there is one.
@@ -637,27 +634,6 @@ impl ValueLog {
 /// Without the watermark opening takes longer, and damage behind it may pass for a loss of power; what it said before stays true.
 fn not_kept(error: &Error) {
     tracing::warn!(%error, "the watermark of the value log could not be kept");
-}
-
-/// Bytes of a segment, if there are so many.
-fn read_at(segment: &Segment, begin: u64, bytes: usize) -> Option<Vec<u8>> {
-    let is_within = begin.checked_add(bytes as u64).is_some_and(|end| end <= segment.bytes());
-    let mut found = vec![0; if is_within { bytes } else { 0 }];
-    (is_within && segment.read(begin, &mut found).is_ok()).then_some(found)
-}
-
-fn begins_with_a_record(segment: &Segment, begin: u64) -> bool {
-    let header = read_at(segment, begin, RECORD_HEADER_BYTES);
-    let bytes = header.and_then(|header| record::announced_bytes(&header).ok());
-    bytes.and_then(|bytes| read_at(segment, begin, bytes)).is_some_and(|record| record::check(&record).is_ok())
-}
-
-/// Whether one of the device's sectors that lie whole in a record, which begins at `begin`, has nothing but zeros: as where it was never written.
-fn has_lost_sector(record: &[u8], begin: u64) -> bool {
-    const SECTOR_BYTES: usize = 512;
-    let to_first = (SECTOR_BYTES - (begin % SECTOR_BYTES as u64) as usize) % SECTOR_BYTES;
-    let (sectors, _) = record.get(to_first..).unwrap_or_default().as_chunks::<SECTOR_BYTES>();
-    sectors.iter().any(|sector| sector.iter().all(|byte| *byte == 0))
 }
 
 // The record's own header is within what the first segment has room for.

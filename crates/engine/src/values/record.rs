@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use crate::flipped_bit::is_one_bit;
+use crate::flipped_bit::flipped_bit;
 use crate::options::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 /// What stands before the key.
@@ -128,21 +128,26 @@ pub fn check_for(bytes: &[u8], key: &[u8]) -> Result<Range<usize>, RecordError> 
 /// Of longer records it is not asked which bit is wrong: of two that differ by chance one in 30 would seem to differ by one bit.
 const MOST_EXAMINED_BYTES: usize = 16 * 1024 * 1024;
 
-/// Whether `bytes` would be a whole record of `key` if one of their bits were another. Of other damage to a record of 1 MiB one in 500 looks so.
-pub fn is_whole_but_for_a_bit(bytes: &[u8], key: &[u8]) -> bool {
+/// Which bit of `bytes` would have to be another for them to be a whole record of `key`, counted from the least of the first byte on, if one alone. Of other
+/// damage to a record of 1 MiB one in 500 looks so.
+pub fn flipped_bit_of(bytes: &[u8], key: &[u8]) -> Option<usize> {
     if bytes.len() > MOST_EXAMINED_BYTES {
-        return false;
+        return None;
     }
     let value_begins = RECORD_HEADER_BYTES + key.len();
-    let Some((stored, value)) = bytes.first_chunk::<4>().zip(bytes.get(value_begins..)) else { return false };
+    let (stored, value) = bytes.first_chunk::<4>().zip(bytes.get(value_begins..))?;
     let lengths = [(key.len() as u32).to_le_bytes(), (value.len() as u32).to_le_bytes()].concat();
     let known = [&lengths[..], key].concat();
-    let flipped: u32 = known.iter().zip(&bytes[4..]).map(|(known, found)| (known ^ found).count_ones()).sum();
     let computed = crc32c::crc32c_append(crc32c::crc32c(&known), value);
     let difference = u32::from_le_bytes(*stored) ^ computed;
-    match flipped {
-        0 => difference.is_power_of_two() || is_one_bit(difference, value.len()),
-        flipped => flipped == 1 && difference == 0,
+    let mut differing = known.iter().zip(&bytes[4..]).map(|(known, found)| known ^ found).zip(4..);
+    match differing.find(|(flipped, _)| *flipped != 0) {
+        Some((flipped, at)) => {
+            let is_alone = flipped.is_power_of_two() && differing.all(|(flipped, _)| flipped == 0) && difference == 0;
+            is_alone.then(|| at * 8 + flipped.trailing_zeros() as usize)
+        }
+        None if difference.is_power_of_two() => Some(difference.trailing_zeros() as usize),
+        None => flipped_bit(difference, value.len()).map(|bit| value_begins * 8 + bit),
     }
 }
 
@@ -193,19 +198,19 @@ mod tests {
             lost: proptest::sample::Index,
         ) {
             let record = encode(&key, &value);
-            prop_assert!(!is_whole_but_for_a_bit(&record, &key), "nothing is wrong with it");
+            prop_assert_eq!(flipped_bit_of(&record, &key), None, "nothing is wrong with it");
             let [one, other] = bits.map(|bit| bit.index(record.len() * 8));
             let flip = |bit: usize, record: &mut Vec<u8>| record[bit / 8] ^= 1 << (bit % 8);
             let mut flipped = record.clone();
             flip(one, &mut flipped);
-            prop_assert!(is_whole_but_for_a_bit(&flipped, &key));
+            prop_assert_eq!(flipped_bit_of(&flipped, &key), Some(one));
             flip(other, &mut flipped);
-            prop_assert!(!is_whole_but_for_a_bit(&flipped, &key), "two, or none");
+            prop_assert_eq!(flipped_bit_of(&flipped, &key), None, "two, or none");
             // As from a sector that was not written.
             let mut cut = record.clone();
             cut[lost.index(record.len())..].fill(0);
             let bits: u32 = record.iter().zip(&cut).map(|(one, other)| (one ^ other).count_ones()).sum();
-            prop_assert_eq!(is_whole_but_for_a_bit(&cut, &key), bits == 1);
+            prop_assert_eq!(flipped_bit_of(&cut, &key).is_some(), bits == 1);
         }
 
         #[test]

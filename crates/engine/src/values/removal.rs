@@ -39,7 +39,8 @@ use super::ValueLog;
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::readers::Readers;
 use super::references::{Naming, References};
-use super::segment::{SEGMENT_HEADER_BYTES, Segment};
+use super::segment::Segment;
+use super::segment_header::SEGMENT_HEADER_BYTES;
 use super::undecided::Undecided;
 use crate::dedup::known::KnownSamples;
 use crate::family::DataFamily;
@@ -245,8 +246,7 @@ impl Removal {
                 }
                 continue;
             }
-            // Never in the round that finds it unnamed: a compaction may be installed and its tables not yet be what a new reader
-            // sees.
+            // In the next round at the earliest, once the iterators are gone that were made before this one.
             let known = state.unnamed_since.get(&number).copied();
             let epoch = *state.unnamed_since.entry(number).or_insert_with(|| self.readers.next_epoch());
             if known.is_none() || !self.readers.are_gone(epoch) {

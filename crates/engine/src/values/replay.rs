@@ -8,8 +8,8 @@
 //! record on is dropped, so that what remains is what the store was at one moment. A kill of the process alone never
 //! leads here: values are given to the kernel before the WAL names them.
 //!
-//! A record in which one bit is wrong, and behind which whole ones stand, was not cut by a loss of power: opening is refused there, as it is where a log is
-//! damaged so ([`crate::log_check`]). Of records longer than 16 MiB that is not asked.
+//! A value of which one bit alone is wrong was not cut by a loss of power ([`super::damage`]): opening is refused there, as it is where a log is
+//! damaged so ([`crate::log_check`]).
 //!
 //! Pointers before the watermark are not looked at: their values were synced. Where the segment of one of them is missing
 //! altogether, files were lost, and opening is refused instead of dropping what was acknowledged.
@@ -27,6 +27,7 @@ use rust_rocksdb::WriteBatch;
 use rust_rocksdb::wal_filter::{ColumnFamilyLogNumbers, WalFilter, WalRecordAction};
 
 use super::ValueLog;
+use super::pointer::Pointer;
 use crate::Error;
 use crate::batch_records::{Record, records, sequences};
 use crate::error::Printable;
@@ -111,21 +112,14 @@ impl Replay {
             }
             match log.read(key, pointer, &mut bytes) {
                 Ok(_) => (),
-                Err(Error::Corrupt { location, detail }) if log.is_damaged(key, pointer) => {
-                    let detail = format!(
-                        "{detail}, and it was not the last one; {found} names it; ecotone repair saves the rest"
-                    );
-                    return self.refuse(location, detail);
-                }
-                Err(error @ Error::Corrupt { .. }) => {
-                    return self.stop(found, &format!("the value of key {} is not there: {error}", Printable(key)));
-                }
-                // The value may well be there: to stop would be to drop what was acknowledged.
-                Err(error) => {
-                    let detail =
-                        format!("the value of key {} cannot be read, named by {found}: {error}", Printable(key));
-                    return self.refuse(Some(log.place(pointer)), detail);
-                }
+                Err(error @ Error::Corrupt { .. }) => match log.is_damaged(key, pointer) {
+                    Ok(false) => {
+                        return self.stop(found, &format!("the value of key {} is not there: {error}", Printable(key)));
+                    }
+                    Ok(true) => return self.refuse_damaged(found, error),
+                    Err(error) => return self.refuse_unread(log, found, key, pointer, &error),
+                },
+                Err(error) => return self.refuse_unread(log, found, key, pointer, &error),
             }
         }
         WalRecordAction::Continue
@@ -142,6 +136,28 @@ impl Replay {
              is kept from that write on"
         );
         WalRecordAction::StopReplay
+    }
+
+    fn refuse_damaged(&self, found: &Found<'_>, error: Error) -> WalRecordAction {
+        let (location, detail) = match error {
+            Error::Corrupt { location, detail } => (location, detail),
+            other => (None, other.to_string()),
+        };
+        let why = "one bit is wrong, which no loss of power does";
+        self.refuse(location, format!("{detail}; {why}; {found} names it; ecotone repair saves the rest"))
+    }
+
+    /// The value may well be there: to stop would be to drop what was acknowledged.
+    fn refuse_unread(
+        &self,
+        log: &ValueLog,
+        found: &Found<'_>,
+        key: &[u8],
+        pointer: Pointer,
+        error: &Error,
+    ) -> WalRecordAction {
+        let detail = format!("the value of key {} cannot be read, named by {found}: {error}", Printable(key));
+        self.refuse(Some(log.place(pointer)), detail)
     }
 
     /// Opening must fail. RocksDB would take this for the end of the WAL and go on; see [`super::barrier`].

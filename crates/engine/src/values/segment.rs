@@ -1,16 +1,4 @@
-//! One file of the value log: its name, its header, its bytes.
-//!
-//! ```text
-//!  0            8         12        16      20           28        32
-//!  +------------+---------+---------+-------+------------+---------+ - - - - -
-//!  | "ECOVALUE" | format  | segment | level | 0 (8 bytes)| crc32c  | records
-//!  |            | u32     | u32     | u32   |            | u32     |
-//!  +------------+---------+---------+-------+------------+---------+ - - - - -
-//!  |<------- what the checksum is over ------------------>|
-//! ```
-//!
-//! All numbers are little-endian. The level is 0 in a segment that users' writes went to; in one of relocated values it is one
-//! more than the level that they came to rest in.
+//! One file of the value log: its name and its bytes. Records follow one another behind a header ([`super::segment_header`]).
 //!
 //! A segment is appended to by one process until it is sealed, and never changed after. What a process that died was
 //! appending to is taken as sealed; behind its last whole record may be anything. Most often these are zeros: space that was
@@ -40,15 +28,11 @@ use super::collected::CollectedAppends;
 use super::descriptors::{Counted, Descriptors};
 use super::mappings::Mapped;
 use super::pointer::SegmentNumber;
+use super::segment_header::{self, HeaderError, SEGMENT_HEADER_BYTES};
 use super::tail;
 use crate::tap::Tap;
 use crate::{Error, Result};
 
-/// The length of a segment's header.
-pub const SEGMENT_HEADER_BYTES: usize = 32;
-
-const MAGIC: &[u8; 8] = b"ECOVALUE";
-const FORMAT: u32 = 1;
 const SUFFIX: &str = ".segment";
 
 /// A segment, with its file where that is open.
@@ -79,6 +63,8 @@ pub struct Segment {
     writers: AtomicU32,
     sealed: AtomicBool,
     removed: AtomicBool,
+    /// Whether records count that stand behind a damaged header.
+    ignores_header: AtomicBool,
     tap: Tap,
 }
 
@@ -163,7 +149,7 @@ impl Segment {
         let path = directory.join(file_name(number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, &error))?;
-        let header = header(number, resting_level.map_or(0, |level| level + 1));
+        let header = segment_header::encode(number, resting_level);
         let begun = tap
             .tell(TapEvent::Created { path: &path })
             .and_then(|()| file.write_all_at(&header, 0))
@@ -200,6 +186,7 @@ impl Segment {
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            ignores_header: AtomicBool::new(false),
             tap: tap.clone(),
         }))
     }
@@ -229,6 +216,7 @@ impl Segment {
             writers: AtomicU32::new(0),
             sealed: AtomicBool::new(true),
             removed: AtomicBool::new(false),
+            ignores_header: AtomicBool::new(false),
             tap: tap.clone(),
         })
     }
@@ -595,14 +583,49 @@ impl Segment {
             ErrorKind::NotFound => self.corrupt(0, "the segment is missing"),
             _ => Error::io("open", &self.path, &error),
         })?;
-        let mut found = [0; SEGMENT_HEADER_BYTES];
-        file.read_exact_at(&mut found, 0).map_err(|error| match error.kind() {
+        match segment_header::check(&self.header_in(&file)?, self.number) {
+            Ok(level) => {
+                self.resting_level.get_or_init(|| level);
+            }
+            Err(HeaderError::Damaged(_)) if self.ignores_header() => (),
+            Err(reason) => return Err(self.corrupt(0, reason)),
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn header_in(&self, file: &File) -> Result<[u8; SEGMENT_HEADER_BYTES]> {
+        let mut header = [0; SEGMENT_HEADER_BYTES];
+        file.read_exact_at(&mut header, 0).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => self.corrupt(0, "the segment ends inside its header"),
             _ => Error::io("read", &self.path, &error),
         })?;
-        let level = check_header(&found, self.number).map_err(|reason| self.corrupt(0, reason))?;
-        self.resting_level.get_or_init(|| level.checked_sub(1));
-        Ok(Arc::new(file))
+        Ok(header)
+    }
+
+    /// Its header, whatever that is; `None` where it is missing, or ends before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where it cannot be read.
+    pub fn header(&self) -> Result<Option<[u8; SEGMENT_HEADER_BYTES]>> {
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| Error::io("open", &self.path, &error))?,
+        };
+        match self.header_in(&file) {
+            Err(Error::Corrupt { .. }) => Ok(None),
+            header => header.map(Some),
+        }
+    }
+
+    /// From now on records are read though the header is damaged. Each has a checksum of its own, and says whose it is.
+    pub fn ignore_header(&self) {
+        self.ignores_header.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`ignore_header`](Self::ignore_header) was called.
+    pub fn ignores_header(&self) -> bool {
+        self.ignores_header.load(Ordering::Relaxed)
     }
 }
 
@@ -617,38 +640,6 @@ pub fn number_in(name: &str) -> Option<SegmentNumber> {
     let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
     // One name for each number, so that no two files are the same segment.
     (file_name(SegmentNumber(number)) == name).then_some(SegmentNumber(number))
-}
-
-fn header(number: SegmentNumber, level: u32) -> [u8; SEGMENT_HEADER_BYTES] {
-    let mut header = [0; SEGMENT_HEADER_BYTES];
-    header[..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-    header[12..16].copy_from_slice(&number.0.to_le_bytes());
-    header[16..20].copy_from_slice(&level.to_le_bytes());
-    let checksum = crc32c::crc32c(&header[..28]);
-    header[28..].copy_from_slice(&checksum.to_le_bytes());
-    header
-}
-
-/// Its level.
-fn check_header(found: &[u8; SEGMENT_HEADER_BYTES], number: SegmentNumber) -> std::result::Result<u32, String> {
-    let field = |at: usize| found[at..at + 4].iter().rev().fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
-    if found[..8] != *MAGIC {
-        return Err("it does not begin as a segment does".into());
-    }
-    if field(28) != crc32c::crc32c(&found[..28]) {
-        return Err("the checksum of its header does not match".into());
-    }
-    if field(8) != FORMAT {
-        return Err(format!("its format is {}, this version reads {FORMAT}: use a newer version", field(8)));
-    }
-    if field(12) != number.0 {
-        return Err(format!("its header says that it is segment {}", SegmentNumber(field(12))));
-    }
-    if found[20..28] != [0; 8] {
-        return Err("its header sets bytes that this version does not know".into());
-    }
-    Ok(field(16))
 }
 
 /// The segments in `directory` with their lengths, in the order of their numbers; none where it is missing.

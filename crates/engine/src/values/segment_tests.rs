@@ -1,7 +1,6 @@
 use ecotone_rocks_sys::filesystem::{FileSystemHooks, WriteTap};
 
 use super::*;
-use crate::mutation::mutated;
 
 #[test]
 fn a_name_and_a_number_belong_together() {
@@ -13,32 +12,6 @@ fn a_name_and_a_number_belong_together() {
     for other in ["7.segment", "0000007.segment", "+00007.segment", "4294967296.segment", ".segment", "000007.sst"] {
         assert_eq!(number_in(other), None, "{other}");
     }
-}
-
-#[test]
-fn the_bytes_of_a_header_never_change() {
-    let bytes = header(SegmentNumber(0x0102), 3);
-    assert_eq!(bytes[..28], *b"ECOVALUE\x01\0\0\0\x02\x01\0\0\x03\0\0\0\0\0\0\0\0\0\0\0");
-    assert_eq!(bytes[28..], crc32c::crc32c(&bytes[..28]).to_le_bytes());
-}
-
-#[test]
-fn a_mutated_header_is_one_or_is_refused() {
-    let originals = [header(SegmentNumber(7), 0).to_vec(), header(SegmentNumber(u32::MAX), 7).to_vec()];
-    mutated(&originals, |mut bytes, random| {
-        let field =
-            |bytes: &[u8], at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        if bytes.len() == SEGMENT_HEADER_BYTES && random.once_in(2) {
-            let checksum = crc32c::crc32c(&bytes[..28]);
-            bytes[28..].copy_from_slice(&checksum.to_le_bytes());
-        }
-        let Ok(found) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(&bytes[..]) else { return };
-        let number = SegmentNumber(field(found, 12));
-        if let Ok(level) = check_header(found, number) {
-            assert_eq!(header(number, level), *found);
-            assert!(check_header(found, SegmentNumber(number.0 ^ 1)).is_err());
-        }
-    });
 }
 
 #[test]
@@ -70,6 +43,33 @@ fn a_damaged_header_is_refused_and_says_where() {
         .read(0, &mut [0; 1])
         .unwrap_err();
     assert!(error.to_string().contains("is missing"), "{error}");
+}
+
+#[test]
+fn what_stands_behind_a_damaged_header_is_read_where_that_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let number = SegmentNumber(3);
+    let segment =
+        Segment::create(directory.path(), number, None, 4096, false, &Descriptors::default(), &Tap::SILENT).unwrap();
+    let (offset, _) = segment.append(&[b"a record"]).unwrap();
+    let path = directory.path().join(file_name(number));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let found = |number, bytes| Segment::found(directory.path(), number, bytes, &Descriptors::default(), &Tap::SILENT);
+    let read = |segment: &Segment| segment.read(offset, &mut [0; 8]);
+    let asked = |number, bytes: &[u8]| {
+        std::fs::write(directory.path().join(file_name(number)), bytes).unwrap();
+        let segment = found(number, bytes.len() as u64);
+        segment.ignore_header();
+        segment
+    };
+    // Of another segment, not damaged: that one's values are not this one's.
+    read(&asked(SegmentNumber(4), &bytes)).unwrap_err();
+    bytes[3] ^= 1;
+    let segment = asked(number, &bytes);
+    read(&segment).unwrap();
+    assert!(!segment.is_relocated(), "nobody knows");
+    read(&found(number, bytes.len() as u64)).unwrap_err();
+    read(&asked(number, &bytes[..20])).unwrap_err();
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::pointer::SegmentNumber;
-use super::segment::{InFlight, SEGMENT_HEADER_BYTES, Segment};
+use super::segment::{InFlight, Segment};
+use super::segment_header::SEGMENT_HEADER_BYTES;
 use super::watermark::Watermark;
 use crate::Result;
 use crate::sync_failure::SyncFailure;

@@ -17,7 +17,8 @@ use std::path::Path;
 use ecotone_rocks_sys::filesystem::TapEvent;
 
 use super::record::{self, RecordError};
-use super::segment::{self, SEGMENT_HEADER_BYTES};
+use super::segment;
+use super::segment_header::SEGMENT_HEADER_BYTES;
 use super::watermark;
 use crate::tap::Tap;
 use crate::{Error, Result};

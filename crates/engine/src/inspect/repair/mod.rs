@@ -31,6 +31,7 @@ mod wal;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ecotone_rocks_sys::version::self_test;
 
@@ -43,6 +44,8 @@ use crate::directory_lock::DirectoryLock;
 use crate::inspect::verify;
 use crate::options::Separation;
 use crate::tap::Tap;
+use crate::values::segment::Segment;
+use crate::values::segment_header::{self, HeaderError};
 use crate::values::{ValueLog, log, segment};
 use crate::{Error, IDENTITY_FILE, Result, identity};
 
@@ -194,7 +197,26 @@ fn source_values(
     report.segment_bytes = found.iter().map(|(_, bytes)| bytes).sum();
     // Nothing is appended to it.
     let segment_bytes = Separation::from_bytes(u32::MAX).segment_bytes;
-    report.value_log.then(|| ValueLog::open(directory, segment_bytes, Tap::SILENT)).transpose()
+    let values = report.value_log.then(|| ValueLog::open(directory, segment_bytes, Tap::SILENT)).transpose()?;
+    let values = values.map(ValueLog::ignoring_headers);
+    report.notes.extend(values.as_ref().and_then(note_of_headers));
+    Ok(values)
+}
+
+/// What is found behind a damaged header is saved, so nothing else would tell of it.
+fn note_of_headers(values: &ValueLog) -> Option<String> {
+    let is_damaged = |segment: &Arc<Segment>| {
+        let header = segment.header().ok().flatten();
+        header.is_some_and(|header| {
+            matches!(segment_header::check(&header, segment.number()), Err(HeaderError::Damaged(_)))
+        })
+    };
+    let mut damaged = values.segments().into_iter().filter(is_damaged);
+    let first = damaged.next()?;
+    let (first, others) = (first.path().display(), damaged.count());
+    Some(format!(
+        "the header of {first} is damaged, and that of {others} other segments: what stands behind is read by checksums of its own"
+    ))
 }
 
 /// Reads the new store back, whole.

@@ -180,8 +180,13 @@ fn check_value(
     match values.read(key, pointer, scratch) {
         // Trouble of the device is no sign that it never got there. That value alone is listed when it is asked for.
         Ok(_) | Err(Error::Io { .. }) => Ok(()),
-        Err(error) => {
-            Err(Unreadable::Wal(format!("the value of key {} was not durable and is lost: {error}", Printable(key))))
-        }
+        Err(error) => match values.is_damaged(key, pointer) {
+            Ok(false) => {
+                let lost = format!("the value of key {} was not durable and is lost: {error}", Printable(key));
+                Err(Unreadable::Wal(lost))
+            }
+            // Nor is what was written and changed after.
+            Ok(true) | Err(_) => Ok(()),
+        },
     }
 }
