@@ -214,9 +214,8 @@ fn note_of_headers(values: &ValueLog) -> Option<String> {
     let mut damaged = values.segments().into_iter().filter(is_damaged);
     let first = damaged.next()?;
     let (first, others) = (first.path().display(), damaged.count());
-    Some(format!(
-        "the header of {first} is damaged, and that of {others} other segments: what stands behind is read by checksums of its own"
-    ))
+    let others = if others > 0 { format!(", and that of {others} other segments") } else { String::new() };
+    Some(format!("the header of {first} is damaged{others}: what stands behind it is read by checksums of its own"))
 }
 
 /// Reads the new store back, whole.
