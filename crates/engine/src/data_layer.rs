@@ -39,6 +39,7 @@ use crate::values::segment::{self, InFlight, Segment};
 use crate::values::tail;
 use crate::values::upkeep::{Settings, Upkeep};
 use crate::values::wake::Wake;
+use crate::values::watermark::{Watermark, WatermarkFile};
 use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
@@ -368,8 +369,14 @@ impl DataLayer {
             self.log.sync_relocated()?;
             let values = directory.join(VALUES_DIRECTORY);
             std::fs::create_dir(&values).map_err(|error| Error::io("create the directory", &values, &error))?;
+            let mut last = None;
             for segment in self.log.segments() {
-                copy_segment(&segment, &values)?;
+                let offset = copy_segment(&segment, &values)?;
+                last = Some(Watermark { segment: segment.number(), offset });
+            }
+            // All of it is durable, so that who opens the copy need not sync it.
+            if let Some(last) = last {
+                WatermarkFile::open(&values, &Tap::SILENT)?.set(last)?;
             }
             identity::sync_directory(&values, &Tap::SILENT)?;
             identity::sync_directory(directory, &Tap::SILENT)
@@ -395,14 +402,15 @@ impl DataLayer {
     }
 }
 
-/// Gives `segment` a second name in `directory`; where it is not sealed yet, copies what is in it.
-fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<()> {
+/// Gives `segment` a second name in `directory`; where it is not sealed yet, copies what is in it. Returns how much that is.
+fn copy_segment(segment: &Arc<Segment>, directory: &Path) -> Result<u64> {
     let to = directory.join(segment::file_name(segment.number()));
+    let bytes = segment.bytes_in_file();
     if segment.is_sealed() && std::fs::hard_link(segment.path(), &to).is_ok() {
-        return Ok(());
+        return Ok(bytes);
     }
-    copy_bytes(segment.path(), &to, segment.bytes_in_file())
-        .map_err(|error| Error::io("copy a segment to", &to, &error))
+    copy_bytes(segment.path(), &to, bytes).map_err(|error| Error::io("copy a segment to", &to, &error))?;
+    Ok(bytes)
 }
 
 /// Copies the first `bytes` bytes, and makes them durable. The kernel is not asked to do it: it might let both files share their

@@ -322,8 +322,10 @@ impl Store {
     /// not copied, where both are on one file system. The copy is a store of its own.
     pub fn checkpoint(&self, directory: &Path) -> Result<()> {
         self.check_writable()?;
+        // Its own name is made durable in the directory above, which a name alone does not tell.
+        let directory = &std::path::absolute(directory).map_err(|error| Error::io("resolve", directory, &error))?;
         if directory.exists() {
-            return Err(Error::AlreadyExists { directory: directory.to_path_buf() });
+            return Err(Error::AlreadyExists { directory: directory.clone() });
         }
         let identity = identity::read(&self.directory)?;
         let copy = || {

@@ -130,6 +130,8 @@ fn all_of_a_checkpoint_is_on_the_device() {
             }
         }
         assert!(files >= if separated { 7 } else { 5 }, "{files} files");
+        // And that is known there: who opens the copy has nothing to sync.
+        assert_eq!(copy.join("values/WATERMARK").exists(), separated);
         store.close().unwrap();
     }
 }
