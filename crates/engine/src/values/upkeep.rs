@@ -198,13 +198,22 @@ struct Pass {
 impl Thread {
     fn run(mut self, db: &Weak<DB>) {
         let mut wait = None;
+        // Why the last round failed that did: it may be the same each second.
+        let mut failed = None;
         while self.wake.wait(wait) {
             // The store ends this thread before it closes the database, so the family is good while this is.
             let Some(db) = db.upgrade() else { return };
             wait = self.round(&db).unwrap_or_else(|error| {
                 // Nobody would know when they have rested enough.
                 self.slow_down(0.0);
-                tracing::warn!(%error, "the value log could not be looked after; trying again");
+                if failed.as_ref() != Some(&error) {
+                    tracing::warn!(
+                        %error,
+                        "the value log could not be looked after: no space is reclaimed until it can; it is tried again each second (ecotone verify \
+                         tells whether a table is damaged, ecotone repair saves the rest)"
+                    );
+                    failed = Some(error);
+                }
                 Some(ROUND_INTERVAL)
             });
         }
