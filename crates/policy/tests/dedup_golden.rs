@@ -201,9 +201,9 @@ fn filters_find_as_many_as_there_are_once_the_false_ones_are_taken_away() {
     // Where the keys do not meet, nothing is asked.
     let elsewhere = TableSketch { first: b"{", last: b"}", ..upper };
     assert_eq!(Filtered { one_in: 64 }.count(&[elsewhere], &lower).duplicate_keys, 0);
-    // Without a filter a table is unknown, not free of duplicates.
-    let without = TableSketch { filter: None, ..lower[0] };
-    assert_eq!(Filtered { one_in: 64 }.count(&[upper], &[without]).unknown_keys, 40_000);
+    // With neither filter nor samples a table is unknown, not free of duplicates.
+    let without = TableSketch { filter: None, samples: &[], ..lower[0] };
+    assert_eq!(Filtered { one_in: 64 }.count(&[upper], &[without]).unknown_keys, 60_000);
 }
 
 #[test]
@@ -219,6 +219,12 @@ fn filters_are_asked_for_the_sampled_keys_where_the_others_are_forgotten() {
     assert_eq!(count.one_in, 64);
     // 15,625 are sampled of the million: four deviations are 3.2 %.
     assert!((count.duplicate_keys as f64 / 1e6 - 1.0).abs() < 0.032, "{}", count.duplicate_keys);
+
+    // Where one of the lower tables has none, samples are compared.
+    let (upper, lower) = ([sketch(2_000_000, &samples)], [lower, TableSketch { filter: None, ..lower }]);
+    let count = Filtered { one_in: 64 }.count(&upper, &lower);
+    assert_eq!(count, Sampled { one_in: 64 }.count(&upper, &lower));
+    assert!(count.unknown_keys == 0 && count.duplicate_keys > 3_000_000, "{count:?}");
 }
 
 // Which tables.

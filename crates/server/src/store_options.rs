@@ -279,8 +279,8 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "dedup_threshold",
-        about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the less space and the more \
-                writing. `off`: none is. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
+        about: "Levels are merged down to the last one, beyond what compactions do, where at least one entry in so many is freed by that: the larger, the more writing, for less \
+                space up to 10 or so. `off`: none is. `auto`: 10 where new values are kept apart (but for `background_compactions = 1`), else `off`: where \
                 values stand with their keys, entries are dear; 5 to 10 there. Where levels differ tenfold (`level_multiplier`), a merge frees one entry in 11 or 12 at \
                 best, so 10 hardly ever makes one there; it takes more than 12.",
         unit: "entries",
@@ -315,7 +315,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     StoreOption {
         name: "dedup_max_filter_bytes",
         about: "Memory for filters where `dedup = \"filter\"`, and half as much for the keys of new tables. A table beyond is one without a filter: \
-                the versions in it count as unknown (`hidden_unfiltered_tables` of INFO).",
+                what it hides is counted by its samples (`hidden_unfiltered_tables` of INFO).",
         unit: "bytes",
         kind: || Kind::Whole { least: MIB, most: PIB, words: &[] },
         set: |options, value| number(value).map(|bytes| options.dedup.max_filter_bytes = bytes),

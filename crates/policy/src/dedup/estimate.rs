@@ -117,6 +117,9 @@ impl Estimator for Sampled {
 /// Asks the filters of the lower tables for every key, as the paper does, or for the sampled ones where not all are known any more: each table for the keys
 /// that lie in its range, as far as these are known.
 ///
+/// Where one of the lower tables has none, samples are compared instead: filters beyond a limit of memory are not kept, and what no filter is asked for would count as
+/// unknown until nothing is merged any more.
+///
 /// The paper counts false answers as duplicates. With several levels of filters at 1 % that is too many by more than half where 5 % are
 /// duplicates; so as many as are to be expected are taken away: of n keys that p answers were positive for, (p - n f) / (1 - f) are there.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +130,9 @@ pub struct Filtered {
 
 impl Estimator for Filtered {
     fn count(&self, reached: &[TableSketch<'_>], below: &[TableSketch<'_>]) -> Estimate {
+        if below.iter().any(|table| table.filter.is_none()) {
+            return Sampled { one_in: self.one_in }.count(reached, below);
+        }
         let knows_all = reached.iter().all(|table| table.hashes.is_some());
         let one_in = if knows_all { 1 } else { self.one_in };
         let (mut duplicates, mut false_positives) = (0.0, 0.0);
@@ -153,7 +159,6 @@ impl Estimator for Filtered {
         // By chance fewer answers may be false than expected.
         let duplicates = duplicates.max(0.0);
         let unknown = reached.iter().filter(|table| !knows_all && table.is_unsampled(one_in));
-        let unknown = unknown.chain(below.iter().filter(|table| table.filter.is_none()));
         Estimate {
             total_keys: reached.iter().chain(below).map(|table| table.keys(self.one_in)).sum(),
             duplicate_keys: (duplicates * one_in as f64).round() as u64,
