@@ -191,6 +191,17 @@ impl Duplicates {
         self.one_in
     }
 
+    /// Whether fewer keys are kept than there is room for, because there were more once: who has the samples of all tables should begin anew with them.
+    pub fn is_needlessly_thin(&self) -> bool {
+        // Of twice as many keys there are about twice as many samples, which then stay.
+        self.one_in > SAMPLED_ONE_IN && self.samples < self.most_samples / 4
+    }
+
+    /// Nothing, as at first.
+    pub fn clear(&mut self) {
+        *self = Self { most_steps: self.most_steps, ..Self::new(self.most_samples) };
+    }
+
     /// All tables with their samples.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (u64, &[KeySample])> {
         self.tables.iter().map(|(table, samples)| (*table, samples.as_slice()))
@@ -448,6 +459,24 @@ mod tests {
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
         duplicates.retain(|table| table == 3);
         assert_eq!(duplicates.hidden_bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn what_was_thinned_is_needlessly_so_once_little_is_left() {
+        let samples = |keys: std::ops::Range<u64>| keys.map(|key| put(hash(key) >> 6, 1000)).collect::<Vec<_>>();
+        let mut duplicates = Duplicates::new(1000);
+        for table in 0..10 {
+            assert!(!duplicates.is_needlessly_thin());
+            duplicates.add(table, samples(table * 1000..table * 1000 + 1000));
+        }
+        let thin = duplicates.one_in();
+        assert!(thin >= 8 * SAMPLED_ONE_IN && !duplicates.is_needlessly_thin(), "{thin}");
+        duplicates.retain(|table| table == 9);
+        assert!(duplicates.is_needlessly_thin());
+        duplicates.clear();
+        duplicates.add(9, samples(9000..10_000));
+        assert!(duplicates.one_in() < thin && !duplicates.is_needlessly_thin());
+        assert!(duplicates.samples(9).is_some_and(|samples| samples.len() > 400));
     }
 
     #[test]

@@ -189,6 +189,8 @@ impl KnownSamples {
         let tables = family_tables(db, family).map_err(failed)?;
         let numbers: HashSet<_> = tables.iter().map(|table| table.file_number).collect();
         sketches.replace(|number| !numbers.contains(&number), Vec::new());
+        // Tables carry more than was kept of them when there were many; that they come again is no news.
+        let overlaps = sketches.duplicates.is_needlessly_thin().then(|| sketches.forget());
         let mut unknown: Vec<_> = tables.iter().filter(|it| !sketches.tables.contains_key(&it.file_number)).collect();
         // What is replaced comes before what replaces it, as where all are told at once.
         unknown.sort_unstable_by_key(|table| (Reverse(table.level), table.file_number));
@@ -205,6 +207,9 @@ impl KnownSamples {
                 filter: table.properties.remove(filters::PROPERTY).filter(|_| self.wants_filters),
             });
             self.timed(|| sketches.replace(|_| false, new.collect()));
+        }
+        if let Some(overlaps) = overlaps {
+            sketches.overlaps = overlaps;
         }
         Ok((tables, sketches))
     }
@@ -286,6 +291,14 @@ impl Sketches {
 
     /// How many keys of the tables that came since the last call were in tables that were there before, by the table's number.
     pub(crate) fn take_overlaps(&mut self) -> BTreeMap<u64, Overlap> {
+        std::mem::take(&mut self.overlaps)
+    }
+
+    /// Forgets all tables, and returns what was to be told of those that came.
+    fn forget(&mut self) -> BTreeMap<u64, Overlap> {
+        self.duplicates.clear();
+        self.tables.clear();
+        self.filter_bytes = 0;
         std::mem::take(&mut self.overlaps)
     }
 

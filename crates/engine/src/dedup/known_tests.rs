@@ -281,6 +281,34 @@ fn what_was_not_heard_of_is_found_at_the_next_look() {
 }
 
 #[test]
+fn a_store_that_has_shrunk_is_sampled_as_densely_again() {
+    let directory = directory();
+    let store = Store::open(directory.path(), -1);
+    let known = KnownSamples::new(200, None);
+    for table in 0..TABLES {
+        store.flush(table * 1000..table * 1000 + 1000);
+    }
+    let look = || drop(known.look(&store.db, &store.family()).unwrap());
+    look();
+    let thin = known.now().duplicates().one_in();
+    assert!(thin > 64, "{thin}");
+    store.db.delete_range_cf(&store.family(), 1000_u32.to_be_bytes(), u32::MAX.to_be_bytes()).unwrap();
+    store.db.compact_range_cf(&store.family(), None::<&[u8]>, None::<&[u8]>);
+    known.now().take_overlaps();
+    look();
+    assert!(known.now().take_overlaps().is_empty(), "what was known has not come");
+    assert_eq!(known.now().duplicates().one_in(), 64);
+    let samples = |known: &KnownSamples| {
+        let known = known.now();
+        known.tables.keys().flat_map(|table| known.duplicates().samples(*table).unwrap().to_vec()).collect::<Vec<_>>()
+    };
+    let anew = KnownSamples::new(most_samples(None), None);
+    drop(anew.look(&store.db, &store.family()).unwrap());
+    assert!(!samples(&anew).is_empty());
+    assert_eq!(samples(&known), samples(&anew));
+}
+
+#[test]
 fn what_a_worker_says_of_its_tables_is_read_from_them_instead() {
     let directory = directory();
     let store = Store::open(directory.path(), -1);
