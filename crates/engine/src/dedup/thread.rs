@@ -412,7 +412,8 @@ impl Thread {
             }),
         };
         drop(known);
-        if !matches!(choice, Choice::NoTime) {
+        // Who waits for a table, or for room, has not been told that there is time.
+        if matches!(choice, Choice::Merge(_) | Choice::Nothing) {
             self.merge_time.allows();
         }
         match choice {
