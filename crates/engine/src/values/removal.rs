@@ -4,7 +4,7 @@
 //!
 //! 1. no write that has its value there is still on its way into RocksDB;
 //! 2. every WAL that was there then is obsolete: what it names is in tables, or overwritten there;
-//! 3. no live table refers to it, looked at after 2, so that what a flush moved from memtable to table meanwhile is seen;
+//! 3. no table refers to it that is live, or that a new reader may still be given, looked at after 2, so that what a flush moved from memtable to table meanwhile is seen;
 //! 4. no iterator is left that was made before 3;
 //! 5. no checkpoint is being made;
 //! 6. there is one with a greater number, so that its own is not given again ([`ValueLog::remove`]).
