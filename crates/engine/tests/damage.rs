@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::appended::{SEGMENT_HEADER_BYTES, segment_records};
-use common::disk::contents_below;
+use common::disk::{contents_below, write_contents};
 use common::random::{Random, with_seeds};
 use common::{Model, directory_in_memory, value_of};
 use ecotone_engine::{Compression, Direction, Error, OpenMode, Separation, Store, StoreOptions, WriteOptions, verify};
@@ -118,13 +118,7 @@ impl Sound {
     }
 
     fn write(&self, to: &Path) {
-        fs::create_dir(to).unwrap();
-        for (path, bytes) in &self.files {
-            match bytes {
-                Some(bytes) => fs::write(to.join(path), bytes).unwrap(),
-                None => fs::create_dir(to.join(path)).unwrap(),
-            }
-        }
+        write_contents(to, &self.files);
     }
 
     /// The bytes of a file.

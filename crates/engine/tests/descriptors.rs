@@ -8,7 +8,7 @@ mod common;
 
 use std::fs;
 
-use common::disk::contents_below;
+use common::disk::{contents_below, write_contents};
 use common::{Model, assert_equals, value_of};
 use ecotone_engine::{Durability, OpenMode, Separation, Store, StoreOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -34,13 +34,7 @@ fn what_was_found_is_synced_when_a_store_is_opened_so_that_no_later_sync_needs_a
     (0..20).for_each(|number| put(&store, number));
     // So that opening has nothing to bring into tables, before which it syncs segments.
     store.flush(true).unwrap();
-    fs::create_dir(&killed).unwrap();
-    for (file, bytes) in contents_below(&living) {
-        match bytes {
-            Some(bytes) => fs::write(killed.join(file), bytes).unwrap(),
-            None => fs::create_dir(killed.join(file)).unwrap(),
-        }
-    }
+    write_contents(&killed, &contents_below(&living));
     store.close().unwrap();
     // Nobody knows of the segments whether they were synced.
     fs::remove_file(killed.join("values/WATERMARK")).unwrap();

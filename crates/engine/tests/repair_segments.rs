@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::appended::{SEGMENT_HEADER_BYTES, segment_records};
-use common::disk::contents_below;
+use common::disk::{contents_below, write_contents};
 use common::{Model, assert_equals, directory_in_memory, value_of};
 use ecotone_engine::{Durability, OpenMode, RepairReport, Separation, Store, StoreOptions, repair};
 
@@ -38,13 +38,7 @@ fn killed(at: &Path) -> (PathBuf, Model) {
         }
     }
     let path = at.join("killed");
-    fs::create_dir(&path).unwrap();
-    for (file, bytes) in contents_below(&living) {
-        match bytes {
-            Some(bytes) => fs::write(path.join(file), bytes).unwrap(),
-            None => fs::create_dir(path.join(file)).unwrap(),
-        }
-    }
+    write_contents(&path, &contents_below(&living));
     store.close().unwrap();
     let _ = fs::remove_file(path.join("values/WATERMARK"));
     (path, model)

@@ -508,3 +508,14 @@ pub fn contents_below(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     }
     found
 }
+
+/// Makes a directory that holds what [`contents_below`] found in another.
+pub fn write_contents(root: &Path, contents: &BTreeMap<PathBuf, Option<Vec<u8>>>) {
+    fs::create_dir(root).unwrap();
+    for (path, bytes) in contents {
+        match bytes {
+            Some(bytes) => fs::write(root.join(path), bytes).unwrap(),
+            None => fs::create_dir(root.join(path)).unwrap(),
+        }
+    }
+}
