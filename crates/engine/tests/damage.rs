@@ -7,6 +7,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
@@ -183,6 +184,15 @@ fn offset_in(file: &str, said: &str) -> Option<usize> {
     behind.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()
 }
 
+/// The block of the table `file` that is told to be damaged, with its trailer, where one is.
+fn block_in(file: &str, said: &str) -> Option<Range<usize>> {
+    let (_, behind) = said.split_once(&format!("{file} offset "))?;
+    let (offset, behind) = behind.split_once(" size ")?;
+    let begin: usize = offset.parse().ok()?;
+    let bytes: usize = behind.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()?;
+    Some(begin..begin + bytes + TRAILER_BYTES)
+}
+
 /// Of a store that is open: what is there twice in a row, while obsolete files may go.
 fn contents_at_rest(path: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let look = || std::panic::catch_unwind(|| contents_below(path)).ok();
@@ -201,8 +211,12 @@ struct Look<'s> {
     sound: &'s Sound,
     /// The file that is damaged.
     file: &'s str,
-    /// Where, if that is a segment.
+    /// Its byte that is.
+    byte: usize,
+    /// What is lost with it, if that is a segment.
     lost: Option<Range<usize>>,
+    /// How often a block of a table was told that holds it.
+    blocks_told: Cell<usize>,
     /// How many of the last writes may be gone.
     may_lose: usize,
     what: String,
@@ -232,6 +246,10 @@ impl Look<'_> {
             };
             let offset = offset_in(self.file, location);
             assert!(offset.is_some_and(|offset| lost.contains(&offset)), "{}: {which} says {error:?}", self.what);
+        }
+        if let Some(block) = block_in(self.file, &error.to_string()) {
+            assert!(block.contains(&self.byte), "{}: {which} says {error:?}", self.what);
+            self.blocks_told.set(self.blocks_told.get() + 1);
         }
     }
 
@@ -277,6 +295,9 @@ impl Look<'_> {
 /// Parts of a file that are hit equally often.
 const PARTS: usize = 16;
 
+/// What RocksDB puts behind each block of a table: how it is compressed, and its checksum.
+const TRAILER_BYTES: usize = 5;
+
 /// The end of a table, where the blocks about its blocks are.
 const TABLE_END_BYTES: usize = 1024;
 
@@ -292,8 +313,8 @@ fn bit_to_flip(name: &str, bytes: usize, number: usize, random: &mut Random) -> 
     at.min(bytes - 1) * 8 + random.below(8)
 }
 
-/// Flips one bit of a file, and looks at the store.
-fn flip_bit(sound: &Sound, file: &Path, bit: usize, seed: u64, may_lose: usize) {
+/// Flips one bit of a file, and looks at the store. How many of the errors named a block of a table.
+fn flip_bit(sound: &Sound, file: &Path, bit: usize, seed: u64, may_lose: usize) -> usize {
     let still = StoreOptions { l0_compaction_trigger: 20, relocation: RelocationParameters::default(), ..options() };
     let name = file.file_name().unwrap().to_str().unwrap();
     let directory = directory_in_memory();
@@ -322,19 +343,20 @@ fn flip_bit(sound: &Sound, file: &Path, bit: usize, seed: u64, may_lose: usize) 
         }
         Err(error) => assert!(names(&error, name), "{what}: verify says {error:?}"),
     }
-    let look = Look { sound, file: name, lost, may_lose, what };
+    let look = Look { sound, file: name, byte: bit / 8, lost, blocks_told: Cell::new(0), may_lose, what };
     // A store that is opened to be read is not changed, so both looks meet the damage.
     if seed.is_multiple_of(2) {
         look.at(&path, OpenMode::ReadOnly, still.clone(), false);
     }
     let compacts = seed.is_multiple_of(COMPACTED);
     look.at(&path, OpenMode::Open, if compacts { options() } else { still }, compacts);
+    look.blocks_told.get()
 }
 
 /// Flips one bit of a file of a kind, so many times, and looks at the store.
 fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: usize) {
     let files = sound.files(is_of_kind);
-    let mut relocated = 0;
+    let (mut relocated, mut blocks_told) = (0, 0);
     with_seeds(flips, |seed| {
         let mut random = Random::new(seed);
         let file = files[seed as usize % files.len()];
@@ -342,10 +364,12 @@ fn flip(sound: &Sound, is_of_kind: impl Fn(&str) -> bool, flips: u64, may_lose: 
         let bytes = sound.bytes(file);
         relocated += u64::from(name.ends_with(".segment") && is_relocated(bytes));
         let bit = bit_to_flip(name, bytes.len(), seed as usize / files.len(), &mut random);
-        flip_bit(sound, file, bit, seed, may_lose);
+        blocks_told += flip_bit(sound, file, bit, seed, may_lose);
     });
     let are_segments = files.iter().all(|file| file.extension().is_some_and(|extension| extension == "segment"));
     assert!(!are_segments || relocated > 0, "no relocated value was ever hit");
+    let are_tables = files.iter().all(|file| file.extension().is_some_and(|extension| extension == "sst"));
+    assert!(!are_tables || blocks_told > 0, "no error named the block that is damaged");
 }
 
 #[test]
