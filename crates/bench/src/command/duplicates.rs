@@ -37,8 +37,8 @@ pub struct DuplicateFigures {
     pub dedup_merges: Option<u64>,
     /// Merges given up because their tables were taken.
     pub dedup_aborted: Option<u64>,
-    /// Times that a merge waited because writers would have stalled.
-    pub dedup_forbidden: Option<u64>,
+    /// Times that a merge waited: for the sake of writers, for room or tables, or since those before it freed little.
+    pub dedup_put_off: Option<u64>,
     /// Stale versions that merges freed.
     pub dedup_found_keys: Option<u64>,
     /// Those that they were expected to free.
@@ -87,7 +87,7 @@ impl DuplicateFigures {
             dedup_extensions: done.map(|it| it.extensions),
             dedup_merges: done.map(|it| it.merges),
             dedup_aborted: done.map(|it| it.merges_aborted),
-            dedup_forbidden: done.map(|it| it.merges_forbidden.values().sum()),
+            dedup_put_off: done.map(|it| it.merges_put_off.values().sum()),
             dedup_found_keys: done.map(|it| it.found_keys),
             dedup_expected_keys: done.map(|it| it.expected_keys),
             dedup_read_bytes: done.map(|it| it.read_bytes),

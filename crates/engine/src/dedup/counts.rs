@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ecotone_policy::dedup::decide::Why;
-use ecotone_policy::dedup::forecast::Forbidden;
 
 use super::DedupProperties;
+use super::put_off::PutOff;
 
 /// Counted by the thread, read by anybody.
 #[derive(Debug, Default)]
@@ -15,8 +15,8 @@ pub(crate) struct Counts {
     pub(super) extensions: AtomicU64,
     pub(super) merges: AtomicU64,
     pub(super) merges_aborted: AtomicU64,
-    /// In the order of [`Forbidden::LASTING`] and [`Why::ALL`].
-    merges_forbidden: [AtomicU64; Forbidden::LASTING.len()],
+    /// In the order of [`PutOff::ALL`] and [`Why::ALL`].
+    merges_put_off: [AtomicU64; PutOff::ALL.len()],
     checks_left: [AtomicU64; Why::ALL.len()],
     pub(super) expected_keys: AtomicU64,
     pub(super) found_keys: AtomicU64,
@@ -28,9 +28,9 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// A merge waits; for a lasting reason, else it is not told.
-    pub(super) fn forbidden(&self, why: Forbidden) {
-        add_one(&Forbidden::LASTING, why, &self.merges_forbidden);
+    /// A merge waits.
+    pub(super) fn put_off(&self, why: PutOff) {
+        add_one(&PutOff::ALL, why, &self.merges_put_off);
     }
 
     /// A check found enough to extend a compaction.
@@ -52,7 +52,7 @@ impl Counts {
             extensions: count(&self.extensions),
             merges: count(&self.merges),
             merges_aborted: count(&self.merges_aborted),
-            merges_forbidden: by_reason(Forbidden::LASTING.map(Forbidden::name), &self.merges_forbidden),
+            merges_put_off: by_reason(PutOff::ALL.map(PutOff::name), &self.merges_put_off),
             checks_left: by_reason(Why::ALL.map(Why::name), &self.checks_left),
             expected_keys: count(&self.expected_keys),
             found_keys: count(&self.found_keys),

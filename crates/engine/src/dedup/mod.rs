@@ -13,6 +13,7 @@ pub(crate) mod known;
 mod levels;
 mod levels_compared;
 pub(crate) mod merge;
+mod put_off;
 pub(crate) mod queue;
 pub(crate) mod samples;
 mod settings;

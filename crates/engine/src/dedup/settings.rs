@@ -168,8 +168,9 @@ pub struct DedupProperties {
     pub merges: u64,
     /// Merges that were given up because RocksDB compacted some of their tables meanwhile.
     pub merges_aborted: u64,
-    /// Times that a merge waited for the sake of writers, by the [name of the reason](ecotone_policy::dedup::forecast::Forbidden::name).
-    pub merges_forbidden: BTreeMap<&'static str, u64>,
+    /// Times that a merge was put off, by reason: for the sake of writers ([`Forbidden::name`](ecotone_policy::dedup::forecast::Forbidden::name));
+    /// `no-room` beside what it replaces; `tables-busy`, which other compactions had; `backed-off`, since those before it freed too little.
+    pub merges_put_off: BTreeMap<&'static str, u64>,
     /// Stale versions that merges were expected to free.
     pub expected_keys: u64,
     /// Those that they freed.

@@ -37,6 +37,7 @@ use super::extension::Extension;
 use super::known::{KnownSamples, Sketches};
 use super::levels_compared::LevelsCompared;
 use super::merge::{self, Setback};
+use super::put_off::PutOff;
 use super::{COUNTED, DedupMode, Shared, thread_cpu};
 use crate::duties::ThreadDuties;
 use crate::family::DataFamily;
@@ -115,8 +116,8 @@ pub(super) struct Thread {
     merge_time: MergeTime,
     /// Until then the thread rests.
     rests_until: Instant,
-    /// Whether the merge that comes next has been forbidden once.
-    is_forbidden: bool,
+    /// Why the merge that comes next was put off last.
+    put_off: Option<PutOff>,
     /// Merges in a row that RocksDB has refused.
     conflicts: u32,
     /// Whether what was there before the store was opened has been looked at.
@@ -170,7 +171,7 @@ impl Thread {
             flushes: FlushRate::new(),
             merge_time: MergeTime::default(),
             rests_until: now,
-            is_forbidden: false,
+            put_off: None,
             conflicts: 0,
             has_looked_at_all: false,
         }
@@ -267,7 +268,7 @@ impl Thread {
     }
 
     /// How long no merge can begin, as far as that is known already; checks go on. `None` where nothing waits.
-    fn must_wait(&self) -> Option<Duration> {
+    fn must_wait(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let soonest = match &self.work {
             Work::None => None,
@@ -278,6 +279,9 @@ impl Thread {
         let pause = Duration::from_secs_f64(self.back_off.remaining(self.now()).0);
         // A store that backs off has nothing that would soon be done.
         self.shared.counts.is_busy.store(pause.is_zero(), Relaxed);
+        if !pause.is_zero() {
+            self.count_put_off(PutOff::BackedOff);
+        }
         Some(soonest.max(self.rests_until).saturating_duration_since(now).max(pause))
     }
 
@@ -418,9 +422,12 @@ impl Thread {
         }
         match choice {
             // The next round finds out that nothing waits, or how long.
-            Choice::Nothing => Ok(Next::Wait(Some(Duration::ZERO))),
-            Choice::Busy => Ok(Next::Wait(Some(self.until_retry()))),
-            Choice::NoRoom => Ok(Next::Wait(Some(LOOK_AGAIN))),
+            Choice::Nothing => {
+                self.put_off = None;
+                Ok(Next::Wait(Some(Duration::ZERO)))
+            }
+            Choice::Busy => Ok(self.put_off(PutOff::TablesBusy, self.until_retry())),
+            Choice::NoRoom => Ok(self.put_off(PutOff::NoRoom, LOOK_AGAIN)),
             Choice::NoTime => {
                 if let Some(input) = input {
                     self.merge_time.forbids(self.now(), &pressure, input, &parameters);
@@ -432,7 +439,7 @@ impl Thread {
                 if is_limited && let Err(why) = may_run(&pressure, input, takes, &parameters) {
                     return Ok(self.forbidden(why));
                 }
-                self.is_forbidden = false;
+                self.put_off = None;
                 Ok(Next::Merge(planned))
             }
         }
@@ -445,11 +452,23 @@ impl Thread {
     }
 
     fn forbidden(&mut self, why: Forbidden) -> Next {
-        // Until flushes have been counted for a second nothing can be foretold.
-        if why != Forbidden::RateUnknown && !std::mem::replace(&mut self.is_forbidden, true) {
-            self.shared.counts.forbidden(why);
+        match why {
+            // Until flushes have been counted for a second nothing can be foretold.
+            Forbidden::RateUnknown => Next::Wait(Some(LOOK_AGAIN)),
+            _ => self.put_off(PutOff::Forbidden(why), LOOK_AGAIN),
         }
-        Next::Wait(Some(LOOK_AGAIN))
+    }
+
+    fn put_off(&mut self, why: PutOff, wait: Duration) -> Next {
+        self.count_put_off(why);
+        Next::Wait(Some(wait))
+    }
+
+    /// Once for as long as the reason is the same.
+    fn count_put_off(&mut self, why: PutOff) {
+        if self.put_off.replace(why) != Some(why) {
+            self.shared.counts.put_off(why);
+        }
     }
 
     /// For a merge, beside what it replaces.
@@ -525,7 +544,10 @@ impl Thread {
                     self.give_up(planned);
                 }
             }
-            Setback::NoRoom => self.rests_until = Instant::now() + LOOK_AGAIN,
+            Setback::NoRoom => {
+                self.shared.counts.put_off(PutOff::NoRoom);
+                self.rests_until = Instant::now() + LOOK_AGAIN;
+            }
             // Whoever closes the store has told this thread to end, or is about to.
             Setback::Closing => self.rests_until = Instant::now() + LOOK_AGAIN,
             Setback::Failure => {

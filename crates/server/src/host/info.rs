@@ -123,8 +123,8 @@ fn of_duplicates(dedup: &DedupProperties) -> Lines {
         line("dedup_merge_cpu_ms_total", dedup.merge_cpu_us / 1000),
     ]);
     lines.extend(by_reason("dedup_checks_left", &dedup.checks_left));
-    lines.push(line("dedup_merges_forbidden_total", dedup.merges_forbidden.values().sum::<u64>()));
-    lines.extend(by_reason("dedup_merges_forbidden", &dedup.merges_forbidden));
+    lines.push(line("dedup_merges_put_off_total", dedup.merges_put_off.values().sum::<u64>()));
+    lines.extend(by_reason("dedup_merges_put_off", &dedup.merges_put_off));
     lines
 }
 
@@ -345,7 +345,7 @@ mod tests {
             duplicate_keys: 128,
             hidden_bytes: 1_700,
             levels: vec![ecotone_engine::DedupLevel { hidden_keys: 128, hidden_bytes: 1_700 }],
-            merges_forbidden: BTreeMap::from([("slowed", 2), ("would-stall", 3)]),
+            merges_put_off: BTreeMap::from([("slowed", 2), ("would-stall", 3)]),
             ..DedupProperties::default()
         };
         let told = |dedup| of_tree(&properties, &counters, Some(&values), dedup);
@@ -363,9 +363,9 @@ mod tests {
             (value(&lines, "dup_ratio_error"), value(&lines, "dedup_merges_total").as_deref()),
             (None, Some("0"))
         );
-        let forbidden =
-            ["total", "slowed", "would_stall"].map(|reason| value(&lines, &format!("dedup_merges_forbidden_{reason}")));
-        assert_eq!(forbidden.each_ref().map(Option::as_deref), [Some("5"), Some("2"), Some("3")]);
+        let put_off =
+            ["total", "slowed", "would_stall"].map(|reason| value(&lines, &format!("dedup_merges_put_off_{reason}")));
+        assert_eq!(put_off.each_ref().map(Option::as_deref), [Some("5"), Some("2"), Some("3")]);
     }
 
     #[test]

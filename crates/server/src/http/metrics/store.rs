@@ -328,9 +328,9 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
             dedup.map(|of| &of.checks_left),
         ),
         (
-            "ecotone_dedup_merges_forbidden_total",
-            "Times that a merge waited for the sake of writers, by reason.",
-            dedup.map(|of| &of.merges_forbidden),
+            "ecotone_dedup_merges_put_off_total",
+            "Times that a merge waited, by reason: for the sake of writers, for room or tables, or since those before it freed little.",
+            dedup.map(|of| &of.merges_put_off),
         ),
     ] {
         let counts = counts.into_iter().flatten();
