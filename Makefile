@@ -13,7 +13,7 @@ ECOTONE := $(CARGO_TARGET_DIR)/release/ecotone
 
 # A test that hangs ends the run here, with all its processes (on a terminal Ctrl-C must reach them, so there it ends
 # cargo alone). The clock starts after the build.
-TEST_MINUTES ?= 30
+TEST_MINUTES ?= 60
 # Arguments of the demo: the papers' experiment, made short.
 DEMO_SECONDS ?= 45
 DEMO_ARGS ?= fillrandom --profile three-tier --policies local,local-split,edgepilot,eco --seconds $(DEMO_SECONDS) --papers

@@ -42,7 +42,7 @@ TOML
 start() {
   "$ecotone" serve --config "$folder/ecotone.toml" &
   server=$!
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     [ "$(client ping 2>/dev/null)" = PONG ] && return
     kill -0 "$server" 2>/dev/null || { echo 'session: the server did not come up' >&2; exit 1; }
     sleep 0.1

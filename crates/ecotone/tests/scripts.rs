@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A script may hang where it should not.
-const SECONDS: &str = "120";
+const SECONDS: &str = "300";
 
 fn script(name: &str, folder: &Path, programs: &[(&str, &str)], arguments: &[&str]) -> Command {
     for (program, text) in programs {

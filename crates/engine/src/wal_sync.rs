@@ -237,7 +237,7 @@ mod tests {
             Ok(Synced::Now)
         };
         let sync = WalSync::start(sync, Arc::default()).unwrap();
-        let begins = (0..5).map(|_| {
+        let begins = (0..12).map(|_| {
             sync.want();
             let begin = heard.recv_timeout(20 * SYNC_INTERVAL).unwrap();
             // Covered by the next one only.

@@ -147,6 +147,7 @@ struct Said {
 }
 
 /// When a child is killed.
+#[derive(Clone, Copy)]
 enum After {
     /// So long after it was started, which may be while it opens the store.
     Start(Duration),
@@ -154,10 +155,12 @@ enum After {
     Opening(Duration),
     /// So long after it has begun to relocate values.
     Relocating(Duration),
+    /// So long after a segment has gone.
+    Removing(Duration),
 }
 
-/// A child that relocates nothing by then is killed all the same: others take the cores.
-const RELOCATES_WITHIN: Duration = Duration::from_secs(10);
+/// A child that relocates or removes nothing by then is killed all the same.
+const RELOCATES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts a child, kills it, and returns what it said.
 fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [u64; WRITERS], after: After) -> Said {
@@ -168,12 +171,16 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
     }
     let mut said = Said::default();
     let (relocates, told) = channel();
+    let is_awaited = |said: &Said| match after {
+        After::Removing(_) => said.removed_segments > 0,
+        _ => said.relocated_bytes > 0,
+    };
     std::thread::scope(|scope| {
         let child = &mut child;
         scope.spawn(move || {
             let after = match after {
                 After::Start(after) | After::Opening(after) => after,
-                After::Relocating(after) => {
+                After::Relocating(after) | After::Removing(after) => {
                     let _ = told.recv_timeout(RELOCATES_WITHIN);
                     after
                 }
@@ -190,10 +197,10 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
                 }
                 ["relocated", bytes, segments] => {
                     said.relocated_bytes = bytes.parse().unwrap_or(said.relocated_bytes);
-                    if said.relocated_bytes > 0 {
+                    said.removed_segments = segments.parse().unwrap_or(said.removed_segments);
+                    if is_awaited(&said) {
                         let _ = relocates.send(());
                     }
-                    said.removed_segments = segments.parse().unwrap_or(said.removed_segments);
                 }
                 _ => (),
             }
@@ -255,6 +262,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
             2 | 12 => After::Start(up_to(&mut random, 60)),
             // While it opens, or soon after.
             7 => After::Opening(up_to(&mut random, 60)),
+            third if third.is_multiple_of(3) => After::Removing(up_to(&mut random, 100)),
             _ => After::Relocating(up_to(&mut random, 100)),
         };
         let said = live_and_die(&path, durability, sizes, kept.next, after);

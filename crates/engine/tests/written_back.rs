@@ -74,7 +74,7 @@ fn what_is_acknowledged_as_durable_is_on_the_device() {
             if durability == Durability::EverySecond {
                 let began = Instant::now();
                 while recorder.background_syncs() == syncs_before {
-                    assert!(began.elapsed() < 20 * SYNC_INTERVAL, "no background sync");
+                    assert!(began.elapsed() < 60 * SYNC_INTERVAL, "no background sync");
                     std::thread::yield_now();
                 }
             }
@@ -175,7 +175,7 @@ fn what_was_acknowledged_before_the_disk_was_full_gets_to_the_device_all_the_sam
         was_unwritten |= found.iter().any(|(path, pages)| path.extension().is_some_and(|it| it == "log") && *pages > 0);
         let began = Instant::now();
         while unwritten(&path).iter().any(|(_, pages)| *pages > 0) {
-            assert!(began.elapsed() < 10 * SYNC_INTERVAL, "{:?}", unwritten(&path));
+            assert!(began.elapsed() < 60 * SYNC_INTERVAL, "{:?}", unwritten(&path));
             std::thread::yield_now();
         }
         let _ = store.close();

@@ -206,13 +206,13 @@ fn a_worker_declines_what_it_cannot_do_and_frees_what_its_owner_leaves() {
 
 #[test]
 fn a_token_opens_the_files_of_its_job_while_the_job_lives_and_nothing_else() {
-    let mut owner = Owner::start(|_, _| ());
+    // The job is away for so long: enough to ask a few questions.
+    let mut owner = Owner::start(|options, _| options.limits.heartbeat_timeout = Duration::from_secs(8));
     let spoiler = Spoiler::start(owner.federation.address(), None, Behaviour::on_offer(|_| vec![Act::Hang]));
     let address = owner.federation.address().to_owned();
     let mut taken = None;
     owner.write_until("an offer", |_| {
         let Some(offer) = spoiler.offers().pop() else { return false };
-        // The job is away for a heartbeat's time-out: enough to ask a few questions.
         taken = Files::connect(&address, &offer.token).ok().map(|files| (offer, files));
         taken.is_some()
     });

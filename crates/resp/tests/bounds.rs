@@ -116,7 +116,7 @@ fn all_clients_together_keep_no_more_than_they_may() {
     let began = Instant::now();
     while served.service.clients.len() > 3 {
         assert_eq!(small.ask("INCR a").as_bytes()[0], b':', "who is small goes on");
-        assert!(began.elapsed() < Duration::from_secs(30), "{} clients", served.service.clients.len());
+        assert!(began.elapsed() < Duration::from_secs(120), "{} clients", served.service.clients.len());
     }
     assert!(served.service.client_memory.load(Ordering::Relaxed) < 8 << 20);
     // A transaction takes memory as well.
@@ -134,7 +134,7 @@ fn all_clients_together_keep_no_more_than_they_may() {
     drop(large);
     let began = Instant::now();
     while served.service.clients.len() > 1 {
-        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(began.elapsed() < Duration::from_secs(120));
         std::thread::yield_now();
     }
     small.send(&request(&[b"SET", b"c", &vec![b'z'; 3_000_000]]));
@@ -175,13 +175,13 @@ fn what_takes_long_holds_no_latch_of_what_was_written_before_it() {
     let (mut slow, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     // KEYS goes to a thread that may wait, and what follows stays with it.
     slow.send(
-        &[request(&[b"KEYS", b"*"]), request(&[b"SET", b"a", b"1"]), request(&[b"DEBUG", b"SLEEP", b"5"])].concat(),
+        &[request(&[b"KEYS", b"*"]), request(&[b"SET", b"a", b"1"]), request(&[b"DEBUG", b"SLEEP", b"60"])].concat(),
     );
     assert_eq!(slow.reply(), b"*0\r\n");
     assert_eq!(slow.reply(), b"+OK\r\n");
     let began = Instant::now();
     assert_eq!(other.ask("INCR a"), ":2\r\n");
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
     served.server.stop();
 }
 

@@ -23,7 +23,7 @@ use ecotone_resp::serve::{Lanes, Listen, Machine, Server};
 use ecotone_resp::service::{Host, InfoSection, Limits, Service};
 use parking_lot::Mutex;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn served(limits: Limits, lanes: usize) -> Served {
     Served::listening(&Listen { addresses: any_port(), lanes: Lanes::All(lanes), ..Listen::default() }, limits)

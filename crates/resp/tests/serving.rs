@@ -75,7 +75,7 @@ fn a_client_that_takes_nothing_is_owed_little_and_holds_up_nobody() {
         assert!(owed() < Some(4 << 20), "{:?}", owed());
         assert_eq!(other.ask("GET none"), "$-1\r\n");
         asked += 1;
-        assert!(began.elapsed() < Duration::from_secs(30), "it is disconnected in the end");
+        assert!(began.elapsed() < Duration::from_secs(120), "it is disconnected in the end");
     }
     assert!(asked > 100, "{asked}");
     served.server.stop();

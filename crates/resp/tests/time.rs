@@ -129,20 +129,21 @@ fn a_time_that_is_no_time_is_refused_and_not_taken_for_an_early_one() {
 /// A store that nobody writes to: what its clients have found gone is noted, and nothing else.
 #[test]
 fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an_idle_store() {
+    let requests = ["GET key", "TTL key", "DBSIZE", "MGET key other", "SCAN 0", "EXISTS other key"];
+    let fixtures = requests.map(|request| (request, Fixture::with(options())));
+    // They are opened by now, which waits for the device.
     let at_ms = system_ms() + 1500;
-    let fixtures: Vec<(&str, Fixture)> =
-        ["GET key", "TTL key", "DBSIZE", "MGET key other", "SCAN 0", "EXISTS other key"]
-            .map(|request| {
-                let fixture = Fixture::with(options());
-                let keyspace = fixture.service.keyspace.clone();
-                assert_eq!(noted_ms(keyspace.store()), None);
-                fixture.client().ask(&format!("SET key v PXAT {at_ms}"));
-                keyspace.note_time(Waiting::Allowed).unwrap();
-                let noted = noted_ms(keyspace.store());
-                assert!(noted.is_some_and(|noted| noted < at_ms), "{noted:?} before {at_ms}: this machine is too busy");
-                (request, fixture)
-            })
-            .into();
+    let fixtures: Vec<(&str, Fixture)> = fixtures
+        .map(|(request, fixture)| {
+            let keyspace = fixture.service.keyspace.clone();
+            assert_eq!(noted_ms(keyspace.store()), None);
+            fixture.client().ask(&format!("SET key v PXAT {at_ms}"));
+            keyspace.note_time(Waiting::Allowed).unwrap();
+            let noted = noted_ms(keyspace.store());
+            assert!(noted.is_some_and(|noted| noted < at_ms), "{noted:?} before {at_ms}: this machine is too busy");
+            (request, fixture)
+        })
+        .into();
     let batches = |fixture: &Fixture| fixture.service.keyspace.store().counters().batches_written;
     for (request, fixture) in &fixtures {
         let keyspace = &fixture.service.keyspace;

@@ -150,7 +150,7 @@ impl Server {
         }
         if self.conduct == "leaves" && self.fault.is_empty() {
             // The one that leaves must be missed before all are told to stop.
-            thread::sleep(Duration::from_millis(800));
+            thread::sleep(Duration::from_secs(3));
         }
         let ops = (rate * seconds as f64) as u64;
         self.record(Record::Final(Final {

@@ -9,6 +9,9 @@ use ecotone_bench::{
 
 use crate::surroundings::Bench;
 
+/// No sound server keeps the lab waiting for so long, also where the disk pauses.
+const UNLIKE_A_SOUND_ONE: Duration = Duration::from_secs(5);
+
 #[test]
 fn a_server_that_refuses_its_arguments_is_an_error_with_its_words() {
     let bench = Bench::new();
@@ -42,16 +45,16 @@ fn a_server_that_leaves_before_stop_is_an_error() {
 fn a_server_that_hangs_is_killed_with_all_its_children() {
     let bench = Bench::new();
     let mut options = bench.options("hangs", &["eco"]);
-    options.patience.silence = Duration::from_millis(800);
+    options.patience.silence = UNLIKE_A_SOUND_ONE;
     let error = bench.fails(&options);
-    assert!(error.contains("server medium-1") && error.contains("hangs: no record for 1 s"), "{error}");
+    assert!(error.contains("server medium-1") && error.contains("hangs: no record for 5 s"), "{error}");
 }
 
 #[test]
 fn a_server_that_is_never_ready_is_an_error() {
     let bench = Bench::new();
     let mut options = bench.options("never-ready", &["eco"]);
-    options.patience.ready = Duration::from_millis(800);
+    options.patience.ready = UNLIKE_A_SOUND_ONE;
     assert!(bench.fails(&options).contains("server medium-1 under policy eco: is not ready in time"));
 }
 
@@ -59,7 +62,7 @@ fn a_server_that_is_never_ready_is_an_error() {
 fn a_server_that_forgets_its_final_record_is_an_error() {
     let bench = Bench::new();
     let mut options = bench.options("forgets", &["eco"]);
-    (options.seconds, options.patience.final_record) = (1, Duration::from_millis(300));
+    (options.seconds, options.patience.final_record) = (1, UNLIKE_A_SOUND_ONE);
     let error = bench.fails(&options);
     assert!(error.contains("medium-1") && error.contains("there is no final record"), "{error}");
 }
@@ -84,7 +87,7 @@ fn a_server_that_is_another_is_an_error() {
 fn what_goes_wrong_after_the_numbers_are_complete_is_a_warning() {
     let bench = Bench::new();
     let mut options = bench.options("lingers", &["eco"]);
-    options.patience.stop = Duration::from_millis(300);
+    options.patience.stop = UNLIKE_A_SOUND_ONE;
     let report = bench.run(&options, &mut Quiet).unwrap();
     assert!(
         report.warnings[0].contains("medium-1") && report.warnings[0].contains("was killed"),

@@ -41,7 +41,7 @@ impl Emulation for Folders {
 impl Drop for Folder {
     fn drop(&mut self) {
         // A server writes its processes' ids there, as it would enter a cgroup. A killed one needs a moment to end.
-        let deadline = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let ids = fs::read_to_string(self.path.join("ids")).unwrap_or_default();
         for id in ids.lines() {
             while lives(id) {

@@ -1,6 +1,6 @@
 //! A client of a server that may be killed at any time.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::common::Server;
@@ -28,7 +28,7 @@ impl Client {
 
     fn reply(&mut self) -> Option<String> {
         let mut line = String::new();
-        if self.reader.read_line(&mut line).ok()? == 0 || !line.ends_with("\r\n") {
+        if told(self.reader.read_line(&mut line))? == 0 || !line.ends_with("\r\n") {
             return None;
         }
         let (kind, rest) = line.trim_end().split_at(1);
@@ -36,7 +36,7 @@ impl Client {
             "$" if rest == "-1" => Some("nothing".into()),
             "$" => {
                 let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
-                self.reader.read_exact(&mut bytes).ok()?;
+                told(self.reader.read_exact(&mut bytes))?;
                 bytes.truncate(bytes.len() - 2);
                 Some(String::from_utf8(bytes).unwrap())
             }
@@ -48,4 +48,12 @@ impl Client {
             _ => Some(rest.into()),
         }
     }
+}
+
+/// Nothing where the server is gone. One that is there and says nothing is none of its ends.
+fn told<T>(read: io::Result<T>) -> Option<T> {
+    if let Err(error) = &read {
+        assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "no reply: {error}");
+    }
+    read.ok()
 }

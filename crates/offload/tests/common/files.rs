@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 pub const MAGIC: [u8; 4] = *b"ECOF";
 
@@ -25,7 +24,7 @@ impl Files {
 
     pub fn connect_as(version: u32, address: &str, token: &[u8]) -> io::Result<Files> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(super::PATIENCE))?;
         stream.write_all(&[&MAGIC, &version.to_le_bytes(), token].concat())?;
         let mut status = [0];
         stream.read_exact(&mut status)?;

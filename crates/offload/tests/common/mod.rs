@@ -28,14 +28,14 @@ pub use contents::*;
 use given_back::{GivenBack, Told, Watched};
 
 /// How long a test waits for what must come; only a broken test or product waits that long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Speeds that leave EdgePilot no doubt: whatever jobs take on the host of the test, a worker is faster.
 pub const SLOW: f64 = 1e-3;
 pub const FAST: f64 = 1e3;
 
 /// What a busy host may add to a wait. Less than the heartbeat's time-out, so that a second one would be seen.
-pub const BUSY_HOST_ALLOWANCE: Duration = Duration::from_millis(500);
+pub const BUSY_HOST_ALLOWANCE: Duration = Duration::from_millis(900);
 
 /// How long an owner may wait for a peer that no longer answers before it goes on by itself.
 pub fn one_silence() -> Duration {

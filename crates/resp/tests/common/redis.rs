@@ -59,7 +59,7 @@ impl RealRedis {
     /// A client that has said nothing yet.
     pub fn new_client(&self) -> RedisClient {
         let stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         RedisClient { stream: BufReader::new(stream) }
     }
 }

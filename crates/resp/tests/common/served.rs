@@ -11,7 +11,7 @@ use ecotone_resp::service::{Limits, Service};
 use super::Fixture;
 
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Served {
     pub server: Server,

@@ -23,7 +23,7 @@ pub fn request(arguments: &[&[u8]]) -> Vec<u8> {
 impl Wire {
     pub fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }

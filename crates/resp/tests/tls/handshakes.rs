@@ -17,7 +17,7 @@ use super::{Asks, Place, files, place};
 
 /// Everything that comes until the end, or an error, which is one.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let (mut all, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         match stream.read(&mut piece) {

@@ -43,7 +43,7 @@ impl TlsWire {
     /// Connects and goes through the handshake, as far as a client sees one.
     pub fn connect(address: SocketAddr, config: ClientConfig) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.set_nodelay(true)?;
         let name = "localhost".try_into().unwrap();
         let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
