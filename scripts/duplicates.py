@@ -2,7 +2,7 @@
 """duplicates.py RESULTS PLOTS: what `make bench ONLY='duplicates-*'` has measured, as tables, and as plots of space by writes and by threshold.
 
 RESULTS is the folder of the results, $CARGO_TARGET_DIR/bench; PLOTS the folder that gets duplicates-plain.svg and duplicates-separate.svg, and
-the same with -thresholds. Prints tables in Markdown. What was not measured is left out.
+the same with -thresholds and -costs. Prints tables in Markdown. What was not measured is left out.
 """
 
 import json
@@ -15,6 +15,8 @@ WAYS = {"sample": "#2166ac", "filter": "#4d9221", "triggered": "#b2182b"}
 THRESHOLDS = (2, 4, 5, 6, 7, 8, 10, 20, 30, 50, 70, 100)
 # "Deduplication Adapted CaseDB for Edge Computing", Fig. 9, at SAR 1.5: WAR of the extended compaction and of the triggered one.
 PAPER = {"paper: extended": (3.9, 1.5), "paper: triggered": (7.7, 1.5)}
+# Its Figs. 7 and 8, by what there was without: five times less SAR for a WAR of 4.1, which was 2 to 3; four times less for 1.5 times fewer operations.
+PAPER_COSTS = {"paper, Fig. 7": (4.1 / 2.5, 5), "paper, Fig. 8": (1.5, 4)}
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 380, 52, 150, 34, 44
 
@@ -133,6 +135,25 @@ def by_threshold(results, plots, layout, words):
     (plots / f"duplicates-{layout}-thresholds.svg").write_text(drawn)
 
 
+def costs(results, plots, layout, words):
+    """How many times less space there is, by how many times more is written for it, and how many times fewer operations there are."""
+    off, flat = read(results, f"{layout}-off"), flat_out_runs(results, layout)
+    if off is None or None in point(off):
+        return
+    war, sar = point(off)
+    runs = [(threshold, read(results, f"{layout}-sample-{threshold}")) for threshold in THRESHOLDS]
+    written = [(str(threshold), (point(run)[0] / war, sar / point(run)[1]))
+               for threshold, run in runs if run is not None and None not in point(run)]
+    slower = [(str(threshold), (flat["off"][0] / ops, flat["off"][1] / space)) for threshold, (ops, space) in flat.items()
+              if threshold != "off"]
+    series = [series for series in (("WAR, times more", "#b2182b", written), ("op/s, times fewer", "#4d9221", slower)) if series[2]]
+    if not series:
+        return
+    single = [("off", (1.0, 1.0))] + (list(PAPER_COSTS.items()) if layout == "separate" else [])
+    drawn = plot(f"What less space costs, {words}; thresholds at the points", series, single, ("times more written, or slower", "SAR, times less"))
+    (plots / f"duplicates-{layout}-costs.svg").write_text(drawn)
+
+
 def cells(run):
     def cell(key, digits, factor=1.0, unit=""):
         return "–" if run.get(key) is None else f"{run[key] * factor:.{digits}f}{unit}"
@@ -191,6 +212,7 @@ def main():
     for layout, words in LAYOUTS.items():
         steady(results, plots, layout, words)
         by_threshold(results, plots, layout, words)
+        costs(results, plots, layout, words)
         counting(results, layout, words)
         shares(results, layout, words)
         flat_out(results, layout, words)
