@@ -99,10 +99,12 @@ fn a_server_is_filled_and_read_and_holds_every_key() {
 
     // Over the socket, one at a time, at a rate.
     let unix = format!("unix://{}", socket.display());
-    let read = bench("readrandom", &["--target", &unix, "--use-existing", "--seconds", "1", "--rate", "500"]);
-    let read = report(&read);
+    let at_rate = ["--target", &unix, "--use-existing", "--seconds", "1", "--rate", "500"];
+    let reads: Vec<Value> = (0..3).map(|_| report(&bench("readrandom", &at_rate))).collect();
+    // What is due at the end is left out, which on a busy machine may be more than a few; so the best of three counts.
+    let read = reads.iter().max_by_key(|read| read["ops"].as_u64()).unwrap();
     assert_eq!((&read["missed"], &read["options"]["use_existing"]), (&0.into(), &true.into()));
-    assert!((100..=550).contains(&read["ops"].as_u64().unwrap()), "{read}");
+    assert!((450..=550).contains(&read["ops"].as_u64().unwrap()), "{read}");
 
     // What it takes beside its data can be told once some of that is in tables.
     let why = filled["unavailable"]["sar_at_end"].as_str().unwrap_or_default();

@@ -183,7 +183,7 @@ fn wishes(own: &str) -> Vec<Vec<u8>> {
         "HRANDFIELD hash 30000 WITHVALUES",
         "HRANDFIELD hash -30000 WITHVALUES",
         "ZRANDMEMBER sorted 30000",
-        "ZRANDMEMBER sorted -200000",
+        "ZRANDMEMBER sorted -400000",
         "SUNIONSTORE OWN set small",
         "SPOP OWN 30000",
         "DEL OWN",

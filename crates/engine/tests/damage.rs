@@ -190,7 +190,8 @@ fn block_in(file: &str, said: &str) -> Option<Range<usize>> {
     let (offset, behind) = behind.split_once(" size ")?;
     let begin: usize = offset.parse().ok()?;
     let bytes: usize = behind.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()?;
-    Some(begin..begin + bytes + TRAILER_BYTES)
+    // A footer of which the version is wrong is read as one of before, with a place in it that is none.
+    (bytes > 0).then(|| begin..begin + bytes + TRAILER_BYTES)
 }
 
 /// Of a store that is open: what is there twice in a row, while obsolete files may go.

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use common::random::{Random, with_seeds};
@@ -159,7 +159,7 @@ enum After {
     Removing(Duration),
 }
 
-/// A child that relocates or removes nothing by then is killed all the same.
+/// However busy the machine: a life is a tenth of a second long where nobody else takes the cores.
 const RELOCATES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts a child, kills it, and returns what it said.
@@ -178,15 +178,13 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
     std::thread::scope(|scope| {
         let child = &mut child;
         scope.spawn(move || {
-            let after = match after {
-                After::Start(after) | After::Opening(after) => after,
-                After::Relocating(after) | After::Removing(after) => {
-                    let _ = told.recv_timeout(RELOCATES_WITHIN);
-                    after
-                }
+            let (after, came) = match after {
+                After::Start(after) | After::Opening(after) => (after, Ok(())),
+                After::Relocating(after) | After::Removing(after) => (after, told.recv_timeout(RELOCATES_WITHIN)),
             };
             std::thread::sleep(after);
             child.kill().unwrap();
+            assert_ne!(came, Err(RecvTimeoutError::Timeout), "a life of {RELOCATES_WITHIN:?} without relocation");
         });
         // Until it is dead. A line cut short does not count.
         for line in lines.map_while(Result::ok) {
@@ -205,6 +203,7 @@ fn live_and_die(directory: &Path, durability: Durability, sizes: Sizes, begin: [
                 _ => (),
             }
         }
+        drop(relocates);
     });
     child.wait().unwrap();
     said

@@ -132,7 +132,7 @@ fn the_time_is_noted_after_a_write_and_after_a_key_was_found_gone_and_not_for_an
     let requests = ["GET key", "TTL key", "DBSIZE", "MGET key other", "SCAN 0", "EXISTS other key"];
     let fixtures = requests.map(|request| (request, Fixture::with(options())));
     // They are opened by now, which waits for the device.
-    let at_ms = system_ms() + 1500;
+    let at_ms = system_ms() + 5000;
     let fixtures: Vec<(&str, Fixture)> = fixtures
         .map(|(request, fixture)| {
             let keyspace = fixture.service.keyspace.clone();

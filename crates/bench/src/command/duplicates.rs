@@ -37,7 +37,7 @@ pub struct DuplicateFigures {
     pub dedup_merges: Option<u64>,
     /// Merges given up because their tables were taken.
     pub dedup_aborted: Option<u64>,
-    /// Times that a merge waited: for the sake of writers, for room or tables, or since those before it freed little.
+    /// Times that merges came to wait: for the sake of writers, for room or tables, or since those before freed little or failed.
     pub dedup_put_off: Option<u64>,
     /// Stale versions that merges freed.
     pub dedup_found_keys: Option<u64>,

@@ -169,7 +169,8 @@ pub struct DedupProperties {
     /// Merges that were given up because RocksDB compacted some of their tables meanwhile.
     pub merges_aborted: u64,
     /// Times that a merge was put off, by reason: for the sake of writers ([`Forbidden::name`](ecotone_policy::dedup::forecast::Forbidden::name));
-    /// `no-room` beside what it replaces; `tables-busy`, which other compactions had; `backed-off`, since those before it freed too little.
+    /// `no-room` beside what it replaces; `tables-busy`: other compactions had its tables; `backed-off`: those before it freed too little, or failed.
+    /// Counted once until the reason is another one or something was merged.
     pub merges_put_off: BTreeMap<&'static str, u64>,
     /// Stale versions that merges were expected to free.
     pub expected_keys: u64,

@@ -116,7 +116,7 @@ pub(super) struct Thread {
     merge_time: MergeTime,
     /// Until then the thread rests.
     rests_until: Instant,
-    /// Why the merge that comes next was put off last.
+    /// Why merges have been put off since the last one.
     put_off: Option<PutOff>,
     /// Merges in a row that RocksDB has refused.
     conflicts: u32,
@@ -207,6 +207,7 @@ impl Thread {
             Some(Duration::ZERO) => (),
             Some(wait) => return Ok(Some(self.until_check().map_or(wait, |check| check.min(wait)))),
             None => {
+                self.put_off = None;
                 self.shared.counts.is_busy.store(false, Relaxed);
                 return Ok(self.until_check());
             }
@@ -439,7 +440,6 @@ impl Thread {
                 if is_limited && let Err(why) = may_run(&pressure, input, takes, &parameters) {
                     return Ok(self.forbidden(why));
                 }
-                self.put_off = None;
                 Ok(Next::Merge(planned))
             }
         }
@@ -464,7 +464,7 @@ impl Thread {
         Next::Wait(Some(wait))
     }
 
-    /// Once for as long as the reason is the same.
+    /// Once for as long as the reason is the same and nothing is merged.
     fn count_put_off(&mut self, why: PutOff) {
         if self.put_off.replace(why) != Some(why) {
             self.shared.counts.put_off(why);
@@ -512,7 +512,7 @@ impl Thread {
         if !is_tight && self.is_limited() {
             self.rests_until = Instant::now() + took.mul_f64(self.settings.parameters.rest_share);
         }
-        self.conflicts = 0;
+        (self.conflicts, self.put_off) = (0, None);
         if let Work::Levels(levels) = &mut self.work {
             levels.merged(&merge.inputs);
         } else if self.back_off.observe(self.now(), &planned.expected, found) {
@@ -545,7 +545,7 @@ impl Thread {
                 }
             }
             Setback::NoRoom => {
-                self.shared.counts.put_off(PutOff::NoRoom);
+                self.count_put_off(PutOff::NoRoom);
                 self.rests_until = Instant::now() + LOOK_AGAIN;
             }
             // Whoever closes the store has told this thread to end, or is about to.

@@ -329,7 +329,7 @@ fn duplicates(page: &mut Page, dedup: Option<&DedupProperties>) {
         ),
         (
             "ecotone_dedup_merges_put_off_total",
-            "Times that a merge waited, by reason: for the sake of writers, for room or tables, or since those before it freed little.",
+            "Times that merges came to wait, by reason: for the sake of writers, for room or tables, or since those before freed little or failed.",
             dedup.map(|of| &of.merges_put_off),
         ),
     ] {
