@@ -152,7 +152,7 @@ measure_duplicates() {
 }
 for layout in plain separate; do
   steady=("$layout" --seconds 60 --rate 40000)
-  # A rate at which writers seldom wait: while they do more garbage may stay, whatever is merged.
+  # A rate at which writers wait for a few hundredths of the time: while they do more garbage may stay, whatever is merged.
   [ $layout = plain ] || steady=("$layout" --seconds 150 --rate 10000)
   measure_duplicates off "${steady[@]}" --dedup off
   for threshold in 2 4 5 6 7 8 10 20 30 50 70 100; do

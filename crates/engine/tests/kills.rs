@@ -35,7 +35,7 @@ const GROUPS: u64 = 150;
 /// Keys of a group, written together.
 const PARTS: u64 = 3;
 
-/// Kills of each durability. Of all 300, 240 come once values are relocated, 15 after a second of writes, the others may come while the store opens.
+/// Kills of each durability. Of all 300, 150 come once values are relocated, 90 once a segment has gone, 15 after a second of writes, the others may come while the store opens.
 const ROUNDS: u64 = 100;
 
 /// Kills where all is large.
