@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use client::Client;
@@ -98,11 +99,16 @@ fn end_under_load(server: &Server, end: impl FnOnce(&Server), from: &Writes, aft
                 writers.push(((which, writer), handle));
             }
         }
-        while written.load(Ordering::Relaxed) < after {
+        let has_ended =
+            |writers: &[(_, ScopedJoinHandle<'_, u64>)]| writers.iter().any(|(_, writer)| writer.is_finished());
+        while written.load(Ordering::Relaxed) < after && !has_ended(&writers) {
             std::thread::yield_now();
         }
+        let are_all_there = !has_ended(&writers);
         end(server);
-        writers.into_iter().map(|(of, handle)| (of, handle.join().unwrap())).collect()
+        let writes = writers.into_iter().map(|(of, handle)| (of, handle.join().unwrap())).collect();
+        assert!(are_all_there, "the server has ended by itself");
+        writes
     })
 }
 

@@ -130,9 +130,8 @@ pub struct Filtered {
 
 impl Estimator for Filtered {
     fn count(&self, reached: &[TableSketch<'_>], below: &[TableSketch<'_>]) -> Estimate {
-        if below.iter().any(|table| table.filter.is_none()) {
-            return Sampled { one_in: self.one_in }.count(reached, below);
-        }
+        let filters: Option<Vec<_>> = below.iter().map(|lower| Some((lower, lower.filter.as_ref()?))).collect();
+        let Some(filters) = filters else { return Sampled { one_in: self.one_in }.count(reached, below) };
         let knows_all = reached.iter().all(|table| table.hashes.is_some());
         let one_in = if knows_all { 1 } else { self.one_in };
         let (mut duplicates, mut false_positives) = (0.0, 0.0);
@@ -141,8 +140,7 @@ impl Estimator for Filtered {
                 true => Vec::new(),
                 false => table.samples.iter().map(|sample| sample.hash).collect(),
             };
-            for lower in below.iter().filter(|lower| lower.overlaps(table)) {
-                let Some(filter) = &lower.filter else { continue };
+            for (lower, filter) in filters.iter().filter(|(lower, _)| lower.overlaps(table)) {
                 let asked = match table.hashes {
                     Some(hashes) if knows_all => hashes.within(lower.first, lower.last),
                     _ => &sampled,
