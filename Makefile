@@ -66,7 +66,7 @@ sanitize: tools ## Test the C++ shim under AddressSanitizer and UBSan
 	ECOTONE_SANITIZE=1 $(CARGO) test --release -p ecotone-rocks-sys
 
 .PHONY: build
-build: tools ## Build everything; the first build compiles RocksDB (about 19 minutes on two cores)
+build: tools ## Build everything; the first build compiles RocksDB (minutes, once for all checkouts)
 	$(CARGO) build --release --workspace
 
 .PHONY: setup

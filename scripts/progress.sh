@@ -1,52 +1,37 @@
 #!/usr/bin/env bash
-# progress.sh COMMAND...: becomes a cargo command. While RocksDB compiles cargo is silent for many
-# minutes, so this counts RocksDB's object files and prints a line now and then: every 30 s on a terminal, else every
-# 2 minutes.
+# progress.sh COMMAND...: becomes a cargo command. While RocksDB compiles cargo is silent for minutes, so this counts the
+# parts that rocksdb-c++.sh has compiled and prints a line now and then: every 15 s on a terminal, else every minute.
 set -uo pipefail
 
-target=${CARGO_TARGET_DIR:-target}
-# What rust-librocksdb-sys 0.49 compiles. Only for display: a wrong number spoils nothing.
-total=350
-
-archives() { compgen -G "$target/release/build/rust-librocksdb-sys-*/out/librocksdb.a" >/dev/null; }
-
-# The folder where RocksDB is compiled now: it has objects, and no archive that is newer than its last object.
-compiling() {
-  local folder newest
-  for folder in "$target"/release/build/rust-librocksdb-sys-*/out; do
-    # shellcheck disable=SC2012 # cc names the objects: no odd characters
-    newest=$(ls -t "$folder" 2>/dev/null | head -n 1)
-    if [[ $newest == *.o ]]; then
-      echo "$folder"
-      return
-    fi
-  done
-}
+kept=${ECOTONE_ROCKSDB_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ecotone/rocksdb}
+# The parts of RocksDB 11.12. Only for display: a wrong number spoils nothing.
+total=27
 
 report() {
-  local begun=$SECONDS interval=120 clear='' never folder objects
+  local begun=$SECONDS interval=60 clear='' never folder parts
   if [ -t 2 ]; then
-    interval=30
+    interval=15
     clear=$'\r\e[K' # cargo draws its bar on the last line
   fi
-  local due=$interval
+  local due=$interval is_told=false
   # A read that nothing answers, with a time limit, is a sleep without a child process. It wakes each second, so as not
   # to outlive the command by more than that.
   exec {never}<> <(:)
   while kill -0 $$ 2>/dev/null; do
     read -r -t 1 -u "$never" _
+    # The folder of a part that is being compiled.
+    folder=$(find "$kept" -mindepth 2 -maxdepth 2 -name 'work.*' -newermt '-30 minutes' -printf '%h\n' -quit 2>/dev/null)
+    [ -n "$folder" ] || continue
+    if ! $is_told; then
+      is_told=true
+      printf '%s    RocksDB is compiled first: minutes, once for all target folders (kept in %s).\n' "$clear" "$kept" >&2
+    fi
     ((SECONDS - begun >= due)) || continue
     due=$((SECONDS - begun + interval))
-    folder=$(compiling)
-    [ -n "$folder" ] || continue
-    # An earlier build that was interrupted leaves objects too.
-    objects=$(find "$folder" -maxdepth 1 -name '*.o' -newer "${folder%out}invoked.timestamp" 2>/dev/null | wc -l)
-    printf '%s    RocksDB: %d of about %d files compiled, %d min\n' "$clear" "$objects" "$total" $(((SECONDS - begun) / 60)) >&2
+    parts=$(find "$folder" -maxdepth 1 -name '*.o' | wc -l)
+    printf '%s    RocksDB: %d of about %d parts compiled, %d min\n' "$clear" "$parts" "$total" $(((SECONDS - begun) / 60)) >&2
   done
 }
 
-if ! archives; then
-  echo '    RocksDB is compiled first: about 19 minutes on two cores, once for each target folder.' >&2
-fi
 report &
 exec "$@" # so that the command's exit status and the signals sent to it need no care
