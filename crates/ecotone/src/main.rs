@@ -2,12 +2,17 @@
 
 #[allow(unsafe_code)] // the allocator is told by a symbol of C
 mod allocator;
+mod backup;
 mod bench;
+mod compact;
+mod inspection;
 mod lab;
+mod live_server;
 mod log;
 mod output;
 mod progress;
 mod repair;
+mod restore;
 mod serve;
 #[allow(unsafe_code)]
 // the standard library neither stops a process nor ends one without running what others registered
@@ -52,6 +57,12 @@ enum Command {
     Repair(repair::Arguments),
     /// Show where the bytes of a store are
     Space(space::Arguments),
+    /// Free what was deleted, overwritten or has expired, of a server or a store
+    Compact(compact::Arguments),
+    /// Back up a running server, list backups, or check them
+    Backup(Box<backup::Arguments>),
+    /// Make the folder of a server of a backup
+    Restore(restore::Arguments),
 }
 
 fn main() -> std::process::ExitCode {
@@ -73,6 +84,9 @@ fn main() -> std::process::ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Repair(arguments) => repair::run(&arguments),
         Command::Space(arguments) => space::run(&arguments),
+        Command::Compact(arguments) => compact::run(&arguments),
+        Command::Backup(arguments) => backup::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
     };
     let status = match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -6,9 +6,9 @@ use anyhow::{Result, bail};
 use ecotone_engine::{ManifestState, RepairReport, Repairing, repair_leaving_out};
 use ecotone_server::DerivedKeys;
 
+use crate::live_server::{self, Place};
 use crate::output::{self, line};
 use crate::progress::Spinner;
-use crate::store_folder::store_in;
 use crate::verify;
 
 /// Lost values, tables and parts of logs that are printed, of each sort; `--json` has more.
@@ -35,10 +35,16 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let store = match live_server::place(&arguments.dir) {
+        Place::Store(store) => store,
+        Place::Server(server) => {
+            bail!("{}: stop it first; `ecotone verify` asks it whether there is anything to repair", server.in_use())
+        }
+    };
     let spinner = Spinner::start();
     let mut derived = DerivedKeys::default();
     let report = repair_leaving_out(
-        &store_in(&arguments.dir),
+        &store,
         &arguments.into,
         |key| derived.has_next(key),
         |repairing| spinner.say(describe(repairing)),
@@ -62,6 +68,7 @@ fn describe(repairing: Repairing) -> String {
     match repairing {
         Repairing::Table { done, of } => format!("looking at table {} of {of}", done + 1),
         Repairing::Wal { done, of } => format!("reading write-ahead log {} of {of}", done + 1),
+        Repairing::Unlisted { keys } => format!("comparing tables that the MANIFEST does not name: {keys} keys"),
         Repairing::Entries { done } => format!("{done} entries saved"),
         Repairing::Result(checking) => format!("checking the new store: {}", verify::describe(checking)),
     }

@@ -112,6 +112,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, config: Config) -> Result<()> {
+    for line in config.overridden() {
+        tracing::warn!("{line}");
+    }
     let workload = arguments.workload()?;
     let sink = arguments.record_sink()?;
     let tell = |record: Record| {

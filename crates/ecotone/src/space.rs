@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use ecotone_engine::{DuplicateCensus, OpenMode, Space, Store, StoreOptions};
 
+use crate::inspection;
+use crate::live_server::{self, PasswordArgument, Place};
 use crate::output::{self, line};
-use crate::store_folder::store_in;
 
 /// What newer versions hide, in one sentence or two.
 fn of_hidden(hidden: &DuplicateCensus, is_exact: bool) -> String {
@@ -32,12 +33,16 @@ const SHOWN_SEGMENTS: usize = 20;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The store is opened read-only and should not be written meanwhile. What newer versions hide is garbage that no compaction has met; \
-                  it is estimated where tables carry samples of their keys.\n\nExample:\n  ecotone space /var/lib/ecotone/store"
+    after_help = "A store that a server has open is looked at by that server, which is asked where it says in its folder that it serves clients. Any \
+                  other is opened read-only. What newer versions hide is garbage that no compaction has met; it is estimated where tables carry \
+                  samples of their keys.\n\nExamples:\n  ecotone space /var/lib/ecotone\n  ecotone space 127.0.0.1:6379 --exact"
 )]
 pub(crate) struct Arguments {
-    /// Folder of the store, or of the server that has it
+    /// Folder of the store, or of the server that has it; or where a server serves clients
+    #[arg(value_name = "DIR|HOST:PORT")]
     dir: PathBuf,
+    #[command(flatten)]
+    password: PasswordArgument,
     /// Count what newer versions hide by reading all tables, instead of estimating it
     #[arg(long)]
     exact: bool,
@@ -47,11 +52,23 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let store = Store::open(&store_in(&arguments.dir), OpenMode::ReadOnly, StoreOptions::default())?;
-    let mut space = store.space()?;
-    if arguments.exact {
-        space.duplicates = Some(store.count_duplicates()?);
-    }
+    let space = match live_server::place(&arguments.dir) {
+        Place::Store(store) => {
+            let store = Store::open(&store, OpenMode::ReadOnly, StoreOptions::default())?;
+            let mut space = store.space()?;
+            if arguments.exact {
+                space.duplicates = Some(store.count_duplicates()?);
+            }
+            space
+        }
+        Place::Server(server) => {
+            let password = arguments.password.password()?;
+            let requests = "INSPECT START SPACE, then INSPECT STATUS";
+            let mut server = server.connect(password.as_deref(), "ecotone space", requests)?;
+            let question: &[&[u8]] = if arguments.exact { &[b"SPACE", b"EXACT"] } else { &[b"SPACE"] };
+            inspection::ask(&mut server, question)?
+        }
+    };
     output::print(&if arguments.json { serde_json::to_string(&space)? } else { described(&space, arguments.exact) })
 }
 

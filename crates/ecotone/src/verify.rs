@@ -1,13 +1,13 @@
 //! `ecotone verify`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use ecotone_engine::{Checking, Finding, VerifyReport, verify};
 
-use crate::output;
+use crate::live_server::{self, PasswordArgument, Place};
 use crate::progress::Spinner;
-use crate::store_folder::store_in;
+use crate::{inspection, output};
 
 /// What is said where tables understate what they name.
 const LOSES_BY_WRITING: &str =
@@ -15,31 +15,45 @@ const LOSES_BY_WRITING: &str =
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The store is opened read-only and must not be written meanwhile. Ends with an error when something is \
-                        damaged.\n\nExample:\n  ecotone verify /var/lib/ecotone/store"
+    after_help = "A store that a server has open is checked by that server, as it is at one moment, while it goes on serving: it is asked where it says \
+                  in its folder that it serves clients. Any other is opened read-only. Ends with an error when something is \
+                  damaged.\n\nExamples:\n  ecotone verify /var/lib/ecotone\n  ecotone verify 10.0.0.5:6379 --password-file /etc/ecotone/password"
 )]
 pub(crate) struct Arguments {
-    /// Folder of the store, or of the server that has it
+    /// Folder of the store, or of the server that has it; or where a server serves clients
+    #[arg(value_name = "DIR|HOST:PORT")]
     dir: PathBuf,
+    #[command(flatten)]
+    password: PasswordArgument,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let spinner = Spinner::start();
-    let directory = store_in(&arguments.dir);
-    let report = verify(&directory, |checking| spinner.say(describe(checking)))?;
-    spinner.end();
+    let (place, report) = match live_server::place(&arguments.dir) {
+        Place::Store(store) => {
+            let spinner = Spinner::start();
+            let report = verify(&store, |checking| spinner.say(describe(checking)))?;
+            spinner.end();
+            (format!("{store:?}"), report)
+        }
+        Place::Server(server) => {
+            let password = arguments.password.password()?;
+            let mut server =
+                server.connect(password.as_deref(), "ecotone verify", "INSPECT START VERIFY, then INSPECT STATUS")?;
+            let report = inspection::ask(&mut server, &[b"VERIFY"])?;
+            (format!("the store of the server at {}", server.address()), report)
+        }
+    };
     output::print(&if arguments.json { serde_json::to_string(&report)? } else { text(&report) })?;
-    judge(&directory, &report)
+    judge(&place, &report)
 }
 
-fn judge(directory: &Path, report: &VerifyReport) -> Result<()> {
+fn judge(place: &str, report: &VerifyReport) -> Result<()> {
     if !report.is_sound() {
         bail!(
-            "{:?} is damaged in {} places; restore it from a copy, or save what can be saved with `ecotone repair`",
-            directory,
+            "{place} is damaged in {} places; restore it from a copy, or save what can be saved with `ecotone repair`",
             report.damaged_count
         );
     }
@@ -66,7 +80,11 @@ fn text(report: &VerifyReport) -> String {
                 format!("{label:<9} {}: {place}: {detail}{meaning}", kind.name())
             }));
         };
-    list("torn end", &report.torn_ends, " (what a crash leaves behind, or damage to what nothing names)");
+    list(
+        "torn end",
+        &report.torn_ends,
+        " (what a crash leaves behind, or damage to what nothing names or no sync covered)",
+    );
     list("note", &report.overstated, " (no damage: garbage is kept until the table is compacted)");
     list("DAMAGED", &report.damaged, "");
     if report.loses_by_writing() {
@@ -91,7 +109,7 @@ mod tests {
     }
 
     fn said(report: &VerifyReport) -> (String, Option<String>) {
-        (text(report), judge(Path::new("store"), report).err().map(|error| error.to_string()))
+        (text(report), judge("store", report).err().map(|error| error.to_string()))
     }
 
     #[test]

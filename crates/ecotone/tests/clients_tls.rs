@@ -12,10 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use certificates::{Authority, replace};
-use common::{Server, configuration, refused, serve};
+use common::{PATIENCE, Server, configuration, http, refused, serve};
 
 /// Keys of `[clients]` for TLS with the files in `folder`.
 fn keys(folder: &Path, more: &str) -> String {
@@ -60,6 +60,37 @@ fn the_log_says_to_whom_it_listens() {
         // And it is so.
         let reply = if password.is_some() { "-NOAUTH " } else { "+PONG\r\n" };
         server.connect().says("PING\r\n", reply);
+        server.terminate();
+    }
+}
+
+/// Whoever watches it learns that a certificate will be over, and that it is.
+#[test]
+fn the_end_of_a_certificate_is_told_in_the_log_and_as_a_metric() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new("ours");
+    let tls = keys(folder.path(), "listen = \"127.0.0.1:0\"\ntls_listen = \"127.0.0.1:0\"\n");
+    let file = configuration(folder.path(), &tls);
+    for (days, says) in [(400, None), (20, Some("will soon be over")), (-2, Some("is over: clients refuse it"))] {
+        authority.server_until(days).write(folder.path());
+        let server = Server::with(&file);
+        let warning = server.said.lines().find(|line| line.contains("the TLS certificate"));
+        assert_eq!(warning.is_some(), says.is_some(), "{days} days: {warning:?}");
+        if let (Some(warning), Some(says)) = (warning, says) {
+            assert!(warning.contains("WARN") && warning.contains(says) && warning.contains("server.pem"), "{warning}");
+        }
+        // The page is empty until the first look at what is served.
+        let began = Instant::now();
+        let end_s = loop {
+            let page = http::metrics(&server.http);
+            let end_s = page.labelled("ecotone_tls_certificate_expiry_seconds", "file", "certificate");
+            if end_s > 0.0 {
+                break end_s;
+            }
+            assert!(began.elapsed() < PATIENCE, "no metric tells the end of the certificate");
+        };
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        assert_eq!(((end_s - now_s) / 86_400.0).floor() as i64, days, "{end_s}");
         server.terminate();
     }
 }

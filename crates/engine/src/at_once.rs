@@ -54,15 +54,38 @@ thread_local! {
     static COUNTED: PerfContext = PerfContext::default();
 }
 
-/// How many removed entries `step` of a scan stepped over.
+/// What scans of one thread have stepped over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    /// Deletions.
+    pub(crate) deletions: u64,
+    /// All entries: deletions, what they hide, older versions, and the one that a step leaves.
+    pub(crate) entries: u64,
+}
+
+impl Skipped {
+    /// What RocksDB has counted on this thread.
+    fn now(counted: &PerfContext) -> Self {
+        let deletions = counted.metric(PerfMetric::InternalDeleteSkippedCount);
+        Self { deletions, entries: deletions + counted.metric(PerfMetric::InternalKeySkippedCount) }
+    }
+
+    /// What was counted since it was `before`; nothing where that was on another thread.
+    fn since(self, before: Self) -> Self {
+        let deletions = self.deletions.saturating_sub(before.deletions);
+        Self { deletions, entries: self.entries.saturating_sub(before.entries) }
+    }
+}
+
+/// What `step` of a scan stepped over.
 #[inline]
-pub(crate) fn skipped_by(step: impl FnOnce()) -> u64 {
+pub(crate) fn skipped_by(step: impl FnOnce()) -> Skipped {
     COUNTED.with(|counted| {
-        let before = counted.metric(PerfMetric::InternalDeleteSkippedCount);
+        let before = Skipped::now(counted);
         set_perf_stats(PerfStatsLevel::EnableCount);
         step();
         set_perf_stats(PerfStatsLevel::Disable);
-        counted.metric(PerfMetric::InternalDeleteSkippedCount) - before
+        Skipped::now(counted).since(before)
     })
 }
 

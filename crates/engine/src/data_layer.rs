@@ -14,7 +14,6 @@ use rust_rocksdb::{DB, Options, WriteBatch};
 use crate::batch_records::{Record, records};
 use crate::choices::Durability;
 use crate::dedup::known::KnownSamples;
-use crate::directory_lock::DirectoryLock;
 use crate::duties::ThreadDuties;
 use crate::expired::ExpiredValues;
 use crate::family::DataFamily;
@@ -22,6 +21,7 @@ use crate::group_sync::GroupSync;
 use crate::header::{Header, Kind, encode_separated};
 use crate::identity::Identity;
 use crate::limits::gate::Gate;
+use crate::log_check::Logs;
 use crate::options::Separation;
 use crate::own_compactions::OwnCompactions;
 use crate::sync_failure::SyncFailure;
@@ -40,7 +40,7 @@ use crate::values::tail;
 use crate::values::upkeep::{Settings, Upkeep};
 use crate::values::wake::Wake;
 use crate::values::watermark::{Watermark, WatermarkFile};
-use crate::{Error, Result, StoreOptions, ValueLogProperties, identity};
+use crate::{Error, Result, StoreOptions, ValueLogProperties, identity, idle};
 
 /// Segments of a store that keeps no values apart from now on: only their reading matters then.
 const IDLE: Separation = Separation::from_bytes(u32::MAX);
@@ -59,8 +59,6 @@ pub(crate) struct DataLayer {
     upkeep: Option<Upkeep>,
     /// Of values that were written apart from their keys.
     separated_bytes: AtomicU64,
-    /// Held as long as anything may be appended.
-    _lock: Option<DirectoryLock>,
 }
 
 /// The data layer of a store whose database is being opened.
@@ -73,7 +71,6 @@ pub(crate) struct Opening {
     settings: Settings,
     wake: Arc<Wake>,
     opening: Arc<AtomicBool>,
-    lock: Option<DirectoryLock>,
     tap: Tap,
 }
 
@@ -84,6 +81,8 @@ pub(crate) struct Shared<'s> {
     pub(crate) gate: Option<&'s Arc<Gate>>,
     pub(crate) own: &'s Arc<OwnCompactions>,
     pub(crate) failure: &'s Arc<SyncFailure>,
+    pub(crate) logs: &'s Arc<Logs>,
+    pub(crate) outcome: &'s Arc<ReplayOutcome>,
 }
 
 /// What the listener tells the data layer.
@@ -109,7 +108,7 @@ impl Opening {
     /// to stay so.
     pub(crate) fn prepare(
         directory: &Path,
-        Shared { gate, own, failure }: Shared<'_>,
+        Shared { gate, own, failure, logs, outcome }: Shared<'_>,
         expired: Option<ExpiredValues>,
         store_options: &StoreOptions,
         hooks: &mut Option<FileSystemHooks>,
@@ -120,8 +119,6 @@ impl Opening {
         if separation.is_none() && !identity::read(directory)?.has_value_log() {
             return Ok(None);
         }
-        // Before the segments are listed: those of a process that is still alive would grow behind our back.
-        let lock = if writable { Some(DirectoryLock::for_writing(directory)?) } else { None };
         let tap = Tap::of(hooks.as_ref());
         if writable {
             tail::trim(&directory.join(VALUES_DIRECTORY), &tap)?;
@@ -138,8 +135,7 @@ impl Opening {
         if let Some(gate) = gate {
             gate.has_values(&log);
         }
-        let (replay, outcome) = Replay::new(directory, Some(log.clone()));
-        options.set_wal_filter(replay);
+        options.set_wal_filter(Replay::new(directory, Some(log.clone()), logs.clone(), outcome.clone()));
         let duties = ThreadDuties::new(store_options.duties.clone());
         let mapped = store_options.mapped_bytes;
         let relocation = Relocation::new(log.clone(), gate.cloned(), own.clone(), expired, mapped, duties);
@@ -156,7 +152,7 @@ impl Opening {
             log,
             separation,
             newest_wal: newest_wal(directory)?,
-            outcome,
+            outcome: outcome.clone(),
             relocation,
             settings: Settings {
                 parameters: store_options.relocation.clone(),
@@ -166,7 +162,6 @@ impl Opening {
             },
             wake: Arc::default(),
             opening,
-            lock,
             tap,
         }))
     }
@@ -227,7 +222,6 @@ impl Opening {
             group: GroupSync::default(),
             upkeep,
             separated_bytes: AtomicU64::new(0),
-            _lock: self.lock,
         })
     }
 }
@@ -326,6 +320,13 @@ impl DataLayer {
                 values.and(wal)
             })
         })
+    }
+
+    /// What who frees garbage works with; `None` where the store is read only.
+    pub(crate) fn for_reclaim(&self) -> Option<idle::Values> {
+        let wake = self.upkeep.as_ref()?.waker().clone();
+        let (log, removal, relocation) = (self.log.clone(), self.removal.clone(), self.relocation.clone());
+        Some(idle::Values { log, removal, relocation, wake })
     }
 
     /// How slow writes are to be.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rust_rocksdb::ErrorKind;
 
+use crate::directory_lock::another_process;
+
 /// The result of every fallible call of this room.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -141,15 +143,19 @@ pub enum LockHolder {
     /// A store of this process.
     ThisProcess,
     /// Another process.
-    AnotherProcess,
+    AnotherProcess {
+        /// Its number, where the kernel tells it.
+        pid: Option<i32>,
+    },
 }
 
 impl std::fmt::Display for LockHolder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::ThisProcess => "this process",
-            Self::AnotherProcess => "another process",
-        })
+        match self {
+            Self::ThisProcess => f.write_str("this process"),
+            Self::AnotherProcess { pid: Some(pid) } => write!(f, "process {pid}"),
+            Self::AnotherProcess { pid: None } => f.write_str("another process"),
+        }
     }
 }
 
@@ -183,7 +189,7 @@ impl Error {
         if detail.contains("While lock file") && detail.contains("Resource temporarily unavailable") {
             return Self::Locked {
                 directory: directory.to_path_buf(),
-                holder: LockHolder::AnotherProcess,
+                holder: another_process(directory),
                 detail: detail.to_owned(),
             };
         }

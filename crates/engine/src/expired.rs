@@ -74,10 +74,16 @@ pub(crate) struct ExpiredAtBegin {
 }
 
 impl ExpiredAtBegin {
+    /// Whether the time of a value with these attributes is over.
+    #[inline]
+    pub(crate) fn is_over(&self, attributes: &Attributes) -> bool {
+        attributes.expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms)
+    }
+
     /// Whether a value with these attributes goes; one that does is counted ([`take_removed`]).
     #[inline]
     pub(crate) fn takes(&self, attributes: &Attributes) -> bool {
-        let is_over = attributes.expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms);
+        let is_over = self.is_over(attributes);
         if is_over {
             REMOVED.set(REMOVED.get() + 1);
         }

@@ -15,9 +15,13 @@
 //! CURRENT, MANIFEST-* RocksDB: which tables there are
 //! OPTIONS-*           RocksDB: the options of the owner, which a worker reads
 //! *.log               RocksDB: the write-ahead log (WAL)
+//! DURABLE             up to where WAL and MANIFEST are known to be synced
 //! *.sst               RocksDB: tables
 //! values/             the value log: segments and its watermark (see [`header`] for what points there)
+//! BALLAST             nothing: space that an opening on a full disk begins with
+//! checked/            a checkpoint while the store is checked ([`Store::verify_now`]); removed at every open
 //! session_tmp/        outputs of offloaded compactions until they are installed; emptied at every open
+//! checkpoint_tmp/     checkpoints while they are copied; emptied at every open for writing
 //! LOCK, LOG*          RocksDB: the lock of the one process that may write; its own log, bounded in size and number
 //! ```
 //!
@@ -29,10 +33,13 @@ pub mod header;
 mod at_once;
 mod batch_records;
 mod choices;
+mod cleanup;
+mod compact_all;
 mod compaction_pause;
 mod data_layer;
 mod dedup;
 mod directory_lock;
+mod durable_logs;
 mod duties;
 mod error;
 mod events;
@@ -41,17 +48,22 @@ mod expired;
 mod family;
 mod flipped_bit;
 mod group_sync;
+mod held_checkpoint;
 mod identity;
+mod idle;
 mod inspect;
 mod limits;
 mod listener;
+mod live_share;
 mod log_check;
+mod log_walk;
 mod memory;
 #[cfg(test)]
 mod mutation;
 mod offload;
 mod options;
 mod own_compactions;
+mod pieces;
 mod profile;
 mod properties;
 #[allow(unsafe_code)] // setters of the C API that the wrapper lacks
@@ -59,6 +71,7 @@ mod raw;
 mod read;
 mod row_cache;
 mod scan;
+mod slots;
 mod stall;
 mod store;
 mod sync_failure;
@@ -72,8 +85,10 @@ mod worker;
 mod write;
 
 pub use choices::{Compression, Durability, MemtableOrder};
+pub use compact_all::{CompactionProgress, CompactionStage};
 pub use compaction_pause::CompactionPause;
 pub use dedup::{DedupLevel, DedupMode, DedupOptions, DedupProperties, ExtensionThreshold, SEPARATED_THRESHOLD};
+pub use directory_lock::holder;
 pub use ecotone_policy::duty::{Duty, DutyObserver};
 pub use ecotone_rocks_sys::awaited_reads::AwaitedReads;
 pub use ecotone_rocks_sys::direct_reads::{Arrived, with_arrived};
@@ -85,6 +100,7 @@ pub use events::{
 };
 pub use family::DATA_FAMILY;
 pub use header::Attributes;
+pub use held_checkpoint::{CHECKPOINTS_DIRECTORY, HeldCheckpoint, HeldFile};
 pub use identity::{FORMAT_VERSION, IDENTITY_FILE};
 pub use inspect::{
     Checking, CountedLevel, DuplicateCensus, Finding, FindingKind, LostTable, LostValue, LostWal, ManifestState,

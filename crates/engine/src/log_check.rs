@@ -1,42 +1,41 @@
 //! A look at RocksDB's logs before RocksDB reads them: the write-ahead logs and the MANIFEST.
 //!
 //! RocksDB 11.12 takes the first record that it cannot read for the one that was being written when the machine stopped, and drops it
-//! with all that follows. In a WAL that is acknowledged writes; in a MANIFEST, where the length of a record leads beyond the file,
-//! whole tables, whose files it then removes. And it never comes back from a record whose type says that its file is a
-//! recycled one where the file is none (`db/log_reader.cc`: `ReadPhysicalRecord` returns `kBadRecord` there without going on, and
+//! with all that follows. In a WAL that is acknowledged writes; in a MANIFEST, where the length of a record leads beyond the file, or zeros
+//! stand where it should begin, whole tables, whose files it then removes. And it never comes back from a record whose type says that its
+//! file is a recycled one where the file is none (`db/log_reader.cc`: `ReadPhysicalRecord` returns `kBadRecord` there without going on, and
 //! `ReadRecord` asks it again, for ever).
 //!
-//! So what no interrupted write leaves is found here, and named:
+//! So each log is [walked over](crate::log_walk), and where that ends in trouble, it is decided what that is:
 //!
-//! - a type of recycled files: our stores recycle none;
-//! - a record that is whole but for one bit, with a whole one behind it. What was being written last has nothing behind it, and
-//!   what was not synced is lost by sectors: that takes more than one bit, or the begin of the next record as well;
-//! - a length that leads beyond the file and is one bit away from one with which the checksum fits.
+//! - what no interrupted write leaves, wherever it is, is damage;
+//! - what lies before the [durable end](crate::durable_logs) of the log is damage: no crash takes that. So is a log that is shorter;
+//! - in a MANIFEST of which no durable end is known, what has a whole record behind it is damage: each is synced before the next one is written, but for
+//!   some that go together;
+//! - all else cannot be told from the torn end that a crash leaves. RocksDB drops it, and it is said how much that was.
 //!
-//! All other damage is left to RocksDB. The walk goes only where its reader would go: over whole records with right checksums.
-//! The format is that of `inspect/repair/log_file.rs`.
+//! Damage is refused here, with file and offset and what would be lost. A durable end may lie within a record: a sync covers what others
+//! were appending meanwhile. So a fragment that begins before it and ends behind it may be torn.
 
+use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::flipped_bit::flipped_bit;
+use crate::durable_logs::{DurableLogs, LogName};
+use crate::log_walk::{HEADER_BYTES, Records, Trouble, Walk, walk};
 use crate::{Error, Result};
 
-pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
-pub(crate) const HEADER_BYTES: usize = 7;
-
-/// The kind of what was set aside and not written.
-pub(crate) const ZERO: u8 = 0;
-
-const fn is_recyclable(kind: u8) -> bool {
-    matches!(kind, 5..=8 | 11 | 131)
-}
-
 /// What there is of logs.
+#[derive(Debug, Default)]
 pub(crate) struct Logs {
     has_manifest: bool,
     has_wal: bool,
+    /// WALs that cannot be read to their end, which may be due to a crash.
+    pub(crate) torn: Vec<TornEnd>,
+    /// Behind the number of the last write that was seen anywhere in the WALs; 0 where there was none.
+    pub(crate) next_write: u64,
 }
 
 impl Logs {
@@ -47,237 +46,296 @@ impl Logs {
     }
 }
 
-/// Refuses a store with a log whose damage RocksDB would not notice.
+/// Where a WAL cannot be read any further, and what is lost with that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TornEnd {
+    /// The number of the WAL.
+    pub(crate) wal: u64,
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// Where the record begins.
+    pub(crate) offset: u64,
+    /// What is wrong with it.
+    pub(crate) detail: &'static str,
+    /// What is not read.
+    pub(crate) loss: Loss,
+}
+
+/// What would be dropped with a record that cannot be read and all that follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// Bytes of logs.
+    pub(crate) bytes: u64,
+    /// Whole records that can be recognised among them.
+    pub(crate) records: u64,
+    /// The numbers of the writes in them, as far as they can be told.
+    pub(crate) writes: Option<Range<u64>>,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, {} whole records among them", self.bytes, self.records)?;
+        match &self.writes {
+            Some(Range { start, end }) => write!(f, ", with {} writes: {start} to {}", end - start, end - 1),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A log that was walked over.
+struct Walked {
+    name: LogName,
+    path: PathBuf,
+    walk: Walk,
+}
+
+/// Refuses a store with a log that is damaged.
 ///
 /// # Errors
 ///
 /// [`Error::Corrupt`] names file and offset; [`Error::Io`] where a log cannot be read.
 pub(crate) fn check(directory: &Path) -> Result<Logs> {
-    let mut logs = Logs { has_manifest: false, has_wal: false };
-    for log in files(directory).map_err(|error| Error::io("list", directory, &error))? {
-        let is_wal = log.extension().is_some_and(|extension| extension == "log");
-        logs.has_wal |= is_wal;
-        logs.has_manifest |= !is_wal;
-        match File::open(&log).and_then(damage) {
-            Ok(None) => (),
-            Ok(Some(Damage { offset, detail })) => {
-                let location = Some(format!("{} at offset {offset}", log.display()));
-                return Err(Error::Corrupt { location, detail: format!("{detail}; ecotone repair saves the rest") });
-            }
-            // Removed meanwhile, by the process that writes the store.
-            Err(error) if error.kind() == ErrorKind::NotFound => (),
-            Err(error) => return Err(Error::io("read", &log, &error)),
+    // First, so that of a store that is in use no more is awaited than there is.
+    let durable = DurableLogs::read(directory)?;
+    let walked = walk_all(directory)?;
+    let wals = walked.iter().filter(|log| matches!(log.name, LogName::Wal(_)));
+    let mut logs = Logs {
+        has_manifest: wals.clone().count() < walked.len(),
+        has_wal: wals.clone().count() > 0,
+        next_write: wals.clone().filter_map(|wal| last_write(&wal.walk)).max().unwrap_or(0),
+        torn: Vec::new(),
+    };
+    for (at, log) in walked.iter().enumerate() {
+        let Walked { name, path, walk } = log;
+        let durable_bytes = durable.bytes_of(*name);
+        let location = |offset| Some(format!("{} at offset {offset}", path.display()));
+        if let Some(damage) = damage(*name, walk, durable_bytes) {
+            let lost = loss(&walked, at, damage.record, durable_bytes);
+            let detail = format!("{}; to go on would lose {lost}; ecotone repair saves the rest", damage.detail);
+            return Err(Error::Corrupt { location: location(damage.at), detail });
         }
+        let Some(trouble) = &walk.trouble else { continue };
+        match name {
+            LogName::Wal(wal) => logs.torn.push(TornEnd {
+                wal: *wal,
+                path: path.clone(),
+                offset: trouble.record,
+                detail: trouble.detail,
+                loss: loss(&walked, at, trouble.record, 0),
+            }),
+            LogName::Manifest(_) => tracing::warn!(
+                manifest = ?path,
+                offset = trouble.record,
+                dropped_bytes = trouble.behind.bytes,
+                reason = trouble.detail,
+                "the end of the MANIFEST cannot be read, which was not known to be durable: as after a crash it is left out"
+            ),
+        }
+    }
+    if let Some(missing) = durable.newest_wal()
+        && !walked.iter().any(|log| matches!(log.name, LogName::Wal(wal) if wal >= missing))
+    {
+        let path = directory.join(format!("{missing:06}.log"));
+        let detail = format!(
+            "it is missing, and no newer one is there; {} bytes of it were durable; ecotone repair saves the rest",
+            durable.bytes_of(LogName::Wal(missing))
+        );
+        return Err(Error::Corrupt { location: Some(path.display().to_string()), detail });
     }
     Ok(logs)
 }
 
-/// The write-ahead logs, and the MANIFEST that is in force.
-fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// The MANIFEST that is in force and the WALs, in the order of their numbers.
+fn walk_all(directory: &Path) -> Result<Vec<Walked>> {
+    let mut walked = Vec::new();
+    for (name, path) in files(directory).map_err(|error| Error::io("list", directory, &error))? {
+        let records = if matches!(name, LogName::Wal(_)) { Records::Writes } else { Records::Any };
+        match File::open(&path).and_then(|log| walk(log, records)) {
+            Ok(walk) => walked.push(Walked { name, path, walk }),
+            // Removed meanwhile, by the process that writes the store.
+            Err(error) if error.kind() == ErrorKind::NotFound => (),
+            Err(error) => return Err(Error::io("read", &path, &error)),
+        }
+    }
+    Ok(walked)
+}
+
+fn files(directory: &Path) -> io::Result<Vec<(LogName, PathBuf)>> {
     let current = fs::read_to_string(directory.join("CURRENT")).unwrap_or_default();
     let mut logs = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        if entry.file_type()?.is_file() && (name.ends_with(".log") || name == current.trim_end()) {
-            logs.push(entry.path());
+        let path = entry.path();
+        let Some(name) = LogName::of(&path) else { continue };
+        let is_in_force = matches!(name, LogName::Wal(_)) || entry.file_name().to_str() == Some(current.trim_end());
+        if is_in_force && entry.file_type()?.is_file() {
+            logs.push((name, path));
         }
     }
+    logs.sort();
     Ok(logs)
 }
 
+/// Damage: where it is, where the record begins, and what it is.
 #[derive(Debug, PartialEq, Eq)]
 struct Damage {
-    /// Where the record begins.
-    offset: u64,
-    detail: &'static str,
+    at: u64,
+    record: u64,
+    detail: String,
 }
 
-const RECYCLED: &str = "the type of a record says that the file is a recycled one, and no store has such";
-const TOO_LONG: &str = "the length of a record leads beyond its block, and its checksum is that of a shorter one";
-const ONE_BIT: &str = "the checksum of a record does not match, and it was not the last one";
-
-/// The first damage that RocksDB would not notice.
-fn damage(mut log: impl Read) -> io::Result<Option<Damage>> {
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
-    let mut block_begins = 0;
-    let next_block = |log: &mut dyn Read, block: &mut Vec<u8>| {
-        block.clear();
-        log.take(BLOCK_BYTES as u64).read_to_end(block)
+/// Whether a log is damaged whose first so many bytes are known to be durable.
+fn damage(name: LogName, walk: &Walk, durable_bytes: u64) -> Option<Damage> {
+    let is_before_its_durable_end = |trouble: &Trouble| {
+        trouble.at + HEADER_BYTES as u64 <= durable_bytes && trouble.end.is_none_or(|end| end <= durable_bytes)
     };
-    loop {
-        next_block(&mut log, &mut block)?;
-        let mut rest = &block[..];
-        while let Some(header) = rest.first_chunk::<HEADER_BYTES>() {
-            let offset = block_begins + (block.len() - rest.len()) as u64;
-            let header = Header::of(*header);
-            if is_recyclable(header.kind) {
-                return Ok(Some(Damage { offset, detail: RECYCLED }));
-            }
-            if header.is_zero() {
-                break;
-            }
-            if let Some(end) = header.end_in(rest) {
-                rest = &rest[end..];
-                continue;
-            }
-            let Some(end) = header.end_but_for_a_bit(rest) else { return Ok(None) };
-            if header.end() > rest.len() {
-                return Ok(Some(Damage { offset, detail: TOO_LONG }));
-            }
-            let mut behind = rest[end..].to_vec();
-            if behind.len() < HEADER_BYTES {
-                next_block(&mut log, &mut behind)?;
-            }
-            return Ok(begins_with_a_record(&behind).then_some(Damage { offset, detail: ONE_BIT }));
+    match &walk.trouble {
+        Some(trouble) if trouble.is_damage => {
+            Some(Damage { at: trouble.at, record: trouble.record, detail: trouble.detail.into() })
         }
-        if block.len() < BLOCK_BYTES {
-            return Ok(None);
+        _ if walk.bytes < durable_bytes => {
+            let (at, record) = walk.trouble.as_ref().map_or((walk.bytes, walk.bytes), |it| (it.at, it.record));
+            Some(Damage {
+                at,
+                record,
+                detail: format!("the file has {} bytes, and {durable_bytes} were durable", walk.bytes),
+            })
         }
-        block_begins += BLOCK_BYTES as u64;
+        Some(trouble) if is_before_its_durable_end(trouble) => Some(Damage {
+            at: trouble.at,
+            record: trouble.record,
+            detail: format!("{}, and the first {durable_bytes} bytes of the file were durable", trouble.detail),
+        }),
+        // Nothing is written so, and no record that was written there is so short.
+        None if walk.end + HEADER_BYTES as u64 <= durable_bytes => Some(Damage {
+            at: walk.end,
+            record: walk.end,
+            detail: format!("nothing but zeros follows, and the first {durable_bytes} bytes of the file were durable"),
+        }),
+        Some(trouble) if durable_bytes == 0 && matches!(name, LogName::Manifest(_)) && trouble.behind.records > 0 => {
+            let detail = format!("{}, and whole records stand behind it", trouble.detail);
+            Some(Damage { at: trouble.at, record: trouble.record, detail })
+        }
+        _ => None,
     }
 }
 
-fn begins_with_a_record(bytes: &[u8]) -> bool {
-    bytes.first_chunk().is_some_and(|header| {
-        let header = Header::of(*header);
-        !header.is_zero() && header.end_in(bytes).is_some()
-    })
-}
-
-/// What stands before the payload of a record.
-struct Header {
-    checksum: u32,
-    length: u16,
-    kind: u8,
-}
-
-impl Header {
-    fn of([c, h, e, k, low, high, kind]: [u8; HEADER_BYTES]) -> Self {
-        let checksum = u32::from_le_bytes([c, h, e, k]);
-        Self { checksum, length: u16::from_le_bytes([low, high]), kind }
-    }
-
-    /// Of space that was set aside.
-    fn is_zero(&self) -> bool {
-        self.kind == ZERO && self.length == 0
-    }
-
-    /// Where the record ends.
-    fn end(&self) -> usize {
-        HEADER_BYTES + usize::from(self.length)
-    }
-
-    /// Where the record ends that `bytes` begin with, if it is whole.
-    fn end_in(&self, bytes: &[u8]) -> Option<usize> {
-        let record = bytes.get(..self.end())?;
-        (unmasked(self.checksum) == crc32c::crc32c(&record[6..])).then_some(self.end())
-    }
-
-    /// Where the record ends that `bytes` begin with, if it would be whole with one other bit.
-    fn end_but_for_a_bit(&self, bytes: &[u8]) -> Option<usize> {
-        let lengths = (0..16).map(|bit| Self { length: self.length ^ 1 << bit, ..*self });
-        let checksums = (0..32).map(|bit| Self { checksum: self.checksum ^ 1 << bit, ..*self });
-        let whole = lengths.chain(checksums).find_map(|header| header.end_in(bytes));
-        whole.or_else(|| {
-            let record = bytes.get(..self.end())?;
-            let difference = unmasked(self.checksum) ^ crc32c::crc32c(&record[6..]);
-            flipped_bit(difference, record.len() - 6).map(|_| self.end())
-        })
+/// What is lost where of the log at `at`, of which so many bytes were durable, and of those behind it, nothing is kept from `record` on.
+fn loss(logs: &[Walked], at: usize, record: u64, durable_bytes: u64) -> Loss {
+    let Walked { name, walk, .. } = &logs[at];
+    let behind = walk.trouble.as_ref().map(|trouble| trouble.behind.clone()).unwrap_or_default();
+    // RocksDB reads no further WAL where one lacks its end; the MANIFEST stands before them here.
+    let later = if matches!(name, LogName::Wal(_)) { &logs[at + 1..] } else { &[] };
+    let before = logs[..at].iter().rev().find_map(|log| log.walk.writes.as_ref());
+    let next = walk.writes.as_ref().or(before).map(|writes| writes.end);
+    let last = later.iter().map(|log| &log.walk).chain([walk]).filter_map(last_write).max();
+    Loss {
+        bytes: behind.bytes.max(durable_bytes.saturating_sub(record))
+            + later.iter().map(|log| log.walk.sound_bytes).sum::<u64>(),
+        records: behind.records + later.iter().map(|log| log.walk.records).sum::<u64>(),
+        writes: next.zip(last).map(|(next, last)| next..last).filter(|writes| !writes.is_empty()),
     }
 }
 
-/// RocksDB stores checksums rotated and shifted (`util/crc32c.h`), so that one over bytes with checksums in them is as good.
-pub(crate) fn unmasked(stored: u32) -> u32 {
-    stored.wrapping_sub(0xA282_EAD8).rotate_left(15)
+/// Behind the number of the last write that can be seen in a WAL.
+fn last_write(walk: &Walk) -> Option<u64> {
+    let behind = walk.trouble.as_ref().and_then(|trouble| trouble.behind.next_write);
+    walk.writes.as_ref().map(|writes| writes.end).max(behind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutation::mutated;
+    use crate::log_walk::Behind;
 
-    const FULL: u8 = 1;
-    const FIRST: u8 = 2;
-    const LAST: u8 = 4;
+    const WAL: LogName = LogName::Wal(4);
 
-    fn record(kind: u8, payload: &[u8]) -> Vec<u8> {
-        let typed = [&[kind][..], payload].concat();
-        let checksum = crc32c::crc32c(&typed).rotate_right(15).wrapping_add(0xA282_EAD8);
-        [&checksum.to_le_bytes()[..], &(payload.len() as u16).to_le_bytes(), &typed].concat()
+    fn ends_at(bytes: u64, trouble: Trouble) -> Walk {
+        Walk {
+            bytes,
+            end: trouble.at,
+            sound_bytes: trouble.record,
+            writes: Some(1..9),
+            trouble: Some(trouble),
+            ..Walk::default()
+        }
     }
 
-    /// Four records in two blocks, and where they begin.
-    fn log() -> (Vec<u8>, [usize; 4]) {
-        let first = record(FULL, b"one");
-        let second = record(FIRST, &vec![7; BLOCK_BYTES - first.len() - HEADER_BYTES - 3]);
-        let log = [first, second, vec![0; 3], record(LAST, &[9; 500]), record(FULL, b"four")].concat();
-        (log, [0, 10, BLOCK_BYTES, BLOCK_BYTES + 507])
+    fn trouble(record: u64, at: u64, end: Option<u64>) -> Trouble {
+        let behind = Behind { bytes: 500, records: 3, next_write: Some(12) };
+        Trouble { record, at, end, detail: "it", is_damage: false, behind }
     }
 
-    fn found(log: &[u8]) -> Option<(usize, &'static str)> {
-        damage(log).unwrap().map(|damage| (damage.offset as usize, damage.detail))
+    fn is_damage(name: LogName, walk: &Walk, durable_bytes: u64) -> bool {
+        damage(name, walk, durable_bytes).is_some()
     }
 
     #[test]
-    fn every_flipped_bit_is_found_but_in_the_last_record_where_a_write_may_have_been_cut() {
-        let (sound, begins) = log();
-        assert_eq!(found(&sound), None);
-        let all = (0..BLOCK_BYTES * 8).step_by(509).chain(0..200).chain(BLOCK_BYTES * 8..sound.len() * 8);
-        for bit in all {
-            let mut bad = sound.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            let begin = begins.into_iter().rev().find(|begin| *begin <= bit / 8).unwrap();
-            let found = found(&bad);
-            if begin == begins[3] {
-                assert!(found.is_none_or(|found| found.0 == begin), "bit {bit}");
-            } else if !(BLOCK_BYTES - 3..BLOCK_BYTES).contains(&(bit / 8)) {
-                assert_eq!(found.map(|found| found.0), Some(begin), "bit {bit}");
-            }
+    fn what_begins_before_the_durable_end_is_damaged_unless_it_may_end_behind_it() {
+        let unknown = ends_at(4000, trouble(1000, 1000, None));
+        for (durable_bytes, expected) in [(0, false), (1000, false), (1006, false), (1007, true), (4000, true)] {
+            assert_eq!(is_damage(WAL, &unknown, durable_bytes), expected, "{durable_bytes}");
+        }
+        // It was being appended while others were synced.
+        let torn = ends_at(4000, trouble(1000, 1000, Some(1500)));
+        for (durable_bytes, expected) in [(1000, false), (1100, false), (1499, false), (1500, true), (1501, true)] {
+            assert_eq!(is_damage(WAL, &torn, durable_bytes), expected, "{durable_bytes}");
+        }
+        // Of a record of several parts an earlier one is whole.
+        let part = ends_at(90_000, trouble(1000, 65_536, Some(65_600)));
+        assert!(!is_damage(WAL, &part, 65_536) && !is_damage(WAL, &part, 65_599) && is_damage(WAL, &part, 65_600));
+    }
+
+    #[test]
+    fn a_file_that_is_shorter_than_what_was_durable_is_damaged_wherever_it_ends() {
+        let whole = Walk { bytes: 1000, end: 1000, sound_bytes: 1000, ..Walk::default() };
+        assert!(!is_damage(WAL, &whole, 1000) && is_damage(WAL, &whole, 1001));
+        let torn = ends_at(1000, trouble(900, 900, Some(5000)));
+        assert!(!is_damage(WAL, &torn, 1000) && is_damage(WAL, &torn, 1001));
+    }
+
+    #[test]
+    fn zeros_up_to_the_end_of_the_file_are_damage_where_records_were_durable() {
+        let zeros = Walk { bytes: 4096, end: 1000, sound_bytes: 1000, ..Walk::default() };
+        for (durable_bytes, expected) in [(0, false), (1000, false), (1006, false), (1007, true), (4096, true)] {
+            assert_eq!(is_damage(WAL, &zeros, durable_bytes), expected, "{durable_bytes}");
         }
     }
 
     #[test]
-    fn what_a_loss_of_power_leaves_is_no_damage() {
-        let (sound, _) = log();
-        for cut in (0..sound.len()).step_by(61).chain(sound.len() - 600..sound.len()) {
-            assert_eq!(found(&sound[..cut]), None, "cut at {cut}");
-            // The kernel has written the length of the file and not what is in it.
-            let zeros = [&sound[..cut], &vec![0; sound.len() - cut]].concat();
-            assert_eq!(found(&zeros), None, "zeros from {cut}");
-            let mut hole = sound.clone();
-            hole[cut..sound.len().min(cut + 300)].fill(0);
-            assert_eq!(found(&hole), None, "a hole at {cut}");
-        }
+    fn without_a_durable_end_only_a_manifest_is_damaged_by_what_stands_behind() {
+        let hole = ends_at(4000, trouble(1000, 1000, None));
+        assert!(is_damage(LogName::Manifest(5), &hole, 0) && !is_damage(LogName::Manifest(5), &hole, 1000));
+        assert!(!is_damage(WAL, &hole, 0));
+        let mut last = trouble(1000, 1000, None);
+        last.behind.records = 0;
+        assert!(!is_damage(LogName::Manifest(5), &ends_at(4000, last), 0));
     }
 
     #[test]
-    fn the_type_of_a_recycled_file_is_damage_wherever_rocksdb_comes_to_it() {
-        let (sound, begins) = log();
-        for begin in begins {
-            let mut bad = sound.clone();
-            bad[begin + 6] = 5;
-            assert_eq!(found(&bad), Some((begin, RECYCLED)));
-        }
-    }
-
-    #[test]
-    fn a_length_beyond_the_file_is_told_from_a_record_that_was_cut() {
-        let sound = [record(FULL, b"one"), record(FULL, b"two, the last one")].concat();
-        for bit in 5..16 {
-            let mut bad = sound.clone();
-            bad[10 + 4 + bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(found(&bad), Some((10, TOO_LONG)), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn any_bytes_come_to_an_end() {
-        let sound = [record(FULL, b"one"), record(2, &[7; 300]), record(LAST, b"three"), record(130, b"four")].concat();
-        mutated(&[sound], |bytes, _| {
-            let found = damage(&bytes[..]).unwrap();
-            assert!(found.is_none_or(|damage| (damage.offset as usize) + HEADER_BYTES <= bytes.len()));
-        });
+    fn what_is_lost_is_in_later_wals_too() {
+        let log = |name, walk| Walked { name, path: PathBuf::new(), walk };
+        let sound = |writes: Range<u64>| Walk {
+            bytes: 300,
+            end: 300,
+            sound_bytes: 300,
+            records: writes.end - writes.start,
+            writes: Some(writes),
+            trouble: None,
+        };
+        let logs = [
+            log(LogName::Manifest(5), ends_at(4000, trouble(100, 100, None))),
+            log(LogName::Wal(6), Walk { writes: Some(5..9), ..ends_at(2000, trouble(1000, 1000, None)) }),
+            log(LogName::Wal(7), sound(12..20)),
+            log(LogName::Wal(8), sound(20..21)),
+        ];
+        assert_eq!(loss(&logs, 1, 1000, 0), Loss { bytes: 1100, records: 12, writes: Some(9..21) });
+        // It ends before that.
+        assert_eq!(loss(&logs, 3, 300, 350), Loss { bytes: 50, records: 0, writes: None });
+        assert_eq!(loss(&logs, 0, 100, 0).records, 3);
+        assert_eq!(
+            loss(&logs, 1, 1000, 0).to_string(),
+            "1100 bytes, 12 whole records among them, with 12 writes: 9 to 20"
+        );
     }
 }

@@ -169,6 +169,9 @@ pub struct StoreOptions {
     /// else compacts it; 10 years at most, 0 is never. Such a compaction always runs here. While writes are refused for want of space, tables
     /// in which something has expired are rewritten whatever their age. Default [`EXPIRED_SWEEP_SECONDS`].
     pub expired_sweep_seconds: u64,
+    /// Whether garbage is freed while nobody writes, also where little more would be needed for it to be freed by itself later: for stores whose
+    /// space counts. A store that takes less than 1.4 times what lives in it, or no more than 32 MiB, is left alone.
+    pub reclaim_idle: bool,
     /// Bytes of segments that may be mapped into memory while values are relocated out of them, in which a copy takes less processor time.
     /// These pages count as resident, though the kernel can take them back. Default 512 MiB, 0 is none.
     pub mapped_bytes: u64,
@@ -226,6 +229,7 @@ impl Default for StoreOptions {
             relocation: RelocationParameters::default(),
             reclaim_expired: false,
             expired_sweep_seconds: EXPIRED_SWEEP_SECONDS,
+            reclaim_idle: false,
             mapped_bytes: 512 * MIB,
             mapped_read_bytes: 256 * MIB,
             hooks: None,

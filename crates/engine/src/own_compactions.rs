@@ -1,5 +1,5 @@
-//! Compactions that this program asks for by itself, beside those that RocksDB chooses: for relocation, where duplicates are, and where values
-//! have expired.
+//! Compactions that this program asks for by itself, beside those that RocksDB chooses: for relocation, where duplicates are, where values
+//! have expired, and where scans step over what is gone.
 //!
 //! RocksDB tells nobody of such a one when it is asked for by the names of its tables: neither its begin nor its end is called back, and
 //! it does not count among those that run. So what else would be missing is done here: the gate is told what it will write, counters and
@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     Dedup = 2,
     /// Values in its tables have expired.
     Expired = 3,
+    /// Scans step over deletions in its tables, and what these hide.
+    Cleanup = 4,
 }
 
 impl Purpose {
@@ -46,18 +48,24 @@ impl Purpose {
         match self {
             Self::Relocation => Duty::Relocation,
             Self::Dedup => Duty::Dedup,
-            Self::Expired => Duty::Compaction,
+            Self::Expired | Self::Cleanup => Duty::Compaction,
         }
     }
 
     /// Whether it copies values of the cohort on its way. Not where duplicates are merged: how long a merge takes is foretold from the bytes of its
     /// tables, level 0 fills meanwhile, and the values that these name may be many times that. What it makes known to be garbage is also a reason to
-    /// choose another cohort than the one of its begin.
+    /// choose another cohort than the one of its begin. Nor where a range is cleaned up: that has been paid for by its entries alone.
     pub(crate) const fn copies_values(self) -> bool {
         match self {
             Self::Relocation | Self::Expired => true,
-            Self::Dedup => false,
+            Self::Dedup | Self::Cleanup => false,
         }
+    }
+
+    /// Whether RocksDB tells the listener of its begin and its end, since it is a range of keys that is compacted and not some tables. Relocation does
+    /// both.
+    const fn may_be_told(self) -> bool {
+        matches!(self, Self::Relocation | Self::Cleanup)
     }
 
     /// The number under which the gate knows it: RocksDB gives its own from 1 on.
@@ -114,16 +122,17 @@ impl OwnCompactions {
             1 => Some(Purpose::Relocation),
             2 => Some(Purpose::Dedup),
             3 => Some(Purpose::Expired),
+            4 => Some(Purpose::Cleanup),
             _ => None,
         }
     }
 
     /// What a manual compaction is for that RocksDB numbers so; `None` for one that a user asked for.
     ///
-    /// RocksDB has told of the begin of those of users, and of none that was asked for by the names of its tables. Relocation compacts
-    /// ranges of keys as well, so one of a user counts as its own when both run at a time.
+    /// RocksDB has told of the begin of those of users, and of none that was asked for by the names of its tables. Relocation and cleanups compact
+    /// ranges of keys, so one of a user counts as theirs when both run at a time.
     pub(crate) fn purpose_of(&self, compaction: i32) -> Option<Purpose> {
-        self.current().filter(|purpose| *purpose == Purpose::Relocation || !self.running.has_begun(compaction))
+        self.current().filter(|purpose| purpose.may_be_told() || !self.running.has_begun(compaction))
     }
 
     /// A part of it begins here.

@@ -11,7 +11,7 @@ use crate::stall::StallClock;
 use crate::{Result, StallCondition};
 
 /// One level of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LevelProperties {
     /// Tables.
     pub tables: u64,
@@ -165,6 +165,10 @@ pub struct Counters {
     pub compactions_put_off: u64,
     /// Values that compactions here removed because their time was over.
     pub expired_values: u64,
+    /// Entries that scans stepped over because they were gone: deletions, what these hide, and older versions.
+    pub skipped_entries: u64,
+    /// Flushes and compactions of ranges that were made because scans stepped over so many.
+    pub range_cleanups: u64,
     /// Blocks found in the block cache.
     pub block_cache_hits: u64,
     /// Blocks not found there.
@@ -186,7 +190,7 @@ impl Counters {
         self.bytes_written + self.separated_bytes
     }
 
-    /// All but what the value log and the row cache count.
+    /// All but what the value log, scans and the row cache count.
     pub(crate) fn read(options: &Options, totals: &Totals, stall: &StallClock, gate: Option<&Gate>) -> Self {
         use std::sync::atomic::Ordering::Relaxed;
         let ticker = |ticker| options.get_ticker_count(ticker);
@@ -217,6 +221,8 @@ impl Counters {
             times_out_of_space: gate.map_or(0, Gate::times_closed),
             compactions_put_off: ticker(Ticker::CompactionCancelled),
             expired_values: totals.expired_values.load(Relaxed),
+            skipped_entries: 0,
+            range_cleanups: 0,
             block_cache_hits: ticker(Ticker::BlockCacheHit),
             block_cache_misses: ticker(Ticker::BlockCacheMiss),
             row_cache_hits: 0,

@@ -13,6 +13,15 @@ pub(crate) fn use_session_directory(options: &mut Options) {
     unsafe { ffi_raw::rocksdb_options_set_use_session_tmp_dir_for_remote_compaction(options.as_raw_ptr(), 1) }
 }
 
+/// Leaves what is in WALs there when the database is opened, whatever memory it takes, instead of flushing it.
+pub(crate) fn avoid_flush_during_recovery(options: &mut Options) {
+    // SAFETY: the pointer is that of a live `Options`, borrowed for writing, and is used during the calls only.
+    unsafe {
+        ffi_raw::rocksdb_options_set_avoid_flush_during_recovery(options.as_raw_ptr(), 1);
+        ffi_raw::rocksdb_options_set_enforce_write_buffer_manager_during_recovery(options.as_raw_ptr(), 0);
+    }
+}
+
 /// Keeps compactions from filling the disk: RocksDB begins none whose inputs, together with those of all that run, are more than
 /// its tables may grow. It counts the tables itself.
 ///

@@ -112,6 +112,47 @@ impl<'s> Snapshot<'s> {
         self.store.lookup_all(keys, &self.read_options)
     }
 
+    /// The values of the first of `keys` at the moment of the snapshot, in their order: as many as fit in [`LOOKED_UP_BYTES`], and at least one.
+    pub fn multi_get_first<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Value<'s>>>> {
+        let store = self.store;
+        // Before the lookup: no segment goes between the first value and the last.
+        let _reader = store.values.as_ref().map(DataLayer::reader);
+        let (asked, options) = (keys.iter().map(AsRef::as_ref), ending_early(self.read_options()));
+        let found = store.db.batched_multi_get_pinned_cf_opt(&store.family, asked, false, &options);
+        let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        for (key, found) in keys.iter().zip(found) {
+            let stored = match found {
+                // It goes through the keys in their order in the tables: the first one may be among those it has left out.
+                Err(error) if error.kind() == ErrorKind::Aborted && !values.is_empty() => break,
+                Err(error) if error.kind() == ErrorKind::Aborted => {
+                    store.stored_in_rocks(key.as_ref(), &self.read_options)
+                }
+                found => found.map_err(|error| Error::from_rocks(&error)),
+            };
+            let value = match stored {
+                Ok(Some(stored)) => store.value(key.as_ref(), Stored::InRocks(stored), &self.read_options),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error),
+            };
+            bytes += value.as_ref().map_or(0, |value| value.as_ref().map_or(0, |value| value.len()));
+            values.push(value);
+            if bytes >= LOOKED_UP_BYTES {
+                break;
+            }
+        }
+        values
+    }
+
+    /// What stands beside the value of `key` at the moment of the snapshot. The value itself is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::get`].
+    pub fn attributes(&self, key: &[u8]) -> Result<Option<Attributes>> {
+        let stored = self.store.stored_in_rocks(key, &self.read_options)?;
+        stored.map(|stored| attributes_of(key, &stored)).transpose()
+    }
+
     /// The entries of `range` at the moment of the snapshot.
     pub fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Result<Scan<'s>> {
         self.store.scan(range, direction, Some(self))
@@ -131,6 +172,10 @@ impl<'s> Snapshot<'s> {
     pub(crate) fn is_of(&self, store: &Store) -> bool {
         std::ptr::eq(self.store, store)
     }
+}
+
+fn attributes_of(key: &[u8], stored: &[u8]) -> Result<Attributes> {
+    Ok(Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?.attributes)
 }
 
 /// Lookups of many keys that end when they have found enough.
@@ -223,11 +268,7 @@ impl Store {
     /// As [`get`](Self::get), or [`get_at_once`](Self::get_at_once).
     pub fn attributes(&self, key: &[u8], at_once: bool) -> Result<Option<Attributes>> {
         let stored = if at_once { self.stored_at_once(key)? } else { self.stored(key)? };
-        let decode = |stored: Stored<'_>| {
-            let header = Header::decode(&stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
-            Ok(header.attributes)
-        };
-        stored.map(decode).transpose()
+        stored.map(|stored| attributes_of(key, &stored)).transpose()
     }
 
     #[inline]

@@ -75,6 +75,13 @@ impl Store {
         Ok(self.scan_with(range, direction, options, None))
     }
 
+    /// The entries of `range`, for who looks at many of them once: what is read for it stays out of the block cache.
+    pub fn scan_aside<'k>(&self, range: impl RangeBounds<&'k [u8]>, direction: Direction) -> Scan<'_> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        self.scan_with(range, direction, options, None)
+    }
+
     /// The entries of `range` as long as none is behind more than `most_skipped` removed ones in a row: that ends the scan with
     /// [`Error::WouldWait`].
     pub fn scan_skipping<'k>(
@@ -104,6 +111,7 @@ impl Store {
         let from = lower_bound(range.start_bound());
         let to = upper_bound(range.end_bound());
         let empty = to.as_ref().is_some_and(|to| *to <= from);
+        let bounds = (from.clone(), to.clone());
         if !from.is_empty() {
             options.set_iterate_lower_bound(from);
         }
@@ -117,7 +125,7 @@ impl Store {
             Some(at_once) => at_once.read(begin),
             None => begin(),
         };
-        let rows = Rows::new(rows, direction, empty, at_once);
+        let rows = Rows::new(rows, direction, if empty { None } else { Some(bounds) }, at_once, &self.skipped);
         let (ahead, record, is_at_once) = (Ahead::default(), Vec::new(), at_once.is_some());
         Scan { store: self, rows, ahead, is_at_once, row: None, record, has_ended: false, _reader: reader }
     }
@@ -168,6 +176,11 @@ impl Scan<'_> {
         let header = Header::decode(stored).map_err(|reason| Error::corrupt_value(key, &reason))?;
         self.has_ended = false;
         Ok(Some((key, header.attributes)))
+    }
+
+    /// Entries that it has stepped over so far because they are gone: deletions, what these hide, and older versions.
+    pub fn skipped(&self) -> u64 {
+        self.rows.skipped()
     }
 
     /// After an error: the key whose value could not be read. `None` where the scan itself failed.

@@ -3,13 +3,14 @@
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ecotone_rocks_sys::compaction_filter::set_compaction_filter;
 use ecotone_rocks_sys::filesystem::{TapEvent, hooked_env};
 use ecotone_rocks_sys::tables::{FamilyTable, TableMetadata, family_tables, live_tables};
 use ecotone_rocks_sys::version::self_test;
+use parking_lot::Mutex;
 use rust_rocksdb::checkpoint::Checkpoint;
 use rust_rocksdb::{
     ColumnFamilyDescriptor, CompactOptions, DB, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, Options, ReadOptions,
@@ -17,14 +18,19 @@ use rust_rocksdb::{
 };
 
 use crate::at_once::AtOnce;
+use crate::cleanup::{self, Cleanup};
 use crate::data_layer::{DataLayer, Opening, Shared};
 use crate::dedup::known::{KnownSamples, most_samples};
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::dedup::{self, Dedup};
-use crate::directory_lock::unless_in_use;
+use crate::directory_lock::{DirectoryLock, unless_in_use};
+use crate::durable_logs::DurableTap;
 use crate::duties::ThreadDuties;
 use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
+use crate::idle::{self, Idle};
+use crate::inspect::live;
+use crate::limits::ballast::Shortage;
 use crate::limits::bookkeeping_bytes;
 use crate::limits::expired_tables::ExpiredTables;
 use crate::limits::gate::Gate;
@@ -42,11 +48,11 @@ use crate::sync_failure::SyncFailure;
 use crate::table_changes::TableChanges;
 use crate::tap::Tap;
 use crate::values::ValueLog;
-use crate::values::replay::Replay;
+use crate::values::replay::{Replay, ReplayOutcome};
 use crate::wal_sync::{NotSynced, Synced, WalSync, WalSyncs};
 use crate::{
     Counters, DedupProperties, Durability, Error, OpenMode, Result, Room, StoreOptions, StoreProperties,
-    ValueLogProperties, identity, log_check, properties, tuning,
+    ValueLogProperties, held_checkpoint, identity, log_check, properties, tuning,
 };
 
 /// Compactions that run here at a time after a failed offload, unless the options say otherwise.
@@ -57,10 +63,12 @@ const DEFAULT_LOCAL_SLOTS: usize = 2;
 /// Dropping a store closes it like [`close`](Self::close), with errors logged. Nothing that was acknowledged is lost
 /// either way, nor by a kill of the process.
 pub struct Store {
-    // These four before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
+    // These five before `db`: their threads must have ended, and no callback may reach the store, when the database goes.
     wal_sync: Option<WalSync>,
     watch: Option<Watch>,
     dedup: Option<Dedup>,
+    cleanup: Option<Cleanup>,
+    idle: Option<Idle>,
     pub(crate) values: Option<DataLayer>,
     pub(crate) db: Arc<DB>,
     pub(crate) family: DataFamily,
@@ -68,6 +76,8 @@ pub struct Store {
     /// For lookups that end early.
     pub(crate) read_some: ReadOptions,
     pub(crate) at_once: AtOnce,
+    /// What scans have stepped over.
+    pub(crate) skipped: Arc<cleanup::Shared>,
     pub(crate) rows: Option<RowCache>,
     pub(crate) write_unsynced: RocksWriteOptions,
     pub(crate) write_synced: RocksWriteOptions,
@@ -79,16 +89,27 @@ pub struct Store {
     rocks_options: Options,
     totals: Arc<Totals>,
     pub(crate) stall: Arc<StallClock>,
-    background: Arc<BackgroundState>,
+    pub(crate) background: Arc<BackgroundState>,
     wal_syncs: Arc<WalSyncs>,
+    /// Where the store may be written.
+    durable_logs: Option<Arc<DurableTap>>,
+    /// What its opening met.
+    pub(crate) replayed: Arc<ReplayOutcome>,
     /// Where the store takes writes.
     pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) own: Arc<OwnCompactions>,
+    /// How many ranges of keys were removed.
+    pub(crate) removed_ranges: Arc<AtomicU64>,
     offload: Option<Arc<OffloadState>>,
     /// Where tables tell of their keys.
     known: Option<Arc<KnownSamples>>,
     dedup_shared: Arc<dedup::Shared>,
     max_subcompactions: AtomicU32,
     closed: bool,
+    /// Held by the check that runs.
+    pub(crate) checks: Mutex<()>,
+    /// Last: held as long as anything may be written.
+    _lock: Option<DirectoryLock>,
 }
 
 impl Store {
@@ -106,7 +127,17 @@ impl Store {
         })
     }
 
+    /// On a disk that turns out to be full only when it is written to it is tried once more, with what can be freed.
     fn open_as_found(directory: &Path, mode: OpenMode, options: StoreOptions) -> Result<Self> {
+        match Self::open_once(directory, mode, options.clone(), false) {
+            Err(Error::DiskFull { .. }) if mode != OpenMode::ReadOnly => {
+                Self::open_once(directory, mode, options, true)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_once(directory: &Path, mode: OpenMode, options: StoreOptions, meets_full_disk: bool) -> Result<Self> {
         options.validate()?;
         self_test().map_err(|error| Error::Rocks { detail: error.to_string() })?;
         let directory = std::path::absolute(directory).map_err(|e| Error::io("resolve", directory, &e))?;
@@ -115,12 +146,27 @@ impl Store {
         // refuses to write where a path climbs.
         let directory = std::fs::canonicalize(&directory).map_err(|e| Error::io("resolve", &directory, &e))?;
 
-        let logs = log_check::check(&directory)?;
+        let writable = mode != OpenMode::ReadOnly;
+        // Before anything is listed: segments of a process that is still alive would grow behind our back.
+        let lock = if writable {
+            let must = options.separation.is_some() || identity::read(&directory)?.has_value_log();
+            let lock = DirectoryLock::for_writing(&directory, must)?;
+            live::remove_left(&directory);
+            Some(lock)
+        } else {
+            None
+        };
+        let shortage = if writable {
+            let found = Shortage::relieve(&directory, meets_full_disk);
+            found.map_err(|error| Error::io("ask for free space on", &directory, &error))?
+        } else {
+            None
+        };
+        let logs = Arc::new(log_check::check(&directory)?);
 
         let mut rocks_options = tuning::store_options(&options);
         // The first WAL as a whole is what no numbers of writes miss.
         rocks_options.set_track_and_verify_wals(logs.may_want_a_wal());
-        let writable = mode != OpenMode::ReadOnly;
         let gate = if writable {
             // The copy is made before the options hold anything that holds the gate.
             Some(Arc::new(Gate::new(&directory, &options, rocks_options.clone())?))
@@ -134,15 +180,20 @@ impl Store {
         let mut hooks = options.hooks.clone();
         let expired = ExpiredValues::of(&options);
         let failure = SyncFailure::told_to(options.events.clone());
-        let shared = Shared { gate: gate.as_ref(), own: &own, failure: &failure };
+        let replayed = Arc::<ReplayOutcome>::default();
+        let shared = Shared { gate: gate.as_ref(), own: &own, failure: &failure, logs: &logs, outcome: &replayed };
         let values = Opening::prepare(&directory, shared, expired, &options, &mut hooks, &mut rocks_options)?;
         if values.is_none() {
-            rocks_options.set_wal_filter(Replay::new(&directory, None).0);
+            rocks_options.set_wal_filter(Replay::new(&directory, None, logs, replayed.clone()));
             if let Some(expired) = expired {
                 set_compaction_filter(&mut rocks_options, Arc::new(expired));
             }
         }
-        let env = hooked_env(hooks.unwrap_or_default()).map_err(|error| Error::Rocks { detail: error.to_string() })?;
+        let mut hooks = hooks.unwrap_or_default();
+        let durable_logs = writable
+            .then(|| DurableTap::new(&directory, Tap::of(options.hooks.as_ref()), hooks.tap.take()))
+            .inspect(|tap| hooks.tap = Some(tap.clone()));
+        let env = hooked_env(hooks).map_err(|error| Error::Rocks { detail: error.to_string() })?;
         rocks_options.set_env(&env);
         if let Some(gate) = &gate {
             let (info_log_bytes, manifest_bytes) = bookkeeping_bytes(gate.space_bytes());
@@ -189,12 +240,23 @@ impl Store {
             gate: gate.clone(),
         });
 
+        if let Some(shortage) = shortage {
+            tuning::write_little(&mut rocks_options, &options, shortage);
+        }
         let empty = tuning::empty_family_options(&options);
         let opened = open_database(&directory, mode, &mut rocks_options, empty);
         let db = Arc::new(opened.map_err(|error| values.as_ref().and_then(Opening::failure).unwrap_or(error))?);
         let Some(family) = DataFamily::of(&db) else {
             return Err(Error::WrongFormat { directory, reason: format!("it has no column family {DATA_FAMILY:?}") });
         };
+        // On a full disk what was replayed stays in its WALs. Where a part of them was passed over they must go before anything else is
+        // written, as at any other opening: the next replay would take that part for acknowledged, or stop before what follows it.
+        if shortage.is_some() && replayed.is_stopped.load(Ordering::Relaxed) {
+            db.flush_cf_opt(&family, &FlushOptions::default()).map_err(|error| Error::from_rocks(&error))?;
+        }
+        if writable {
+            held_checkpoint::remove_left(&directory);
+        }
         let value_events = values.as_ref().map(Opening::table_events);
         let values = match (values, &known) {
             (Some(values), Some(known)) => Some(values.finish(&directory, &db, family, known.clone(), writable)?),
@@ -213,7 +275,8 @@ impl Store {
             Some(gate) => {
                 gate.opened(&db, family);
                 let expired = expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes));
-                let started = Watch::start(gate.clone(), value_events, expired);
+                let memtable_bytes = shortage.map(|_| options.memtable_bytes);
+                let started = Watch::start(gate.clone(), value_events, expired, memtable_bytes);
                 Some(started.map_err(|e| Error::io("start the thread that watches the space of", &directory, &e))?)
             }
             None => None,
@@ -222,7 +285,7 @@ impl Store {
             (Some(settings), Some(known)) => {
                 let parts = dedup::Parts {
                     known: known.clone(),
-                    own,
+                    own: own.clone(),
                     gate: gate.clone(),
                     background: background.clone(),
                     totals: totals.clone(),
@@ -232,6 +295,31 @@ impl Store {
                 Some(started.map_err(|e| Error::io("start the thread that looks for duplicates in", &directory, &e))?)
             }
             _ => None,
+        };
+        let skipped = Arc::<cleanup::Shared>::default();
+        let cleanup = match writable {
+            true => {
+                let parts = cleanup::Parts { own: own.clone(), gate: gate.clone(), family };
+                let started = Cleanup::start(skipped.clone(), parts, &db);
+                Some(started.map_err(|e| Error::io("start the thread that cleans up", &directory, &e))?)
+            }
+            false => None,
+        };
+        let removed_ranges = Arc::<AtomicU64>::default();
+        let idle = match gate.clone().filter(|_| options.reclaim_idle) {
+            Some(gate) => {
+                let parts = idle::Parts {
+                    directory: directory.clone(),
+                    own: own.clone(),
+                    gate,
+                    removed_ranges: removed_ranges.clone(),
+                    expired: expired.map(|_| ExpiredTables::new(own.clone(), options.target_file_bytes)),
+                    values: values.as_ref().and_then(DataLayer::for_reclaim),
+                };
+                let started = Idle::start(parts, &db, family);
+                Some(started.map_err(|e| Error::io("start the thread that frees the garbage of", &directory, &e))?)
+            }
+            None => None,
         };
         // Nothing fails from here on: the database must not be dropped while a compaction thread borrows it.
         if let Some(offload) = &offload {
@@ -246,12 +334,15 @@ impl Store {
             wal_sync,
             watch,
             dedup,
+            cleanup,
+            idle,
             values,
             db,
             family,
             read_options: ReadOptions::default(),
             read_some: ending_early(ReadOptions::default()),
             at_once: AtOnce::of(&options),
+            skipped,
             rows: options.row_cache_bytes.filter(|bytes| *bytes > 0).map(|bytes| RowCache::new(bytes, has_pointers)),
             write_unsynced: RocksWriteOptions::default(),
             write_synced,
@@ -264,12 +355,18 @@ impl Store {
             stall,
             background,
             wal_syncs,
+            durable_logs,
+            replayed,
             gate,
+            own,
+            removed_ranges,
             offload,
             known,
             dedup_shared,
             max_subcompactions: AtomicU32::new(options.max_subcompactions),
             closed: false,
+            checks: Mutex::default(),
+            _lock: lock,
         })
     }
 
@@ -377,7 +474,10 @@ impl Store {
         let separated_bytes = self.values.as_ref().map_or(0, DataLayer::separated_bytes);
         let counters = Counters::read(&self.rocks_options, &self.totals, &self.stall, self.gate.as_deref());
         let rows = self.rows.as_ref().map(RowCache::counts).unwrap_or_default();
+        let (skipped_entries, range_cleanups) = self.skipped.counts();
         Counters {
+            skipped_entries,
+            range_cleanups,
             separated_bytes,
             // RocksDB counts those that come to it.
             keys_read: counters.keys_read + rows.hits,
@@ -385,6 +485,11 @@ impl Store {
             row_cache_misses: rows.misses,
             ..counters
         }
+    }
+
+    /// What scans have stepped over between two keys, both counted in, is no reason any more to clean up there: nobody will scan it again.
+    pub fn forget_skipped(&self, first: &[u8], last: &[u8]) {
+        self.skipped.forget(first, last);
     }
 
     /// What the store knows of its duplicates and has done about them; `None` where it counts none.
@@ -533,18 +638,29 @@ impl Store {
         if let Some(dedup) = &self.dedup {
             dedup.ask_to_stop();
         }
+        if let Some(cleanup) = &self.cleanup {
+            cleanup.ask_to_stop();
+        }
+        if let Some(idle) = &self.idle {
+            idle.ask_to_stop();
+        }
         if self.mode != OpenMode::ReadOnly {
             self.db.disable_manual_compaction();
             // One that was asked for by its tables looks at nothing else once it runs, and our threads wait for theirs.
             self.db.cancel_all_background_work(false);
             self.watch = None;
             self.dedup = None;
+            self.cleanup = None;
+            self.idle = None;
             if let Some(values) = &mut self.values {
                 values.stop();
             }
             self.db.cancel_all_background_work(true);
             if let Some(values) = &self.values {
                 values.seal();
+            }
+            if let Some(durable_logs) = &self.durable_logs {
+                durable_logs.close();
             }
             if let Some(detail) = self.background.error() {
                 outcome = outcome.and(Err(Error::Background { detail }));

@@ -2,12 +2,13 @@
 
 use ecotone_rocks_sys::memtable;
 use rust_rocksdb::{
-    BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, Options,
+    BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, FileChecksumGenFactory, InfoLogger, LogLevel, Options,
     statistics::StatsLevel,
 };
 
 use crate::dedup::filters;
 use crate::dedup::sketch::{Sketching, add_collectors};
+use crate::limits::ballast::Shortage;
 use crate::offload::{Collects, TableFormat};
 use crate::worker::WorkerOptions;
 use crate::{Compression, DedupMode, MemtableOrder, StoreOptions, raw};
@@ -136,6 +137,20 @@ pub(crate) fn limit_bookkeeping(db: &mut Options, info_log_bytes: u64, manifest_
     db.set_max_manifest_file_size(usize_of(manifest_bytes));
     // 4 MiB are RocksDB's default.
     db.set_manifest_preallocation_size(usize_of(manifest_bytes.min(4 * 1024 * 1024)));
+}
+
+/// How large a memtable is where replay must not fill one: an entry takes some bytes more in memory than in the WAL.
+fn replayed_memtable_bytes(options: &StoreOptions, wal_bytes: u64) -> u64 {
+    options.memtable_bytes.saturating_add(wal_bytes.saturating_mul(4))
+}
+
+/// Has the database write as little as it can while it is opened, and take nothing of the device ahead: there is hardly anything free.
+pub(crate) fn write_little(db: &mut Options, options: &StoreOptions, Shortage { wal_bytes }: Shortage) {
+    raw::avoid_flush_during_recovery(db);
+    db.set_write_buffer_size(usize_of(replayed_memtable_bytes(options, wal_bytes)));
+    db.set_allow_fallocate(false);
+    // Its log for people would be longer than all that.
+    db.set_info_logger(InfoLogger::new_callback_logger(LogLevel::Fatal, |_, _| ()));
 }
 
 /// The options of RocksDB's `default` family, which stays empty: plain, but for the size of its memtable. RocksDB allocates the first

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io::IoSlice;
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::Ordering;
 
 use rust_rocksdb::{ErrorKind, WriteBatch};
 
@@ -174,6 +175,7 @@ impl Store {
             add_delete_range(self, &mut scratch.batch, &from, &cuts, &to);
             Ok(())
         })?;
+        self.removed_ranges.fetch_add(1, Ordering::Relaxed);
         if let Some(values) = &self.values {
             values.removed((from, to));
         }
@@ -216,6 +218,9 @@ impl Store {
         match separated {
             Some((separated, _in_flights)) => self.commit(&separated, Apart::Records(&batch.batch), options)?,
             None => self.commit(&batch.batch, Apart::Nothing, options)?,
+        }
+        if !batch.removed.is_empty() {
+            self.removed_ranges.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(values) = &self.values {
             batch.removed.iter().for_each(|range| values.removed(range.clone()));

@@ -331,7 +331,7 @@ fn a_store_is_never_said_to_be_damaged_while_another_process_removes_segments() 
     let (mut before, mut in_use) = (0, 0);
     let mut expect = |outcome: Result<bool, Error>| match outcome {
         Ok(is_sound) => assert!(is_sound),
-        Err(Error::InUse { holder: LockHolder::AnotherProcess, .. }) => in_use += 1,
+        Err(Error::InUse { holder: LockHolder::AnotherProcess { .. }, .. }) => in_use += 1,
         Err(other) => panic!("{other}"),
     };
     for _ in 0..20 {

@@ -17,6 +17,7 @@ pub mod duplicates;
 pub mod duty;
 pub mod edgecode;
 pub mod error;
+pub mod idle;
 pub mod ids;
 pub mod machine;
 pub mod policy;

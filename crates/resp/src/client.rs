@@ -4,14 +4,17 @@
 //! (`CLIENT LIST`, `CLIENT KILL`).
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::keyspace::{Keyspace, Touched};
+use crate::buffers::Buffers;
+use crate::compactions::Following;
+use crate::keyspace::{Interest, Keyspace, Lost, Touched};
 
 /// One client, as the thread that serves it has it.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct Client {
     pub cleared: Option<u64>,
     /// What its connection does after the command. Who carries it out takes it, and leaves [`Then::Go`].
     pub then: Then,
+    /// The compaction that it waits for, which ends when this is dropped.
+    pub follows: Option<Following>,
 }
 
 /// What a watched key was like.
@@ -65,6 +70,8 @@ pub enum Then {
     Go,
     /// Sends what the commands before it replied; its own reply, and what follows, only after a while.
     Rest(Duration),
+    /// The same until what the client [follows](Client::follows) is over, whose failure takes the place of its own reply.
+    Follow,
     /// Sends what was replied and closes.
     Close,
 }
@@ -81,6 +88,7 @@ impl Client {
             touched: Touched::default(),
             cleared: None,
             then: Then::Go,
+            follows: None,
         }
     }
 
@@ -133,14 +141,21 @@ pub struct ClientInfo {
     pub queued: AtomicI64,
     /// Keys watched.
     pub watched: AtomicUsize,
-    /// Bytes received and not parsed.
-    pub query_bytes: AtomicUsize,
-    /// Bytes replied and not sent.
-    pub output_bytes: AtomicUsize,
+    /// The descriptor of its socket; -1 before it has been dealt to a thread.
+    pub descriptor: AtomicI32,
+    /// What it has in memory.
+    pub buffers: Buffers,
     /// `CLIENT NO-EVICT`.
     pub is_no_evict: AtomicBool,
+    /// `CLIENT NO-TOUCH`.
+    pub is_no_touch: AtomicBool,
     /// `CLIENT KILL`.
     pub is_killed: AtomicBool,
+    /// Whether it waits for what it has asked for, as far as is known.
+    pub interest: Arc<Interest>,
+    /// Whether what it has asked for is carried out by a thread that may wait, or waits for one. Who serves its connection looks whether it is
+    /// still there, then.
+    pub is_handed_on: AtomicBool,
     /// Told when it is killed.
     killed: Notify,
 }
@@ -149,6 +164,7 @@ impl ClientInfo {
     /// Closes its connection as soon as its thread looks.
     pub fn kill(&self) {
         self.is_killed.store(true, Ordering::Release);
+        self.interest.lose(Lost::Killed);
         self.killed.notify_waiters();
     }
 
@@ -165,6 +181,21 @@ impl ClientInfo {
     pub fn is_active(&self, now: Instant) {
         let active_ms = now.saturating_duration_since(self.since).as_millis() as u64;
         self.active_ms.store(active_ms, Ordering::Relaxed);
+    }
+
+    /// Whether it came by a Unix socket.
+    pub fn is_of_unix_socket(&self) -> bool {
+        self.address.parse::<SocketAddr>().is_err()
+    }
+
+    /// Whether it is of this machine, as far as its address says.
+    pub fn is_local(&self) -> bool {
+        self.address.parse::<SocketAddr>().map_or(true, |address| address.ip().to_canonical().is_loopback())
+    }
+
+    /// Milliseconds since it came.
+    pub fn age_ms(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
     }
 
     /// Whether `MULTI` was sent, and the transaction has not ended; it has not while `EXEC` is carried out.
@@ -206,10 +237,13 @@ impl Clients {
             protocol: AtomicU8::new(2),
             queued: AtomicI64::new(-1),
             watched: AtomicUsize::new(0),
-            query_bytes: AtomicUsize::new(0),
-            output_bytes: AtomicUsize::new(0),
+            descriptor: AtomicI32::new(-1),
+            buffers: Buffers::default(),
             is_no_evict: AtomicBool::new(false),
+            is_no_touch: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
+            interest: Arc::default(),
+            is_handed_on: AtomicBool::new(false),
             killed: Notify::new(),
         });
         connected.insert(id, info.clone());

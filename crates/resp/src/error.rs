@@ -104,6 +104,8 @@ pub mod texts {
     );
     /// The client was killed while its command was carried out.
     pub const KILLED: Failure = Failure::text("ERR the client was killed");
+    /// Its client has gone while a command was carried out. Nobody is told.
+    pub const GONE: Failure = Failure::text("ERR the client has gone");
     /// The server stops while a command is carried out that takes long.
     pub const STOPS: Failure = Failure::text("ERR the server stops before this is done; ask again once it is back");
     /// A number that is less than 0.

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ecotone_engine::Error as StoreError;
+use ecotone_engine::{Error as StoreError, Snapshot};
 use smallvec::SmallVec;
 
 use crate::client::{Client, Then};
 use crate::command::{Call, Command, flag, secrets, table, transactions};
 use crate::error::{Failure, repeated, texts};
-use crate::keyspace::{Group, Known, Seen, Slot, Waiting};
+use crate::keyspace::{Group, Known, Seen, Slot, Waiting, Wanted};
 use crate::occasions::Occasion;
 use crate::protocol::reply::Reply;
 use crate::service::Service;
@@ -34,6 +34,12 @@ const QUEUED_ARGUMENT_BYTES: usize = 48;
 
 /// What a client is told whose command panicked; the panic itself is on standard error.
 const PANICKED: Failure = Failure::text("ERR the server failed while it carried out this command; its log tells more");
+
+/// In Redis' words, which name its setting; here it is a name of `clients.enable_debug_command`.
+const DEBUG_NOT_ALLOWED: Failure = Failure::text(
+    "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise \
+     you need to set this option in the configuration file, and then restart the server.",
+);
 
 /// What came of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +82,9 @@ pub fn execute<'s>(
     given: impl Into<Given<'s>>,
 ) -> Step {
     let given = given.into();
+    // What a lane does by itself is bounded.
+    let waits = given.waiting != Waiting::Never;
+    group.begins_request(waits.then(|| Wanted::from_now(client.info.interest.clone(), service.stops.clone())));
     let command = match find(arguments) {
         Ok(command) => command,
         Err(_) if is_of_http(arguments[0]) => {
@@ -133,6 +142,9 @@ fn is_of_http(name: &[u8]) -> bool {
 
 fn may_be_tried(service: &Service, client: &Client, command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
     check_number(command, arguments)?;
+    if command.name == "debug" && !service.limits.read().debug_command.lets(&client.info) {
+        return Err(DEBUG_NOT_ALLOWED);
+    }
     // It may have been taken away since the client came.
     let asks_password = || service.limits.read().password.is_some();
     if !client.is_authenticated && !command.has(flag::NO_AUTH) && asks_password() {
@@ -245,6 +257,7 @@ fn queue(
     transaction.bytes += bytes;
     transaction.queued.push(arguments.iter().map(|argument| argument.to_vec()).collect());
     client.info.queued.store(transaction.queued.len() as i64, Ordering::Relaxed);
+    client.info.buffers.queued_bytes.store(transaction.bytes, Ordering::Relaxed);
     reply.simple("QUEUED");
     Step::Done { depends: false }
 }
@@ -270,13 +283,24 @@ pub fn execute_command<'s>(
     let mut has_latches = command.flags & (flag::WRITE | flag::LATCHES | flag::ALL_SLOTS) != 0;
     let for_latches = if waits_for_latches { waiting } else { Waiting::Never };
     let held = group.latches_held();
+    // Who only reads, and may take long, keeps nobody from the keys: it sees them as they are at one moment.
+    let sees_one_moment = reads_alone(group, waiting) && command.has(flag::READONLY);
+    let mut snapshot = None;
     loop {
-        if has_latches && !group.hold(&slots(command, arguments), for_latches) {
-            return Step::Latched;
+        if has_latches && sees_one_moment {
+            snapshot = Some(service.keyspace.store().snapshot());
+            known = None;
+        } else if has_latches && !group.hold(&slots(command, arguments), for_latches) {
+            let unwanted = group.unwanted();
+            return unwanted.map_or(Step::Latched, |failure| {
+                reply_error(service, reply, &failure);
+                Step::Done { depends: false }
+            });
         }
         group.takes_memory_beyond(arguments.iter().map(|argument| argument.len()).sum());
         let began = Instant::now();
-        let turn = Turn { waiting, began, now_ms: service.keyspace.clock().ms_at(began), known: known.take() };
+        let now_ms = service.keyspace.clock().ms_at(began);
+        let turn = Turn { waiting, began, now_ms, known: known.take(), snapshot: snapshot.as_ref() };
         let step = match run_latched(service, client, group, command, arguments, reply, turn) {
             Ok(ran) => {
                 ran.count(service, client, arguments);
@@ -299,8 +323,12 @@ pub fn execute_command<'s>(
     }
 }
 
+/// Whether what is read now may be read from a snapshot: nothing was written that is not in the store yet.
+pub(crate) fn reads_alone(group: &Group, waiting: Waiting) -> bool {
+    waiting == Waiting::Allowed && group.is_empty() && !group.holds_any()
+}
+
 /// How a command is carried out.
-#[derive(Debug)]
 pub(crate) struct Turn<'s> {
     pub(crate) waiting: Waiting,
     /// Now.
@@ -309,6 +337,8 @@ pub(crate) struct Turn<'s> {
     pub(crate) now_ms: u64,
     /// What is known of the key that it reads first.
     pub(crate) known: Option<Known<'s>>,
+    /// What is read instead of the store, where nobody is kept from changing it.
+    pub(crate) snapshot: Option<&'s Snapshot<'s>>,
 }
 
 /// Why a command was not carried out, and nothing of it was done.
@@ -363,7 +393,7 @@ pub(crate) fn run_latched(
     let takes_room = command.has(flag::DENYOOM);
     group.begins(takes_room);
     let room = if takes_room { service.keyspace.store().check_room() } else { Ok(()) };
-    let mut keys = group.keys_at(turn.now_ms, turn.waiting, turn.known);
+    let mut keys = group.keys_at(turn.now_ms, turn.waiting, turn.known, turn.snapshot);
     keys.count_lookups(command.has(flag::READONLY));
     let mut call = Call { arguments, keys, reply, client, service, command, sleeps: Duration::ZERO };
     let outcome = match room {

@@ -1,25 +1,31 @@
-//! Saves that clients ask for (`SAVE`, `BGSAVE`): everything in memory goes into tables, and the log to the device.
+//! Saves that clients ask for (`SAVE`, `BGSAVE`): everything in memory goes into tables, and the log to the device. Where the server has a place
+//! for backups `BGSAVE` makes one instead.
 //!
 //! What a client was told is kept by the log already, as far as the store's durability says. A save is for those who want it now.
 //!
-//! Invariants: at most one save runs. Failure: a save that fails has lost nothing; the next one tries again.
+//! Invariants: at most one save runs. Failure: a save that fails has lost nothing; the next one tries again, and a backup goes on where it ended.
 //!
 //! Threads: any. A save in the background has a thread of its own, which ends with it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ecotone_engine::{Error as StoreError, Store};
 use parking_lot::Mutex;
 
+use crate::backups::{BackupError, Backups};
 use crate::keyspace::Keyspace;
+use crate::service::BackupTarget;
 
 /// The saves of one store.
 #[derive(Debug)]
 pub struct Saves {
     state: Mutex<State>,
     background: Mutex<Option<JoinHandle<()>>>,
+    /// The server stops: a backup ends unfinished.
+    stops: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -58,6 +64,12 @@ pub enum SaveError {
     /// The store could not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The backup did not begin.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// It began, and did not succeed.
+    #[error("{0}")]
+    Copy(String),
 }
 
 impl Default for Saves {
@@ -71,7 +83,7 @@ impl Default for Saves {
             background_since: None,
         };
         let state = State { running_since: None, is_in_background: false, last };
-        Self { state: Mutex::new(state), background: Mutex::default() }
+        Self { state: Mutex::new(state), background: Mutex::default(), stops: AtomicBool::new(false) }
     }
 }
 
@@ -86,16 +98,25 @@ impl Saves {
         Ok(running.write_all(store)?)
     }
 
-    /// Begins a save on a thread of its own.
+    /// Begins a save on a thread of its own, which makes a backup where there is a `target`.
     ///
     /// # Errors
     ///
     /// See [`SaveError`]; what the store says of it comes later, into the log and [`Saved::background_succeeded`].
-    pub fn save_in_background(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<(), SaveError> {
+    pub fn save_in_background(
+        self: &Arc<Self>,
+        keyspace: &Arc<Keyspace>,
+        backups: &Arc<Backups>,
+        target: Option<Arc<dyn BackupTarget>>,
+    ) -> Result<(), SaveError> {
         let mut running = self.begin(true)?;
-        let keyspace = keyspace.clone();
+        let (keyspace, backups) = (keyspace.clone(), backups.clone());
         let save = move || {
-            if let Err(error) = running.write_all(keyspace.store()) {
+            let saved = match target {
+                Some(target) => running.back_up(&keyspace, &backups, &*target),
+                None => running.write_all(keyspace.store()).map_err(SaveError::from),
+            };
+            if let Err(error) = saved {
                 tracing::warn!(%error, "a save in the background failed");
             }
         };
@@ -112,6 +133,12 @@ impl Saves {
             // A save that panicked has told so, and there is nothing to be done about it here.
             let _ = thread.join();
         }
+    }
+
+    /// The same, and a backup does not go on: it is finished by the next one.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+        self.finish();
     }
 
     /// What is known of saves.
@@ -143,6 +170,25 @@ impl Running {
         store.flush(true)?;
         store.sync()?;
         self.keys_written = Some(store.counters().keys_written);
+        Ok(())
+    }
+
+    fn back_up(
+        &mut self,
+        keyspace: &Arc<Keyspace>,
+        backups: &Arc<Backups>,
+        target: &dyn BackupTarget,
+    ) -> Result<(), SaveError> {
+        let keys_written = keyspace.store().counters().keys_written;
+        let held = backups.begin(keyspace)?;
+        let id = held.id.as_bytes();
+        // It may be given up meanwhile: for want of space, or since it takes too long to write a file.
+        let goes_on = || !self.saves.stops.load(Ordering::Relaxed) && backups.find(id).is_ok();
+        let copied = target.copy(backups, &held, &goes_on);
+        let ended = backups.end(id, copied.is_ok());
+        copied.map_err(SaveError::Copy)?;
+        ended?;
+        self.keys_written = Some(keys_written);
         Ok(())
     }
 }

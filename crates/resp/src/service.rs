@@ -9,18 +9,25 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use crate::client::Clients;
+use crate::backups::{Backups, Held};
+use crate::client::{ClientInfo, Clients};
+use crate::compactions::Compactions;
 use crate::histogram::Times;
+use crate::inspections::Inspections;
 use crate::keyspace::Keyspace;
 pub use crate::memory::SMALL_BYTES;
 use crate::occasions::Occasions;
 use crate::process;
 use crate::saves::Saves;
+use crate::serve::CertificateEnds;
 use crate::slowlog::Slowlog;
-use crate::usage::{Rates, Usage};
+use crate::usage::{Loops, Rates, Usage};
+
+/// What a client takes that is there and keeps nothing, about: what is known of it, the state of its connection, and the task that serves it.
+pub const CLIENT_BYTES: usize = 4 * 1024;
 
 /// The version of Redis that clients may take this server for.
-pub const COMPATIBLE_VERSION: &str = "7.0.15";
+pub const COMPATIBLE_VERSION: &str = "7.2.0";
 
 /// What is served, by which rules, and what has happened so far.
 pub struct Service {
@@ -42,6 +49,12 @@ pub struct Service {
     pub host: Arc<dyn Host>,
     /// Saves that clients ask for.
     pub saves: Arc<Saves>,
+    /// Inspections that clients ask for.
+    pub inspections: Arc<Inspections>,
+    /// Compactions that clients ask for.
+    pub compactions: Compactions,
+    /// Backups that are being made.
+    pub backups: Arc<Backups>,
     /// Bytes that the connections of all clients keep, and that their commands take meanwhile.
     pub client_memory: Arc<AtomicUsize>,
     /// 40 hexadecimal digits that no other run of a server has.
@@ -50,8 +63,12 @@ pub struct Service {
     pub since: Instant,
     /// What the process had in memory then.
     pub memory_at_start_bytes: u64,
+    /// Where clients are listened for, as lines of `INFO`: kind, addresses and port of each.
+    pub listeners: Mutex<Vec<String>>,
+    /// When the certificates end that TLS is spoken with.
+    pub certificate_ends: Arc<CertificateEnds>,
     /// Set for good when the server stops: commands that would keep it from that end with an error.
-    pub stops: AtomicBool,
+    pub stops: Arc<AtomicBool>,
 }
 
 impl Service {
@@ -69,10 +86,15 @@ impl Service {
             occasions: Occasions::default(),
             host,
             saves: Arc::default(),
+            inspections: Arc::default(),
+            compactions: Compactions::default(),
+            backups: Arc::default(),
             run_id: run_id(),
             since: Instant::now(),
             memory_at_start_bytes: process::memory().resident_bytes,
-            stops: AtomicBool::new(false),
+            listeners: Mutex::default(),
+            certificate_ends: Arc::default(),
+            stops: Arc::default(),
         }
     }
 
@@ -86,6 +108,12 @@ impl Service {
 }
 
 impl Service {
+    /// Bytes of all clients: what their connections keep and their commands take, and what each takes that is only there.
+    pub fn clients_bytes(&self) -> u64 {
+        let own = self.clients.len() * CLIENT_BYTES;
+        (self.client_memory.load(Ordering::Relaxed) + own) as u64
+    }
+
     /// Whether a client that keeps `bytes` beside its connection may not, because all together keep too much.
     pub fn is_short_of_memory(&self, bytes: usize) -> bool {
         bytes > SMALL_BYTES && self.client_memory.load(Ordering::Relaxed) >= self.limits.read().memory_bytes
@@ -130,8 +158,23 @@ pub trait Host: Send + Sync {
     /// Why not.
     fn rewrite(&self) -> Result<(), String>;
 
+    /// Where `BGSAVE` makes a backup; `None`: nowhere, and it writes what is in memory into tables.
+    fn backup_target(&self) -> Option<Arc<dyn BackupTarget>> {
+        None
+    }
+
     /// A client asks the server to stop. It returns at once; the server stops after. What was acknowledged is made durable.
     fn shut_down(&self);
+}
+
+/// Where backups lie that the server makes by itself.
+pub trait BackupTarget: Send + Sync {
+    /// Copies there what is not there yet. It takes long; `goes_on` says now and then whether it may go on.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no backup, and what to do.
+    fn copy(&self, backups: &Backups, held: &Arc<Held>, goes_on: &dyn Fn() -> bool) -> Result<(), String>;
 }
 
 /// The allocator of the process, as far as it can be asked. Any thread may.
@@ -198,6 +241,48 @@ pub struct Limits {
     pub slow_after: Option<Duration>,
     /// Entries of the slow log.
     pub slowlog_entries: usize,
+    /// Who may use `DEBUG`; it does not change while the server runs.
+    pub debug_command: DebugCommand,
+}
+
+/// Who may use `DEBUG`, as Redis has it (`enable-debug-command`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DebugCommand {
+    /// Nobody.
+    #[default]
+    No,
+    /// Clients of this machine: on loopback, or at a Unix socket.
+    Local,
+    /// Every client.
+    Yes,
+}
+
+impl DebugCommand {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::No, Self::Local, Self::Yes];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Local => "local",
+            Self::Yes => "yes",
+        }
+    }
+
+    /// What this word stands for.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == word)
+    }
+
+    /// Whether this client may.
+    pub fn lets(self, client: &ClientInfo) -> bool {
+        match self {
+            Self::No => false,
+            Self::Local => client.is_local(),
+            Self::Yes => true,
+        }
+    }
 }
 
 impl Limits {
@@ -226,6 +311,7 @@ impl Default for Limits {
             password: None,
             slow_after: Some(Duration::from_millis(10)),
             slowlog_entries: 128,
+            debug_command: DebugCommand::No,
         }
     }
 }
@@ -266,7 +352,11 @@ pub struct Statistics {
     pub errors_by_word: Mutex<BTreeMap<String, u64>>,
     /// By command.
     pub usage: Usage,
-    /// Of commands, bytes received and bytes sent.
+    /// Passwords that were wrong. They count on over `CONFIG RESETSTAT`, as in Redis.
+    pub wrong_passwords: AtomicU64,
+    /// The lanes' turns.
+    pub loops: Loops,
+    /// Of commands, bytes received and bytes sent, turns of lanes and the microseconds that those took.
     pub rates: Rates,
 }
 
@@ -298,6 +388,7 @@ impl Statistics {
         }
         self.errors_by_word.lock().clear();
         self.usage.reset();
+        self.loops.reset();
         self.responses.reset();
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::runtime::RuntimeMetrics;
 
 use crate::command::{Command, table};
 use crate::histogram::Histogram;
@@ -93,6 +94,12 @@ impl Usage {
         }
     }
 
+    /// Microseconds in all commands. What a transaction's commands took counts with those, and not with its end.
+    pub fn took_us(&self) -> u64 {
+        let counts = self.counts.iter().filter(|counts| counts.command.name != "exec");
+        counts.map(|counts| counts.took_ns.load(Ordering::Relaxed)).sum::<u64>() / 1000
+    }
+
     fn of(&self, command: &'static Command) -> Option<&Counts> {
         let place = self.addresses.binary_search(&address(command)).ok()?;
         Some(&self.counts[place])
@@ -102,6 +109,47 @@ impl Usage {
 fn address(command: &'static Command) -> usize {
     std::ptr::from_ref(command).addr()
 }
+
+/// What the lanes' threads do: each turn begins with what the sockets have brought, and ends with a wait for more.
+#[derive(Debug, Default)]
+pub struct Loops(Mutex<Turns>);
+
+#[derive(Debug, Default)]
+struct Turns {
+    runtimes: Vec<RuntimeMetrics>,
+    /// When they were last set back.
+    before: (u64, Duration),
+}
+
+impl Turns {
+    fn all(&self) -> (u64, Duration) {
+        let each = self.runtimes.iter().map(|lane| (lane.worker_park_count(0), lane.worker_total_busy_duration(0)));
+        each.fold((0, Duration::ZERO), |(turns, busy), (more, longer)| (turns + more, busy + longer))
+    }
+}
+
+impl Loops {
+    /// From now on these are the lanes; none once they have ended.
+    pub(crate) fn watch(&self, runtimes: Vec<RuntimeMetrics>) {
+        *self.0.lock() = Turns { runtimes, ..Turns::default() };
+    }
+
+    /// How many turns there were, and the microseconds that they took.
+    pub fn totals(&self) -> (u64, u64) {
+        let turns = self.0.lock();
+        let ((now, busy), (then, before)) = (turns.all(), turns.before);
+        (now.saturating_sub(then), busy.saturating_sub(before).as_micros() as u64)
+    }
+
+    /// All from 0 again.
+    pub(crate) fn reset(&self) {
+        let mut turns = self.0.lock();
+        turns.before = turns.all();
+    }
+}
+
+/// Counts whose growth is measured.
+const RATES: usize = 5;
 
 /// Nothing is measured over less time.
 const LEAST_WINDOW: Duration = Duration::from_secs(1);
@@ -113,19 +161,19 @@ pub struct Rates(Mutex<Window>);
 #[derive(Debug)]
 struct Window {
     since: Instant,
-    totals: [u64; 3],
-    per_second: [f64; 3],
+    totals: [u64; RATES],
+    per_second: [f64; RATES],
 }
 
 impl Default for Rates {
     fn default() -> Self {
-        Self(Mutex::new(Window { since: Instant::now(), totals: [0; 3], per_second: [0.0; 3] }))
+        Self(Mutex::new(Window { since: Instant::now(), totals: [0; RATES], per_second: [0.0; RATES] }))
     }
 }
 
 impl Rates {
     /// How much each of `totals` grows in a second.
-    pub fn of(&self, totals: [u64; 3]) -> [f64; 3] {
+    pub fn of(&self, totals: [u64; RATES]) -> [f64; RATES] {
         let mut window = self.0.lock();
         let elapsed = window.since.elapsed();
         if elapsed >= LEAST_WINDOW {

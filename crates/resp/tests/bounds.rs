@@ -12,7 +12,8 @@ use common::served::Served;
 use common::wire::{Wire, request};
 use common::{Fixture, noise, words};
 use ecotone_engine::{SpaceLimits, StoreOptions};
-use ecotone_resp::service::Limits;
+use ecotone_resp::execute::Step;
+use ecotone_resp::service::{DebugCommand, Limits};
 
 fn served(limits: Limits, options: StoreOptions) -> Served {
     Served::with(limits, options, 1)
@@ -171,7 +172,8 @@ fn who_is_idle_takes_no_memory_from_others() {
 
 #[test]
 fn what_takes_long_holds_no_latch_of_what_was_written_before_it() {
-    let served = served(Limits::default(), StoreOptions::default());
+    let limits = Limits { debug_command: DebugCommand::Yes, ..Limits::default() };
+    let served = served(limits, StoreOptions::default());
     let (mut slow, mut other) = (Wire::to(served.address()), Wire::to(served.address()));
     // KEYS goes to a thread that may wait, and what follows stays with it.
     slow.send(
@@ -430,7 +432,7 @@ fn what_was_sent_is_not_kept_and_what_is_short_is_told_whole() {
 }
 
 #[test]
-fn words_and_patterns_as_long_as_a_request_are_refused_in_few_words() {
+fn words_as_long_as_a_request_are_refused_in_few_words_and_such_patterns_match_what_they_say() {
     const MIB: usize = 1 << 20;
     let fixture = Fixture::new();
     let mut client = fixture.client();
@@ -460,14 +462,6 @@ fn words_and_patterns_as_long_as_a_request_are_refused_in_few_words() {
         "SHUTDOWN LONG",
         "LONG",
         "CLIENT LONG",
-        // Patterns, which would be matched byte by byte.
-        "CONFIG GET LONG",
-        "CONFIG GET a LONG",
-        "COMMAND LIST FILTERBY PATTERN LONG",
-        "KEYS LONG",
-        "SCAN 0 MATCH LONG",
-        "HSCAN h 0 MATCH LONG",
-        "ZSCAN z 0 MATCH LONG",
     ];
     fixture.host.settings.lock().insert("requirepass".into(), String::new());
     for request in requests {
@@ -477,6 +471,35 @@ fn words_and_patterns_as_long_as_a_request_are_refused_in_few_words() {
         assert!(reply.len() < 1200, "{request}: {} bytes", reply.len());
         assert!(reply.starts_with(b"-"), "{request}: {}", reply.escape_ascii());
     }
+    // No name, key, field or member is so long.
+    client.ask("SADD s m");
+    let replies = [
+        ("CONFIG GET LONG", "*0\r\n"),
+        ("COMMAND LIST FILTERBY PATTERN LONG", "*0\r\n"),
+        ("KEYS LONG", "*0\r\n"),
+        ("SCAN 0 MATCH LONG", "*2\r\n$1\r\n0\r\n*0\r\n"),
+        ("HSCAN h 0 MATCH LONG", "*2\r\n$1\r\n0\r\n*0\r\n"),
+        ("SSCAN s 0 MATCH LONG", "*2\r\n$1\r\n0\r\n*0\r\n"),
+        ("ZSCAN z 0 MATCH LONG", "*2\r\n$1\r\n0\r\n*0\r\n"),
+    ];
+    // Some patterns are as long and match what is short.
+    let (stars, set) = (vec![b'*'; MIB], [&b"["[..], &vec![b'f'; MIB], b"-z]"].concat());
+    for (request, empty) in replies {
+        for (pattern, is_empty) in
+            [(&long, true), (&vec![b'?'; MIB], true), (&stars, false), (&set, request.contains("CO"))]
+        {
+            let arguments: Vec<&[u8]> = words(request)
+                .into_iter()
+                .map(|word| if word == b"LONG" { pattern.as_slice() } else { word })
+                .collect();
+            let reply = String::from_utf8(client.send(&arguments)).unwrap();
+            let begin = String::from_utf8_lossy(&pattern[..3]);
+            assert!(!reply.starts_with('-'), "{request} {begin}");
+            assert_eq!(reply == empty, is_empty, "{request} {begin}: {}", &reply[..reply.len().min(200)]);
+        }
+    }
+    // To read one that is longer still takes too long for others to wait for it.
+    assert_eq!(client.step_of(&[b"HSCAN", b"h", b"0", b"MATCH", &vec![b'*'; 5 * MIB]]), Step::MustWait);
     // Not one that is as long as a name that is asked for by itself may be.
     let section = client.send(&[b"INFO", long.as_slice()]);
     assert_eq!(section, b"$0\r\n\r\n", "{}", section.escape_ascii());

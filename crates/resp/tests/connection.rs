@@ -78,11 +78,13 @@ fn an_empty_password_is_no_way_in() {
 fn hello_lets_in_who_gives_the_password_and_changes_nothing_for_others() {
     let fixture = with_password();
     let mut client = fixture.client();
-    // Of Redis 7.0.15, word by word.
-    let not_yet = "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can \
-                   be used to authenticate the client and select the RESP protocol version at the same time\r\n";
+    // Of Redis 7.2, word by word.
+    let not_yet = "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
+                   option can be used to authenticate the client and select the RESP protocol version at the same time\r\n";
     assert_eq!([client.ask("HELLO"), client.ask("HELLO 3")], [not_yet; 2]);
-    assert_eq!(client.send(&[b"HELLO", b"3", b"AUTH", b"a", b"b", b"SETNAME", b"c d"]), WRONG.as_bytes());
+    let misnamed = client.send(&[b"HELLO", b"3", b"AUTH", b"default", b"secret", b"SETNAME", b"c d"]);
+    assert!(misnamed.starts_with(b"-ERR Client names cannot"));
+    assert_eq!(client.ask("PING"), NOAUTH, "what is refused changes nothing");
     assert_eq!(client.ask("HELLO 3 AUTH default x SETNAME me"), WRONG);
     assert_eq!(client.ask("AUTH secret"), "+OK\r\n");
     // Still RESP2, and nameless.
@@ -98,12 +100,27 @@ fn hello_lets_in_who_gives_the_password_and_changes_nothing_for_others() {
 }
 
 #[test]
+fn a_hello_that_is_refused_changes_nothing() {
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    for refused in ["HELLO 3 SETNAME me AUTH other x", "HELLO 3 SETNAME me nothing", "HELLO 4 SETNAME me"] {
+        assert!(client.ask(refused).starts_with('-'), "{refused}");
+        // Nameless, and nothing as in RESP2.
+        assert_eq!(client.ask("CLIENT GETNAME"), "$-1\r\n", "{refused}");
+    }
+    assert!(client.ask("INFO stats").contains("\r\nacl_access_denied_auth:1\r\n"));
+}
+
+#[test]
 fn reset_takes_back_all_that_a_client_was() {
     let fixture = with_password();
     let (mut client, mut other) = (fixture.client(), fixture.client());
     client.ask("HELLO 3 AUTH default secret SETNAME me");
     other.ask("AUTH secret");
     client.ask("WATCH a");
+    client.ask("CLIENT NO-EVICT on");
+    client.ask("CLIENT NO-TOUCH on");
+    assert!(client.ask("CLIENT INFO").contains(" flags=eT "));
     client.ask("MULTI");
     client.ask("SET a 1");
     assert_eq!(client.ask("RESET"), "+RESET\r\n");
@@ -111,6 +128,7 @@ fn reset_takes_back_all_that_a_client_was() {
     client.ask("AUTH secret");
     assert_eq!(client.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
     assert_eq!(client.ask("CLIENT GETNAME"), "$-1\r\n");
+    assert!(client.ask("CLIENT INFO").contains(" flags=N "));
     // The watch is gone as well.
     other.ask("SET a 2");
     client.ask("MULTI");

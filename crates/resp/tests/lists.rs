@@ -228,8 +228,17 @@ const POSITIONS: &[(&str, &str)] = &[
     ("LPOS a x MAXLEN -1", "-ERR MAXLEN can't be negative\r\n"),
     ("LPOS a x RANK", "-ERR syntax error\r\n"),
     ("LPOS a x FOO 1", "-ERR syntax error\r\n"),
-    ("LPOS a x RANK -9223372036854775808", ":4\r\n"),
-    ("LPOS a x RANK -9223372036854775808 COUNT 1", "*3\r\n:4\r\n:2\r\n:0\r\n"),
+    // As Redis 7.2 has it: no number is the negative of this one.
+    (
+        "LPOS a x RANK -9223372036854775808",
+        "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807\r\n",
+    ),
+    (
+        "LPOS no x RANK -9223372036854775808 COUNT 1",
+        "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807\r\n",
+    ),
+    ("LPOS a x RANK -9223372036854775807", "$-1\r\n"),
+    ("LPOS a x RANK -9223372036854775809", "-ERR value is not an integer or out of range\r\n"),
     ("LPOS a", "-ERR wrong number of arguments for 'lpos' command\r\n"),
 ];
 

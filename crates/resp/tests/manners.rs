@@ -39,7 +39,7 @@ fn stuck(served: &Served, other: &mut Wire) -> TcpStream {
     let owed = || {
         let all = served.service.clients.all();
         let of = all.iter().find(|client| client.address == address);
-        of.map_or(0, |client| client.output_bytes.load(Ordering::Relaxed))
+        of.map_or(0, |client| client.buffers.sending_bytes.load(Ordering::Relaxed))
     };
     // It is sent what fits between the two; the next reply is then owed for as long as it reads nothing.
     until("it is owed something", || owed() > 0);

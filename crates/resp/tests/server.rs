@@ -16,7 +16,7 @@ use ecotone_resp::client::Then;
 use ecotone_resp::command::table;
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Tag, Type};
-use ecotone_resp::service::Limits;
+use ecotone_resp::service::{DebugCommand, Limits};
 
 /// Sections by name, each with its lines, in order.
 fn info(client: &mut TestClient<'_>, request: &str) -> Vec<(String, BTreeMap<String, String>)> {
@@ -310,7 +310,8 @@ fn the_slow_log_can_be_read_and_cleared() {
 fn the_slow_log_has_every_command_where_its_limit_is_0_and_none_where_it_is_off() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let set = |slow_after| fixture.service.set_limits(Limits { slow_after, ..Limits::default() });
+    let debug_command = DebugCommand::Yes;
+    let set = |slow_after| fixture.service.set_limits(Limits { slow_after, debug_command, ..Limits::default() });
     set(Some(Duration::ZERO));
     for number in 0..100 {
         // Some of them take less than a microsecond.
@@ -323,6 +324,50 @@ fn the_slow_log_has_every_command_where_its_limit_is_0_and_none_where_it_is_off(
     set(None);
     client.ask("PING");
     assert_eq!(fixture.service.slowlog.len(), 100);
+}
+
+#[test]
+fn debug_is_for_whom_the_setting_says_as_in_redis() {
+    const REFUSED: &str = "-ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a \
+                           local connection, otherwise you need to set this option in the configuration file, and then restart the \
+                           server.\r\n";
+    let fixture = Fixture::new();
+    let allow = |debug_command| fixture.service.set_limits(Limits { debug_command, ..Limits::default() });
+    assert_eq!(Limits::default().debug_command, DebugCommand::No);
+    for (setting, is_local_let, is_other_let) in
+        [(DebugCommand::No, false, false), (DebugCommand::Local, true, false), (DebugCommand::Yes, true, true)]
+    {
+        allow(setting);
+        assert_eq!(DebugCommand::of(setting.name()), Some(setting));
+        for (address, is_let) in [
+            ("127.0.0.1:1", is_local_let),
+            ("127.8.7.6:1", is_local_let),
+            ("[::1]:1", is_local_let),
+            ("[::ffff:127.0.0.1]:1", is_local_let),
+            ("/run/ecotone.sock:0", is_local_let),
+            ("ecotone.sock:0", is_local_let),
+            ("10.0.0.1:1", is_other_let),
+            ("128.0.0.1:1", is_other_let),
+            ("[::2]:1", is_other_let),
+        ] {
+            let mut client = fixture.client_of(address);
+            let expected = if is_let { "+OK\r\n" } else { REFUSED };
+            assert_eq!(client.ask("DEBUG SLEEP 0"), expected, "{setting:?} {address}");
+            client.client.then = Then::Go;
+            // What is wrong with the request itself comes first.
+            assert_eq!(client.ask("DEBUG"), "-ERR wrong number of arguments for 'debug' command\r\n");
+            assert_eq!(client.ask("debug help").starts_with('*'), is_let, "{setting:?} {address}");
+            client.ask("MULTI");
+            assert_eq!(client.ask("DEBUG SLEEP 0"), if is_let { "+QUEUED\r\n" } else { REFUSED });
+            assert_eq!(client.ask("EXEC").starts_with("-EXECABORT"), !is_let, "{setting:?} {address}");
+        }
+    }
+    // Before the password, as Redis looks.
+    let password = Some("secret".to_owned());
+    fixture.service.set_limits(Limits { password, ..Limits::default() });
+    let mut client = fixture.client();
+    assert_eq!(client.ask("DEBUG SLEEP 0"), REFUSED);
+    assert!(client.ask("PING").starts_with("-NOAUTH"));
 }
 
 #[test]
@@ -365,6 +410,13 @@ fn who_rests_or_closes_is_told_to_the_connection() {
         ("WAIT 0 50", ":0\r\n", Then::Go),
         ("WAIT 0 9223372036854775807", ":0\r\n", Then::Go),
         ("WAIT 1 0", ":0\r\n", Then::Go),
+        ("WAITAOF 0 0 0", "*2\r\n:0\r\n:0\r\n", Then::Go),
+        ("WAITAOF 0 1 50", "*2\r\n:0\r\n:0\r\n", Then::Rest(Duration::from_millis(50))),
+        ("WAITAOF 2 0 0", "-ERR value is out of range, value must between 0 and 1\r\n", Then::Go),
+        ("WAITAOF x 0 0", "-ERR value is not an integer or out of range\r\n", Then::Go),
+        ("WAITAOF 0 -1 0", "-ERR value is out of range, must be positive\r\n", Then::Go),
+        ("WAITAOF 1 0 x", "-ERR timeout is not an integer or out of range\r\n", Then::Go),
+        ("WAITAOF 1 0 0", "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.\r\n", Then::Go),
         ("WAIT 1 9223372036854775807", "-ERR timeout is out of range\r\n", Then::Go),
         ("SHUTDOWN ABORT", "-ERR No shutdown in progress.\r\n", Then::Go),
     ] {

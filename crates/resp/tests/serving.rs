@@ -8,10 +8,11 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::served::{Served, until};
+use common::served::{Served, any_port, until};
 use common::wire::{Wire, request};
 use common::{Fixture, noise};
 use ecotone_engine::{Durability, SpaceLimits, StoreOptions};
+use ecotone_resp::serve::Listen;
 use ecotone_resp::service::Limits;
 
 fn plain() -> Served {
@@ -65,7 +66,7 @@ fn a_client_that_takes_nothing_is_owed_little_and_holds_up_nobody() {
             .clients
             .all()
             .iter()
-            .map(|client| client.output_bytes.load(std::sync::atomic::Ordering::Relaxed))
+            .map(|client| client.buffers.sending_bytes.load(std::sync::atomic::Ordering::Relaxed))
             .max()
     };
     until("the slow client is owed something", || owed() >= Some(big.len()));
@@ -92,6 +93,38 @@ fn reads_and_writes_of_sockets_are_counted() {
     let told = wire.ask("INFO stats");
     assert!(told.contains("\r\ntotal_reads_processed:4\r\n"), "{told}");
     assert!(told.contains("\r\ntotal_writes_processed:3\r\n"), "{told}");
+    served.server.stop();
+}
+
+#[test]
+fn turns_of_lanes_and_where_they_listen_are_told() {
+    let socket = tempfile::tempdir().unwrap();
+    let listen = Listen { addresses: any_port(), socket: Some(socket.path().join("s")), ..Listen::default() };
+    let served = Served::listening(&listen, Limits::default());
+    let mut wire = Wire::to(served.address());
+    let mut told = |name: &str| -> u64 {
+        let info = wire.ask("INFO stats");
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap().parse().unwrap()
+    };
+    let names = ["eventloop_cycles", "eventloop_duration_sum", "eventloop_duration_cmd_sum"];
+    let before = names.map(&mut told);
+    // Each request is a turn, at least.
+    (0..100).for_each(|_| _ = told(names[0]));
+    let after = names.map(&mut told);
+    assert!(after[0] >= before[0] + 100, "{before:?} {after:?}");
+    assert!(after[1] > before[1] && after[2] > before[2], "{before:?} {after:?}");
+    // Measured over a second at least, and told of the one before.
+    until("they are measured", || told("instantaneous_eventloop_cycles_per_sec") > 0);
+    assert!(told("instantaneous_eventloop_duration_usec") > 0);
+    assert_eq!(wire.ask("CONFIG RESETSTAT"), "+OK\r\n");
+    let info = wire.ask("INFO everything");
+    let again = info.lines().find_map(|line| line.strip_prefix("eventloop_cycles:")).unwrap().parse::<u64>().unwrap();
+    assert!(again < after[0], "{again}");
+    let port = served.address().port();
+    let path = socket.path().join("s").display().to_string();
+    for line in [format!("listener0:name=tcp,bind=127.0.0.1,port={port}"), format!("listener1:name=unix,bind={path}")] {
+        assert!(info.lines().any(|own| own == line), "{line} in {info}");
+    }
     served.server.stop();
 }
 
@@ -316,11 +349,16 @@ fn a_server_that_stops_sends_what_it_owes_and_owes_nothing_that_it_did_not_do() 
                                 }
                             }
                         });
-                        let mut count = 0;
+                        let (mut count, mut is_refused) = (0, false);
                         loop {
                             match &wire.reply()[..] {
                                 b"" => return count,
-                                reply => assert_eq!(reply, b"+OK\r\n"),
+                                // It waited for others, and was not done.
+                                reply if reply.starts_with(b"-ERR the server stops") => {
+                                    is_refused = true;
+                                    continue;
+                                }
+                                reply => assert_eq!((reply, is_refused), (&b"+OK\r\n"[..], false)),
                             }
                             count += 1;
                             told[client].fetch_add(1, Ordering::Relaxed);

@@ -208,6 +208,10 @@ ecotone_code ecotone_live_tables(void* db, ecotone_buffer* out);
 // Less of the tables of one family. `family` is a rocksdb_column_family_handle_t.
 ecotone_code ecotone_family_tables(void* db, void* family, ecotone_buffer* out);
 
+// About how many entries the memtable that is written to has from `first` to `last`.
+ecotone_code ecotone_memtable_entries(void* db, void* family, ecotone_bytes first, ecotone_bytes last,
+                                      ecotone_buffer* out);
+
 // `family` is a rocksdb_column_family_handle_t. Only properties whose names begin with `prefix`.
 ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix, const uint64_t* known,
                                           size_t known_count, ecotone_buffer* out);

@@ -143,6 +143,24 @@ extern "C" ecotone_code ecotone_family_tables(void* db, void* family, ecotone_bu
   });
 }
 
+extern "C" ecotone_code ecotone_memtable_entries(void* db, void* family, ecotone_bytes first, ecotone_bytes last,
+                                                 ecotone_buffer* out) {
+  return ecotone::Contain(out, [&] {
+    // Its end is not in it: the least key behind `last`.
+    const std::string behind = ecotone::String(last) + '\0';
+    const std::string_view from = ecotone::View(first);
+    uint64_t entries = 0;
+    uint64_t bytes = 0;
+    static_cast<ecotone::DbHandle*>(db)->rep->GetApproximateMemTableStats(
+        static_cast<ecotone::FamilyHandle*>(family)->rep, Range(Slice(from.data(), from.size()), behind), &entries,
+        &bytes);
+    Record record;
+    record.Number(entries);
+    ecotone::Give(record.data(), out);
+    return ecotone_code{ECOTONE_OK};
+  });
+}
+
 // RocksDB's own GetPropertiesOfAllTables asks all of them, and reads those again each time that are closed.
 extern "C" ecotone_code ecotone_collected_properties(void* db, void* family, ecotone_bytes prefix,
                                                      const uint64_t* known, size_t known_count, ecotone_buffer* out) {

@@ -178,6 +178,13 @@ unsafe extern "C" {
     -> Code;
     pub fn ecotone_live_tables(db: *mut c_void, out: *mut Buffer) -> Code;
     pub fn ecotone_family_tables(db: *mut c_void, family: *mut c_void, out: *mut Buffer) -> Code;
+    pub fn ecotone_memtable_entries(
+        db: *mut c_void,
+        family: *mut c_void,
+        first: Bytes,
+        last: Bytes,
+        out: *mut Buffer,
+    ) -> Code;
     pub fn ecotone_collected_properties(
         db: *mut c_void,
         family: *mut c_void,

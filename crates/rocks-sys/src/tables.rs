@@ -85,6 +85,15 @@ pub fn family_tables(db: &DB, column_family: &impl AsColumnFamilyRef) -> Result<
     read::family_tables(db, column_family)
 }
 
+/// About how many entries the memtable that is written to has from the key `first` to the key `last`, of all versions and deletions.
+///
+/// # Errors
+///
+/// [`crate::Error::RocksDb`] when RocksDB cannot say.
+pub fn memtable_entries(db: &DB, column_family: &impl AsColumnFamilyRef, first: &[u8], last: &[u8]) -> Result<u64> {
+    read::memtable_entries(db, column_family, first, last)
+}
+
 /// What table collectors left in one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectedProperties {
@@ -186,6 +195,18 @@ mod read {
         })?;
         fields.end()?;
         Ok(tables)
+    }
+
+    pub fn memtable_entries(db: &DB, column_family: &impl AsColumnFamilyRef, first: &[u8], last: &[u8]) -> Result<u64> {
+        let (first, last) = (ffi::Bytes::borrow(first), ffi::Bytes::borrow(last));
+        // SAFETY: both handles are used only during the call, while they are borrowed; so are the keys.
+        let record = buffer::call("count the entries of a memtable", |out| unsafe {
+            ffi::ecotone_memtable_entries(db.as_raw_ptr().cast(), column_family.inner().cast(), first, last, out)
+        })?;
+        let mut fields = record.fields("entries of a memtable");
+        let entries = fields.number()?;
+        fields.end()?;
+        Ok(entries)
     }
 
     pub fn collected_properties(

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ecotone_engine::{Durability, DutyObserver, Store};
+use ecotone_engine::{Durability, DutyObserver, Error as StoreError, Store};
 use ecotone_resp::keyspace::Keyspace;
 use ecotone_resp::serve::{Listen, Listening, Machine, Pulse, ServeError, Server};
 use ecotone_resp::service::Service;
@@ -55,7 +55,13 @@ impl Served {
         }
         let store: Arc<Store> = around.store.clone();
         if options.config.trusts_system_clock()? {
-            Keyspace::forget_time(&store)?;
+            match Keyspace::forget_time(&store) {
+                // A full store is there to be read; keys expire by the later clock meanwhile.
+                Err(error @ (StoreError::OutOfSpace { .. } | StoreError::DiskFull { .. })) => {
+                    warn!(%error, "clients.trust_system_clock has no effect yet: start once more when there is room");
+                }
+                forgotten => forgotten?,
+            }
         }
         let keyspace = Keyspace::open(store, durability)?;
         warn_of_clock(keyspace.clock().ahead_of_system());
@@ -94,8 +100,13 @@ impl Served {
 
     /// Takes no more requests, sends what is owed, and closes all connections.
     pub(crate) fn stop(self) {
+        // Its client is told before it is disconnected.
+        self.service.compactions.end();
         self.server.stop();
-        self.service.saves.finish();
+        self.service.inspections.finish();
+        self.service.compactions.finish();
+        self.service.saves.stop();
+        self.service.backups.finish();
     }
 }
 

@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,7 @@ use ecotone_resp::service::Service;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
+use crate::addresses::{Addresses, Announced};
 use crate::clients::Served;
 use crate::colocated::Colocated;
 use crate::error::{Error, Result};
@@ -56,6 +56,7 @@ fn cannot_start(error: ecotone_offload::Error) -> Error {
 
 /// A running server.
 pub struct Daemon {
+    announced: Option<Arc<Announced>>,
     served: Option<Served>,
     store: Option<Arc<Store>>,
     federation: Arc<Federation>,
@@ -174,9 +175,10 @@ impl Daemon {
         let _ = events.federation.set(Arc::downgrade(&federation));
         options.store.events = Some(events);
         // Clients take a value whose time is over for gone, whether it is there or not.
-        if options.clients.is_some() {
-            suit_clients(&mut options.store, options.fits_memtables, host_memory());
-        }
+        let rank_bytes = match options.clients {
+            Some(_) => suit_clients(&mut options.store, options.fits_memtables, host_memory()),
+            None => 0,
+        };
         let store_directory = options.directory.join("store");
         let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::most_clients)?;
         let most_tables = share_with_store(&mut options.store, &store_directory, clients)?;
@@ -220,11 +222,14 @@ impl Daemon {
                     worker_slots,
                 };
                 let served = Served::start(clients, around, options.store.durability, duties.clone())?;
+                served.service().keyspace.ranks().limit_to(rank_bytes);
                 // Weak: the watch outlives the service, which holds the store.
                 let service = Arc::downgrade(served.service());
                 watch.count_commands(Box::new(move || {
                     service.upgrade().map_or(0, |service| service.statistics.commands.load(Ordering::Relaxed))
                 }));
+                let service = Arc::downgrade(served.service());
+                watch.count_keys(Box::new(move || Some(service.upgrade()?.keyspace.counted()?.keys)));
                 Some(served)
             }
             None => None,
@@ -242,7 +247,12 @@ impl Daemon {
             stall_threshold_tables: options.store.l0_slowdown_trigger,
             lost_log_lines: options.lost_log_lines,
         });
+        let http_addresses = http.as_ref().map(HttpServer::addresses).unwrap_or_default();
+        let addresses = Addresses::of_this_process(served.as_ref().map(Served::listening), http_addresses);
+        let announced = Arc::new(Announced::new(&options.directory, addresses));
+        sampler.announces(&announced);
         Ok(Daemon {
+            announced: Some(announced),
             served,
             store: Some(store),
             federation,
@@ -374,6 +384,7 @@ impl Daemon {
     /// [`Error::Store`] if the store could not be closed cleanly; nothing acknowledged is lost by it.
     pub fn stop(mut self) -> Result<()> {
         self.face.stops();
+        self.announced.take();
         if let Some(served) = self.served.take() {
             served.stop();
         }
@@ -395,13 +406,13 @@ impl Daemon {
 
 /// Passes the store's events to the federation.
 struct Events {
-    federation: OnceLock<std::sync::Weak<Federation>>,
+    federation: OnceLock<Weak<Federation>>,
     watch: Arc<Watch>,
 }
 
 impl StoreEvents for Events {
     fn compaction_finished(&self, event: &CompactionFinished) {
-        if let Some(federation) = self.federation.get().and_then(std::sync::Weak::upgrade) {
+        if let Some(federation) = self.federation.get().and_then(Weak::upgrade) {
             federation.compaction_finished(event);
         }
     }
@@ -419,6 +430,8 @@ struct Sampler {
 
 struct SamplerShared {
     stop: AtomicBool,
+    /// What is tried again each second until it is written.
+    announced: OnceLock<Weak<Announced>>,
     next: Mutex<Instant>,
     wake: Condvar,
 }
@@ -427,6 +440,7 @@ impl Sampler {
     fn start(mut monitor: Monitor) -> Result<Sampler> {
         let shared = Arc::new(SamplerShared {
             stop: AtomicBool::new(false),
+            announced: OnceLock::new(),
             next: Mutex::new(Instant::now()),
             wake: Condvar::new(),
         });
@@ -448,10 +462,18 @@ impl Sampler {
                         return;
                     }
                     monitor.sample();
+                    if let Some(announced) = inside.announced.get().and_then(Weak::upgrade) {
+                        announced.try_again();
+                    }
                 }
             })
             .map_err(|source| Error::Thread { what: "the monitor", source })?;
         Ok(Sampler { shared, thread: Some(thread) })
+    }
+
+    /// Has the file of addresses written once it can be.
+    fn announces(&self, announced: &Arc<Announced>) {
+        let _ = self.shared.announced.set(Arc::downgrade(announced));
     }
 
     /// Samples now and then every second.

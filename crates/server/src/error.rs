@@ -1,4 +1,6 @@
-//! Errors of the daemon. All of them end the start; none comes later.
+//! Errors of the daemon, which end the start, and those of backups.
+
+use std::path::PathBuf;
 
 /// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -27,4 +29,39 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+/// Why there is no backup, or nothing was restored. What was there before is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The system refused something: of a full device, free some; then run it again, and it goes on from there.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// It would be wrong to go on: says why, and what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// What is to be copied cannot be had: says why, and what to do.
+    #[error("{0}")]
+    Source(String),
+    /// What lies in the folder of backups is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// Whoever asked for it wants it no more.
+    #[error("the backup was ended before it was complete: run it again, and it goes on from there")]
+    Ended,
+}
+
+impl BackupError {
+    /// The system refused `action` with `path`.
+    pub(crate) fn io(action: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::Io { action, path: path.to_path_buf(), source }
+    }
 }

@@ -6,6 +6,8 @@
 //!
 //! What must never be in it: decisions (policy), how a job is carried out (offload), how values are stored (engine).
 
+pub mod addresses;
+pub mod backup;
 mod clients;
 mod colocated;
 pub mod config;

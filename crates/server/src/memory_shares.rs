@@ -2,6 +2,8 @@
 
 use ecotone_engine::{MIN_LIMIT_BYTES, MemoryLimit, StoreOptions};
 
+use ecotone_resp::keyspace::ranks;
+
 use crate::host_memory::HostMemory;
 
 /// The share of the machine's memory that block cache, rows and memtables of a server with clients take unless told otherwise: the kernel's
@@ -33,6 +35,10 @@ const MOST_SHARE: u64 = 4;
 /// The share of what is given that rows take unless told otherwise.
 const ROW_SHARE: u64 = 2;
 
+/// The share of all that is given that [ranks] of large sorted sets may take, up to [`ranks::MAX_BYTES`]: of that of rows, unless those were said. A set of a million
+/// members takes half a mebibyte.
+const RANKS_SHARE: u64 = 64;
+
 /// The share of the rest that one memtable takes unless told otherwise, and the most it takes: values of clients are often too short to be
 /// kept apart, and small memtables have such values compacted again and again.
 const MEMTABLE_SHARE: u64 = 16;
@@ -43,9 +49,10 @@ const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
 const MEMTABLES_OF_LEVEL_BASE: u64 = 8;
 
 /// What is different in a store that clients use: keys expire, the same keys are asked for again and again, and lookups must not wait for
-/// the device more often than memory demands.
-pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) {
+/// the device more often than memory demands. Tells what ranks of large sorted sets may take beside the store.
+pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> usize {
     store.reclaim_expired = true;
+    store.reclaim_idle = true;
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
     let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
@@ -59,12 +66,17 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
         };
         share.max(least.min(memory.bytes / MOST_SHARE)).max(2 * MIN_LIMIT_BYTES)
     };
-    let Some(mut limit_bytes) = said.or_else(|| memory.map(by_itself)) else { return };
+    let Some(mut limit_bytes) = said.or_else(|| memory.map(by_itself)) else { return ranks::MAX_BYTES };
+    let mut rank_bytes = (limit_bytes / RANKS_SHARE).min(ranks::MAX_BYTES as u64);
     if store.row_cache_bytes.is_none() {
         let of_own = memory.filter(|memory| memory.is_own && said.is_none()).map(own_rows);
         let rows = of_own.unwrap_or(limit_bytes / ROW_SHARE).min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
-        store.row_cache_bytes = Some(rows);
         limit_bytes -= rows;
+        rank_bytes = rank_bytes.min(rows);
+        store.row_cache_bytes = Some(rows - rank_bytes);
+    } else {
+        rank_bytes = rank_bytes.min(limit_bytes.saturating_sub(MIN_LIMIT_BYTES));
+        limit_bytes -= rank_bytes;
     }
     if fits_memtables {
         let memtable_bytes = (limit_bytes / MEMTABLE_SHARE).min(MOST_MEMTABLE_BYTES);
@@ -72,8 +84,9 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
         store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
     store.memory = Some(MemoryLimit::new(limit_bytes));
-    let all = limit_bytes + store.row_cache_bytes.unwrap_or(0);
+    let all = limit_bytes + store.row_cache_bytes.unwrap_or(0) + rank_bytes;
     store.page_cache_bytes = store.page_cache_bytes.or_else(|| memory.map(|memory| left_to_kernel(memory, all)));
+    rank_bytes as usize
 }
 
 /// What rows take of memory that is for the server alone.
@@ -103,13 +116,17 @@ mod tests {
         store_options(&[] as &[&str]).unwrap()
     }
 
-    /// What a store gets: its memory limit, its rows and a memtable, in MiB.
+    /// What a store gets: its memory limit, its rows with the ranks beside it, and a memtable, in MiB.
     fn shares(mut store: StoreOptions, fits_memtables: bool, memory: Option<HostMemory>) -> [u64; 3] {
-        suit_clients(&mut store, fits_memtables, memory);
+        let are_rows_said = store.row_cache_bytes.is_some();
+        let ranks = suit_clients(&mut store, fits_memtables, memory) as u64;
         let memtables = if fits_memtables && store.memory.is_some() { 8 } else { 4 };
         assert!(store.level_base_bytes >= memtables * store.memtable_bytes);
         let limit = store.memory.as_ref().map_or(0, MemoryLimit::limit_bytes);
-        [limit, store.row_cache_bytes.unwrap_or(0), store.memtable_bytes].map(|bytes| bytes / MIB)
+        let rows = store.row_cache_bytes.unwrap_or(0);
+        let [beside, within] = if are_rows_said { [ranks, 0] } else { [0, ranks] };
+        let rows = if store.memory.is_some() { rows + within } else { rows };
+        [limit + beside, rows, store.memtable_bytes].map(|bytes| bytes / MIB)
     }
 
     fn shared(mib: u64) -> Option<HostMemory> {
@@ -133,6 +150,20 @@ mod tests {
         let said = StoreOptions { memory: Some(MemoryLimit::new(300 * MIB)), ..store() };
         assert_eq!(kept(said, own(512)), Some(64));
         assert_eq!(kept(StoreOptions { page_cache_bytes: Some(7 * MIB), ..store() }, own(512)), Some(7));
+    }
+
+    #[test]
+    fn ranks_get_a_small_share_of_what_is_given() {
+        let ranks = |mut store: StoreOptions, memory| suit_clients(&mut store, true, memory) as u64;
+        assert_eq!(ranks(served(), shared(64 * 1024)), 16 * MIB);
+        assert_eq!(ranks(served(), shared(2048)), 4 * MIB);
+        assert_eq!(ranks(served(), own(512)), 3 * MIB);
+        assert_eq!(ranks(served(), None), 16 * MIB);
+        let said = |bytes| StoreOptions { memory: Some(MemoryLimit::new(bytes)), ..served() };
+        assert_eq!(ranks(said(64 * MIB), None), MIB);
+        // No limit is cut below the least.
+        let without_rows = StoreOptions { row_cache_bytes: Some(0), ..said(MIN_LIMIT_BYTES) };
+        assert_eq!(ranks(without_rows, None), 0);
     }
 
     #[test]

@@ -37,12 +37,16 @@ pub type ProgressSource = Arc<dyn Fn() -> Progress + Send + Sync>;
 /// Where the number of commands that clients have sent comes from.
 pub(crate) type CommandSource = Box<dyn Fn() -> u64 + Send + Sync>;
 
+/// Where the number of keys that clients have comes from; `None` before it is known.
+pub(crate) type KeySource = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
 /// The last sample, and the records' clock and destination.
 pub(crate) struct Watch {
     load: Mutex<LocalLoad>,
     activity: Mutex<Activity>,
     watts: Mutex<Option<f64>>,
     commands: OnceLock<CommandSource>,
+    keys: OnceLock<KeySource>,
     started: Instant,
     sink: Option<RecordSink>,
     began: Mutex<Option<Instant>>,
@@ -93,6 +97,7 @@ impl Watch {
             activity: Mutex::default(),
             watts: Mutex::default(),
             commands: OnceLock::new(),
+            keys: OnceLock::new(),
             started: Instant::now(),
             sink,
             began: Mutex::new(None),
@@ -125,6 +130,11 @@ impl Watch {
     /// Clients are served from now on.
     pub(crate) fn count_commands(&self, source: CommandSource) {
         let _ = self.commands.set(source);
+    }
+
+    /// The same: what they have is counted so.
+    pub(crate) fn count_keys(&self, source: KeySource) {
+        let _ = self.keys.set(source);
     }
 
     /// The workload begins: times of records count from here.
@@ -343,6 +353,11 @@ impl Monitor {
         let values = self.store.value_log_at_once().or_else(|| before.and_then(|before| before.values));
         let dedup = self.store.dedup_at_once().or_else(|| before.and_then(|before| before.dedup.clone()));
         let room = self.store.room_at_once();
+        // Where clients are served their keys count, elements of large collections not among them.
+        let keys = match self.watch.keys.get() {
+            Some(source) => source(),
+            None => Some(keys_about(&properties, dedup.as_ref())),
+        };
         let user_bytes = counters.user_bytes();
         // Clients may have been quicker than the first look.
         let (mut operations, mut written) = (operations_so_far, user_bytes);
@@ -437,6 +452,7 @@ impl Monitor {
             values,
             dedup,
             room,
+            keys,
             write_failure: self.store.write_failure(),
             reading: reading.clone(),
             watts: self.watch.watts(),

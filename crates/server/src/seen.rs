@@ -22,6 +22,8 @@ pub(crate) struct Seen {
     /// `None` where the store counts no duplicates. While it was busy counting, as it was found the time before.
     pub(crate) dedup: Option<DedupProperties>,
     pub(crate) room: Option<Room>,
+    /// Keys of clients, as they were counted last; where none are served, entries by RocksDB's estimate. `None` before the first count.
+    pub(crate) keys: Option<u64>,
     /// Why writes fail until the store recovers.
     pub(crate) write_failure: Option<String>,
     pub(crate) reading: Reading,

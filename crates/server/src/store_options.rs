@@ -110,7 +110,7 @@ pub const STORE_OPTIONS: &[StoreOption] = &[
     },
     StoreOption {
         name: "memory_limit_bytes",
-        about: "Block cache, row cache and memtables of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
+        about: "Block cache, row cache, memtables, and ranks of large sorted sets, of the whole process; `auto`: where clients are served an eighth of the memory of the machine, or \
                 three eighths of what its own control group is limited to if that is 512 MiB or more, else a quarter of it, and at least 64 MiB unless that is more than a quarter of all; else a cache of 64 MiB, and the memtables beside it.",
         unit: "bytes",
         kind: || Kind::Whole { least: 4 * MIB, most: PIB, words: &["auto"] },

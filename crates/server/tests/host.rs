@@ -76,6 +76,26 @@ fn most_files() -> u64 {
 }
 
 #[test]
+fn every_setting_can_be_set_to_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start(folder.path(), Some("[clients]\npassword = \"p\"\nenable_debug_command = \"local\"\n"));
+    let all = running.host().settings(&|_| true);
+    assert!(all.len() > 100, "{all:?}");
+    for (name, value) in &all {
+        assert_eq!(running.set(&[(name, value)]), Ok(()), "{name} = {value}");
+    }
+    assert_eq!(running.host().settings(&|_| true), all);
+    assert_eq!(all["enable-debug-command"], "local");
+    // As some tools write it.
+    for (name, value) in [("appendonly", "YES"), ("enable-debug-command", "LOCAL"), ("protected-mode", "Yes")] {
+        assert_eq!(running.set(&[(name, value)]), Ok(()), "{name} = {value}");
+    }
+    for (name, value) in [("appendonly", "no"), ("enable-debug-command", "yes"), ("databases", "16")] {
+        assert!(running.set(&[(name, value)]).unwrap_err().ends_with("can't set immutable config"), "{name} = {value}");
+    }
+}
+
+#[test]
 fn settings_change_all_or_none_and_hold_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), None);

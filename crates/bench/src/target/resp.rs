@@ -12,12 +12,14 @@ mod client;
 mod connection;
 mod info;
 mod reply;
+mod tls;
 
 pub use address::{Credentials, ServerAddress};
 pub use client::{Broken, Client, Limits};
 pub use connection::Connection;
 pub use info::ServerInfo;
 pub use reply::{Bounds, Reply};
+pub use tls::{Tls, TlsError};
 
 use std::collections::VecDeque;
 use std::path::Path;

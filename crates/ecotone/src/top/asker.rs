@@ -124,7 +124,7 @@ impl fmt::Display for Trouble {
 impl std::error::Error for Trouble {}
 
 /// `HOST:PORT`, also where only one of the two was said.
-pub(super) fn with_port(address: &str) -> String {
+pub(crate) fn with_port(address: &str) -> String {
     let is_port = !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_digit());
     if is_port {
         format!("127.0.0.1:{address}")

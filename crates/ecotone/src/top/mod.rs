@@ -16,7 +16,6 @@ mod terminal;
 mod tests;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,10 +24,13 @@ use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
+pub(crate) use asker::with_port;
 use asker::{Answer, Asker};
 use draw::Theme;
 use model::board::{Board, Trouble, Wish};
 use terminal::Screen;
+
+use crate::live_server::PasswordArgument;
 
 /// How long a key may wait for its effect at most: how often the screen looks for answers.
 const LOOK: Duration = Duration::from_millis(100);
@@ -52,9 +54,8 @@ pub(crate) struct Arguments {
     /// Where a server of the federation serves clients
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
     address: String,
-    /// File with the password of clients [default: what ECOTONE_CLIENTS_PASSWORD says, or none]
-    #[arg(long, value_name = "FILE")]
-    password_file: Option<PathBuf>,
+    #[command(flatten)]
+    password: PasswordArgument,
     /// Seconds between two questions
     #[arg(long, default_value_t = 1.0)]
     interval_s: f64,
@@ -64,22 +65,6 @@ pub(crate) struct Arguments {
     /// Ask once, print what came, and end
     #[arg(long)]
     once: bool,
-}
-
-impl Arguments {
-    /// The file's, without the end of its line; else the variable's.
-    fn password(&self) -> Result<Option<String>> {
-        if let Some(path) = &self.password_file {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the password in {} (--password-file)", path.display()))?;
-            let password = text.lines().next().unwrap_or_default();
-            if password.is_empty() {
-                bail!("the first line of {} is empty; it must be the password (--password-file)", path.display());
-            }
-            return Ok(Some(password.to_owned()));
-        }
-        Ok(std::env::var("ECOTONE_CLIENTS_PASSWORD").ok().filter(|password| !password.is_empty()))
-    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -94,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let since = Instant::now();
     let address = asker::with_port(&arguments.address);
     let mut board = Board::new(&address, arguments.interval_s);
-    let mut asker = Asker::new(address, arguments.password()?, since);
+    let mut asker = Asker::new(address, arguments.password.password()?, since);
     // A server that is not there at the beginning is a mistake of the user; later it is news.
     board.take(asker.ask()?);
     match (arguments.json, arguments.once) {

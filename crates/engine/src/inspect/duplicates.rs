@@ -20,7 +20,7 @@ use ecotone_rocks_sys::properties::{EntryKind, TableCollector};
 use ecotone_rocks_sys::tables::collected_properties;
 use ecotone_rocks_sys::verify::{VerifyError, recount_table};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::dedup::samples;
@@ -38,7 +38,7 @@ const MOST_SAMPLES: usize = 1 << 22;
 const MOST_CLASSES: u64 = 1 << 20;
 
 /// What one level holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CountedLevel {
     /// Entries, deletions included.
     pub entries: u64,
@@ -49,7 +49,7 @@ pub struct CountedLevel {
 }
 
 /// What all tables of one moment hold.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DuplicateCensus {
     /// The levels, L0 first, down to the last that has tables.
     pub levels: Vec<CountedLevel>,

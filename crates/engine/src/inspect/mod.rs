@@ -2,12 +2,14 @@
 //! where they are not.
 
 mod duplicates;
+pub(crate) mod live;
 mod named;
 mod repair;
 mod space;
 mod verify;
 
 pub use duplicates::{CountedLevel, DuplicateCensus};
+pub(crate) use repair::unnamed_tables;
 pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair, repair_leaving_out};
 pub use space::{SegmentSpace, Space};
 pub use verify::{Checking, Finding, FindingKind, VerifyReport, verify};

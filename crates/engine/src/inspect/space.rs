@@ -1,6 +1,6 @@
 //! Where the bytes of a store are.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::DuplicateCensus;
 use crate::directory_lock::unless_in_use;
@@ -8,7 +8,7 @@ use crate::values::references::References;
 use crate::{Error, LevelProperties, Result, Store, identity};
 
 /// Where the bytes of a store are, at one moment. Sizes are lengths of files, in bytes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Space {
     /// The levels of tables, L0 first.
     pub levels: Vec<LevelProperties>,
@@ -27,7 +27,7 @@ pub struct Space {
 }
 
 /// One segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentSpace {
     /// Its number.
     pub segment: u32,

@@ -2,22 +2,24 @@
 //!
 //! Checked are: every block and the checksum of every table; what each table says of the segments that it names, by counting its
 //! entries again; every pointer in a table, whether or not a newer version hides it, against the segments there are; every record of
-//! every segment; and every value that can be read, through its pointer. What is found is listed; only what keeps the check itself
-//! from going on is an error.
+//! every segment; every value that can be read, through its pointer; and the logs, as each opening does ([`crate::log_check`]). What is found
+//! is listed; only what keeps the check itself from going on is an error.
 //!
 //! The store is opened read-only and nothing is changed. It should not be written meanwhile: tables and segments that its
 //! process removes are missing, and what it appends lies behind the end that a segment had. That cannot be told from damage, so
-//! damage that is found while somebody has the store open for writing is [`Error::InUse`].
+//! damage that is found where somebody had the store open for writing meanwhile is [`Error::InUse`]. Who has it open checks a
+//! checkpoint of it instead ([`Store::verify_now`]).
 
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ecotone_rocks_sys::verify::{ExpectedTable, verify_table};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::named::Named;
-use crate::directory_lock::writer;
+use crate::directory_lock::Untouched;
 use crate::values::record::{self, RECORD_HEADER_BYTES, RecordError};
 use crate::values::segment::Segment;
 use crate::values::segment_header::SEGMENT_HEADER_BYTES;
@@ -26,11 +28,15 @@ use crate::{Direction, Error, OpenMode, Result, Store, StoreOptions};
 /// Bytes of a segment that are read at once.
 const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 
+/// Entries between two calls of the progress.
+const PROGRESS_ENTRIES: u64 = 10_000;
+
 /// Findings that are kept; more are counted only.
 const MOST_FINDINGS: usize = 1000;
 
 /// What is being checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Checking {
     /// A table.
     Table {
@@ -54,7 +60,7 @@ pub enum Checking {
 }
 
 /// What is wrong about a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FindingKind {
@@ -67,7 +73,7 @@ pub enum FindingKind {
     OverstatedReferences,
     /// Entries of a table, perhaps hidden by newer versions, name what no segment has.
     DanglingPointer,
-    /// The end of a segment that cannot be walked any further.
+    /// The end of a segment or of a log that cannot be walked any further.
     TornEnd,
 }
 
@@ -85,7 +91,7 @@ impl FindingKind {
 }
 
 /// Something that is not as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// What kind of thing is wrong.
     pub kind: FindingKind,
@@ -96,7 +102,7 @@ pub struct Finding {
 }
 
 /// What was checked and found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
     /// Tables checked.
     pub tables: u64,
@@ -118,8 +124,8 @@ pub struct VerifyReport {
     pub overstated: Vec<Finding>,
     /// How many there are.
     pub overstated_count: u64,
-    /// Where segments cannot be walked any further: what a crash leaves behind, or damage. What is named behind it is read
-    /// all the same, and reported as damaged where it is.
+    /// Where segments and logs cannot be walked any further: what a crash leaves behind, or damage. What is named behind it in a segment is read
+    /// all the same, and reported as damaged where it is; of a log it is left out.
     pub torn_ends: Vec<Finding>,
 }
 
@@ -160,28 +166,58 @@ impl VerifyReport {
 ///
 /// # Errors
 ///
-/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is damaged and the store is open
-/// for writing.
-pub fn verify(directory: &Path, progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+/// What keeps the store from being opened, or its files from being listed. [`Error::InUse`] where something is damaged and the store was open
+/// for writing meanwhile.
+pub fn verify(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+    let checked = verify_until(directory, |checking| {
+        progress(checking);
+        ControlFlow::Continue(())
+    });
+    // Nobody has ended it.
+    checked.map(Option::unwrap_or_default)
+}
+
+/// The same until `progress` breaks: then nothing is known.
+///
+/// # Errors
+///
+/// As [`verify`].
+pub(super) fn verify_until(
+    directory: &Path,
+    progress: impl FnMut(Checking) -> ControlFlow<()>,
+) -> Result<Option<VerifyReport>> {
     // It may be closed by the time something is found.
-    let writer_before = writer(directory);
-    let in_use = |found: &dyn Fn() -> String| {
-        let writer = writer_before.or_else(|| writer(directory))?;
-        Some(Error::in_use(directory, writer, &found()))
-    };
-    match check(directory, progress) {
+    let untouched = Untouched::since_now(directory);
+    let in_use = |found: &dyn Fn() -> String| Some(Error::in_use(directory, untouched.writer()?, &found()));
+    let mut progress = Progress { tell: progress, is_over: false };
+    match check(directory, &mut progress) {
         Err(error @ (Error::Corrupt { .. } | Error::Io { .. } | Error::Rocks { .. })) => {
             Err(in_use(&|| error.to_string()).unwrap_or(error))
         }
+        Ok(_) if progress.is_over => Ok(None),
         Ok(report) => match report.damaged.first() {
-            Some(first) => in_use(&|| format!("{}: {}", first.place, first.detail)).map_or(Ok(report), Err),
-            None => Ok(report),
+            Some(first) => in_use(&|| format!("{}: {}", first.place, first.detail)).map_or(Ok(Some(report)), Err),
+            None => Ok(Some(report)),
         },
-        other => other,
+        Err(other) => Err(other),
     }
 }
 
-fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyReport> {
+/// Who is told what is being done, and ends it.
+struct Progress<P> {
+    tell: P,
+    is_over: bool,
+}
+
+impl<P: FnMut(Checking) -> ControlFlow<()>> Progress<P> {
+    /// Breaks for good where nothing more is to be checked.
+    fn go_on(&mut self, checking: Checking) -> ControlFlow<()> {
+        self.is_over |= (self.tell)(checking).is_break();
+        if self.is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn check(directory: &Path, progress: &mut Progress<impl FnMut(Checking) -> ControlFlow<()>>) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let store = match Store::open(directory, OpenMode::ReadOnly, StoreOptions::default()) {
         Err(Error::Corrupt { location, detail }) => {
@@ -192,21 +228,24 @@ fn check(directory: &Path, mut progress: impl FnMut(Checking)) -> Result<VerifyR
         }
         opened => opened?,
     };
+    for (place, detail) in std::mem::take(&mut *store.replayed.left_out.lock()) {
+        report.torn_end(place, detail);
+    }
     let log = store.values.as_ref().map(|values| &values.log);
     let mut named = log.map(|log| Named::begin(&store, log)).transpose()?;
-    check_tables(&store, named.as_mut(), &mut report, &mut progress)?;
+    check_tables(&store, named.as_mut(), &mut report, progress)?;
     if let (Some(log), Some(named)) = (log, named) {
         let segments = log.segments();
         for (done, segment) in segments.iter().enumerate() {
-            progress(Checking::Segment { done, of: segments.len() });
             check_access(segment.path())?;
-            check_segment(segment, named.has(segment.number()), &mut report);
+            let mut go_on = || progress.go_on(Checking::Segment { done, of: segments.len() });
+            check_segment(segment, named.has(segment.number()), &mut report, &mut go_on);
             // There may be more of them than this process may have open.
             segment.close();
         }
         named.check_segments(log, &mut report);
     }
-    check_entries(&store, &mut report, &mut progress)?;
+    check_entries(&store, &mut report, progress)?;
     Ok(report)
 }
 
@@ -215,11 +254,13 @@ fn check_tables(
     store: &Store,
     mut named: Option<&mut Named>,
     report: &mut VerifyReport,
-    progress: &mut impl FnMut(Checking),
+    progress: &mut Progress<impl FnMut(Checking) -> ControlFlow<()>>,
 ) -> Result<()> {
     let tables = store.live_tables()?;
     for (done, table) in tables.iter().enumerate() {
-        progress(Checking::Table { done, of: tables.len() });
+        if progress.go_on(Checking::Table { done, of: tables.len() }).is_break() {
+            break;
+        }
         report.tables += 1;
         report.table_bytes += table.bytes;
         let path: PathBuf = store.directory().join(&table.name);
@@ -273,13 +314,18 @@ fn check_access(path: &Path) -> Result<()> {
 
 /// Walks over all records. Behind one that is damaged nobody knows where the next begins, so the walk ends there. Of a segment
 /// that no table names a loss of power may have taken the header as well.
-fn check_segment(segment: &Segment, is_named: bool, report: &mut VerifyReport) {
+fn check_segment(
+    segment: &Segment,
+    is_named: bool,
+    report: &mut VerifyReport,
+    go_on: &mut impl FnMut() -> ControlFlow<()>,
+) {
     report.segments += 1;
     report.segment_bytes += segment.bytes();
     let end = segment.bytes();
     let mut offset = SEGMENT_HEADER_BYTES as u64;
     let mut chunk = Vec::new();
-    while offset < end {
+    while offset < end && go_on().is_continue() {
         let wanted = (end - offset).min(CHUNK_BYTES as u64) as usize;
         chunk.resize(wanted, 0);
         match segment.read(offset, &mut chunk) {
@@ -330,9 +376,16 @@ fn check_segment(segment: &Segment, is_named: bool, report: &mut VerifyReport) {
     }
 }
 
-fn check_entries(store: &Store, report: &mut VerifyReport, progress: &mut impl FnMut(Checking)) -> Result<()> {
+fn check_entries(
+    store: &Store,
+    report: &mut VerifyReport,
+    progress: &mut Progress<impl FnMut(Checking) -> ControlFlow<()>>,
+) -> Result<()> {
     // A scan ends at an error; it is taken up behind the key that caused it.
     let mut from = Vec::new();
+    if progress.go_on(Checking::Entries { done: 0 }).is_break() {
+        return Ok(());
+    }
     loop {
         let mut scan = store.scan(from.as_slice().., Direction::Forward, None)?;
         let error = loop {
@@ -340,8 +393,10 @@ fn check_entries(store: &Store, report: &mut VerifyReport, progress: &mut impl F
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {
                     report.entries += 1;
-                    if report.entries.is_multiple_of(10_000) {
-                        progress(Checking::Entries { done: report.entries });
+                    if report.entries.is_multiple_of(PROGRESS_ENTRIES)
+                        && progress.go_on(Checking::Entries { done: report.entries }).is_break()
+                    {
+                        return Ok(());
                     }
                 }
                 Err(error) => break error,

@@ -105,6 +105,16 @@ impl ExpiredTables {
         Ok(any)
     }
 
+    /// Whether something has expired in a table that can be rewritten now.
+    ///
+    /// # Errors
+    ///
+    /// Where RocksDB cannot read what a table says.
+    pub(crate) fn has_due(&mut self, db: &DB, family: DataFamily) -> Result<bool> {
+        let tables = self.look(db, family)?;
+        Ok(!self.due(&tables, now_ms()).is_empty())
+    }
+
     /// The tables that there are, with all that they say known.
     fn look(&mut self, db: &DB, family: DataFamily) -> Result<Vec<TableMetadata>> {
         let failed = |error: ecotone_rocks_sys::Error| Error::Rocks { detail: error.to_string() };

@@ -190,6 +190,11 @@ impl Gate {
         })
     }
 
+    /// The store's.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// All the space there is: the file system's size or `max_bytes`.
     pub(crate) fn space_bytes(&self) -> u64 {
         self.space_bytes

@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::CHECKPOINTS_DIRECTORY;
+use crate::inspect::live::CHECKED_DIRECTORY;
 use crate::values::ValueLog;
 use crate::values::log::VALUES_DIRECTORY;
 use crate::values::segment::number_in;
@@ -47,6 +49,19 @@ pub(crate) fn table_bytes(directory: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
+/// Bytes of the write-ahead logs in `directory`: of each its length or what is allocated for it, whichever is more.
+pub(crate) fn log_bytes(directory: &Path) -> io::Result<u64> {
+    let mut bytes: u64 = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if is(&entry.file_name(), "log") {
+            let taken = |found: Metadata| found.len().max(found.blocks().saturating_mul(BLOCK_BYTES));
+            bytes = bytes.saturating_add(there(entry.metadata())?.map_or(0, taken));
+        }
+    }
+    Ok(bytes)
+}
+
 /// Counts what a store's directory takes, and remembers the lengths of files that do not change any more.
 #[derive(Debug, Default)]
 pub(crate) struct OwnBytes {
@@ -80,6 +95,10 @@ impl OwnBytes {
             // Removed meanwhile: the rest counts.
             let Some(entry) = there(entry)? else { continue };
             let name = entry.file_name();
+            // They are the store's own files by another name.
+            if settles && name == CHECKED_DIRECTORY {
+                continue;
+            }
             let of_entry = match self.settled.get(&name) {
                 Some(known) if settles => *known,
                 _ => self.of_entry(&entry, name, now, settles, values)?,
@@ -100,6 +119,11 @@ impl OwnBytes {
         // Before its length: what is complete now has all its bytes.
         let may_settle = settles && (is(&name, "sst") || is_sealed(&name, values));
         let Some(metadata) = there(entry.metadata())? else { return Ok(0) };
+        if metadata.is_dir() && settles && name == CHECKPOINTS_DIRECTORY {
+            let mut found = HashMap::new();
+            only_within(&entry.path(), &mut found)?;
+            return Ok(found.values().map(Found::own_bytes).sum());
+        }
         if metadata.is_dir() {
             let settles = settles && name == VALUES_DIRECTORY;
             return self.below(&entry.path(), now, settles, values);
@@ -110,6 +134,40 @@ impl OwnBytes {
         }
         Ok(bytes)
     }
+}
+
+/// A file in the folder of checkpoints.
+struct Found {
+    bytes: u64,
+    /// All its names, wherever they are.
+    names: u64,
+    /// Those in that folder.
+    names_within: u64,
+}
+
+impl Found {
+    /// What it adds to the store: nothing where the store has it under a name of its own, and counts it there.
+    fn own_bytes(&self) -> u64 {
+        if self.names_within == self.names { self.bytes } else { 0 }
+    }
+}
+
+/// Notes the files below `directory`, each once however many names it has.
+fn only_within(directory: &Path, found: &mut HashMap<u64, Found>) -> io::Result<()> {
+    for entry in there(std::fs::read_dir(directory))?.into_iter().flatten() {
+        let Some(entry) = there(entry)? else { continue };
+        let Some(metadata) = there(entry.metadata())? else { continue };
+        if metadata.is_dir() {
+            only_within(&entry.path(), found)?;
+            continue;
+        }
+        let bytes = metadata.len().max(metadata.blocks().saturating_mul(BLOCK_BYTES));
+        found
+            .entry(metadata.ino())
+            .or_insert(Found { bytes, names: metadata.nlink(), names_within: 0 })
+            .names_within += 1;
+    }
+    Ok(())
 }
 
 fn is_settled(metadata: &Metadata, now: SystemTime) -> bool {
@@ -176,6 +234,29 @@ mod tests {
         std::fs::remove_dir_all(path.join("session_tmp")).unwrap();
         assert_eq!(measure(&mut own), all - 4 * 65536);
         assert!(file_system(path).is_ok_and(|(free, all)| free <= all && all > 0));
+    }
+
+    #[test]
+    fn what_only_checkpoints_name_counts_once_and_what_the_store_names_too_counts_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        for checkpoint in ["1", "2"] {
+            std::fs::create_dir_all(path.join(CHECKPOINTS_DIRECTORY).join(checkpoint).join("values")).unwrap();
+        }
+        let mut own = OwnBytes::default();
+        let mut measure = || own.measure(path, None).unwrap();
+        let nothing = measure();
+        std::fs::write(path.join("000007.sst"), vec![1; 65536]).unwrap();
+        for name in ["1/values/000007.sst", "2/values/000007.sst"] {
+            std::fs::hard_link(path.join("000007.sst"), path.join(CHECKPOINTS_DIRECTORY).join(name)).unwrap();
+        }
+        assert_eq!(measure(), nothing + 65536);
+        std::fs::remove_file(path.join("000007.sst")).unwrap();
+        assert_eq!(measure(), nothing + 65536, "two checkpoints hold it");
+        std::fs::write(path.join(CHECKPOINTS_DIRECTORY).join("1/000009.log"), vec![1; 65536]).unwrap();
+        assert_eq!(measure(), nothing + 2 * 65536);
+        std::fs::remove_dir_all(path.join(CHECKPOINTS_DIRECTORY)).unwrap();
+        assert!(measure() <= nothing);
     }
 
     /// Says that nobody has written to a file for long.

@@ -2,6 +2,7 @@
 //! of the disk.
 //!
 //! - [`gate`]: what may still be written, and who may write it. [`watch`]: the thread that looks again and again.
+//! - [`ballast`]: what is kept for an opening on a disk that is full.
 //! - [`measure`]: what is free, and what the store takes.
 //! - [`pieces`]: how deletions of ranges are cut where space is tight.
 //! - [`pledges`]: what RocksDB has still to write.
@@ -29,9 +30,10 @@
 //! (less than [`gate::LARGE_BYTES`]) that were let through just before a look and have not reached the file system, and what
 //! other processes write between two looks ([`watch::LOOK_INTERVAL`]). The lower layers of the reserve are there for both.
 
+pub(crate) mod ballast;
 pub(crate) mod expired_tables;
 pub(crate) mod gate;
-mod measure;
+pub(crate) mod measure;
 mod pieces;
 pub(crate) mod pledges;
 pub(crate) mod reclaim;

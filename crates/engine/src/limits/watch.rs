@@ -9,6 +9,7 @@ use ecotone_policy::dedup::forecast::SpaceGrowth;
 use ecotone_policy::units::{Bytes, Time};
 use parking_lot::{Condvar, Mutex};
 
+use super::ballast::Ballast;
 use super::expired_tables::ExpiredTables;
 use super::gate::Gate;
 use super::reclaim::Reclaim;
@@ -59,20 +60,24 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `values` are told as space gets less, also where nobody writes; `expired` are rewritten while writes are refused.
+    /// `values` are told as space gets less, also where nobody writes; `expired` are rewritten while writes are refused. Memtables that were made larger
+    /// for replay are to be of `memtable_bytes` once there is room again.
     pub(crate) fn start(
         gate: Arc<Gate>,
         values: Option<TableEvents>,
         expired: Option<ExpiredTables>,
+        mut memtable_bytes: Option<u64>,
     ) -> std::io::Result<Self> {
         let of_thread = gate.clone();
         let thread = std::thread::Builder::new().name("ecotone-space".into()).spawn(move || {
             let (mut interval, mut reclaim) = (LOOK_INTERVAL, Reclaim::new(values.is_some(), expired));
-            let mut told_share = 1.0;
+            let (mut told_share, mut ballast) = (1.0, Ballast::of(of_thread.directory()));
+            ballast.keep(of_thread.room().room_bytes(), of_thread.space_bytes());
             let (began, mut growth) = (Instant::now(), SpaceGrowth::new());
             while of_thread.wake.wait(interval) {
                 interval = if of_thread.look_again() { LOOK_INTERVAL } else { FAR_INTERVAL };
                 let room = of_thread.room();
+                ballast.keep(room.room_bytes(), of_thread.space_bytes());
                 growth.observe(Time::from_seconds(began.elapsed().as_secs_f64()), Bytes(room.room_bytes()));
                 of_thread.grows_by(growth.bytes_per_s());
                 let free_share = room.free_share();
@@ -81,6 +86,15 @@ impl Watch {
                     told_share = free_share;
                 }
                 told_share = free_share.max(told_share);
+                if !room.writes_refused
+                    && let Some(bytes) = memtable_bytes
+                    && let Some((db, family)) = of_thread.database()
+                {
+                    match db.set_options_cf(&family, &[("write_buffer_size", &bytes.to_string())]) {
+                        Ok(()) => memtable_bytes = None,
+                        Err(error) => tracing::debug!(%error, "memtables cannot be made smaller; trying again"),
+                    }
+                }
                 if of_thread.is_tight()
                     && let Some((db, family)) = of_thread.database()
                     && let Err(error) = reclaim.step(&db, family, &room)

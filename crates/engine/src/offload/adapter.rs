@@ -213,7 +213,7 @@ impl OffloadState {
             Some(Purpose::Expired) => return Ok(None),
             Some(Purpose::Relocation) => JobPurpose::Relocation,
             Some(Purpose::Dedup) => JobPurpose::Dedup,
-            None => JobPurpose::Compaction,
+            Some(Purpose::Cleanup) | None => JobPurpose::Compaction,
         };
         let deadline = own.and_then(|_| self.own.space_lasts());
         let request = RemoteInput::parse(input).map_err(|error| error.to_string())?;
@@ -236,7 +236,7 @@ impl OffloadState {
         let share = db.as_deref().filter(|_| is_part).and_then(|db| range_share(db, &request));
         // RocksDB told of the inputs when the compaction began, but for one of our own.
         let input_records = match own {
-            None => self.running.input_records(compaction),
+            Some(Purpose::Cleanup) | None => self.running.input_records(compaction),
             Some(Purpose::Relocation) => None,
             Some(_) => {
                 let db = db.as_deref().ok_or("the store is being opened")?;

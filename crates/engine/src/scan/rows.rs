@@ -1,9 +1,12 @@
 //! The rows of a range in RocksDB, one after the other.
+//!
+//! What it stepped over on its way, since that is gone, it tells at the end, with the range in which that was: see [`crate::cleanup`].
 
 use rust_rocksdb::DBRawIterator;
 
 use super::Direction;
-use crate::at_once::{self, AtOnce, MOST_SKIPPED};
+use crate::at_once::{self, AtOnce, MOST_SKIPPED, skipped_by};
+use crate::cleanup::{self, MIN_NOTED};
 use crate::{Error, Result};
 
 /// Keys and what is stored with them, in one direction.
@@ -13,8 +16,14 @@ pub(super) struct Rows<'s> {
     state: State,
     /// How it is read where nobody waits for the device.
     at_once: Option<&'s AtOnce>,
-    /// Removed entries that it has stepped over, where nobody waits.
+    /// From the first key to before the second, or to the end.
+    bounds: (Vec<u8>, Option<Vec<u8>>),
+    /// Deletions that it has stepped over.
+    deletions: u64,
+    /// All entries.
     skipped: u64,
+    /// Who is told.
+    told: &'s cleanup::Shared,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,15 +33,21 @@ enum State {
     End,
 }
 
+/// Stands behind the keys of a range that has no end, as far as what was skipped is concerned.
+const BEHIND_ALL: [u8; 16] = [u8::MAX; 16];
+
 impl<'s> Rows<'s> {
-    /// The rows that `rows` is bounded to; none where `is_empty`.
+    /// The rows that `rows` is bounded to; none where there are no `bounds`.
     pub(super) fn new(
         rows: DBRawIterator<'s>,
         direction: Direction,
-        is_empty: bool,
+        bounds: Option<(Vec<u8>, Option<Vec<u8>>)>,
         at_once: Option<&'s AtOnce>,
+        told: &'s cleanup::Shared,
     ) -> Self {
-        Self { rows, direction, state: if is_empty { State::End } else { State::Begin }, at_once, skipped: 0 }
+        let state = if bounds.is_none() { State::End } else { State::Begin };
+        let bounds = bounds.unwrap_or_default();
+        Self { rows, direction, state, at_once, bounds, deletions: 0, skipped: 0, told }
     }
 
     /// Goes to the next row. `false` where there is none; so it stays, also after an error.
@@ -41,15 +56,16 @@ impl<'s> Rows<'s> {
         if self.state == State::End {
             return Ok(false);
         }
-        match self.at_once {
-            None => self.step(),
-            Some(at_once) => {
-                self.skipped += at_once::skipped_by(|| at_once.read(|| self.step()));
-                if self.skipped > MOST_SKIPPED {
-                    self.state = State::End;
-                    return Err(Error::WouldWait);
-                }
-            }
+        let leaves_one = self.state == State::Within;
+        let skipped = match self.at_once {
+            None => skipped_by(|| self.step()),
+            Some(at_once) => skipped_by(|| at_once.read(|| self.step())),
+        };
+        self.deletions += skipped.deletions;
+        self.skipped += skipped.entries.saturating_sub(leaves_one.into());
+        if self.at_once.is_some() && self.deletions > MOST_SKIPPED {
+            self.state = State::End;
+            return Err(Error::WouldWait);
         }
         if self.rows.valid() {
             self.state = State::Within;
@@ -57,7 +73,11 @@ impl<'s> Rows<'s> {
         }
         self.state = State::End;
         let map_error = if self.at_once.is_some() { at_once::error } else { at_once::skipping_error };
-        self.rows.status().map_err(|error| map_error(&error))?;
+        if let Err(error) = self.rows.status() {
+            // Who waits comes this way again, and tells as far as where.
+            self.told.count(std::mem::take(&mut self.skipped));
+            return Err(map_error(&error));
+        }
         Ok(false)
     }
 
@@ -76,5 +96,30 @@ impl<'s> Rows<'s> {
     #[inline]
     pub(super) fn row(&self) -> Option<(&[u8], &[u8])> {
         self.rows.item()
+    }
+
+    /// Entries that it has stepped over.
+    pub(super) fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+impl Drop for Rows<'_> {
+    fn drop(&mut self) {
+        if self.skipped == 0 {
+            return;
+        }
+        self.told.count(self.skipped);
+        if self.skipped >= MIN_NOTED {
+            let (from, to) = std::mem::take(&mut self.bounds);
+            let to = to.unwrap_or_else(|| BEHIND_ALL.to_vec());
+            let at = self.rows.key().map(<[u8]>::to_vec);
+            let (first, last) = match (self.direction, at) {
+                (Direction::Forward, Some(at)) => (from, at),
+                (Direction::Reverse, Some(at)) => (at, to),
+                (_, None) => (from, to),
+            };
+            self.told.note(first, last, self.skipped);
+        }
     }
 }

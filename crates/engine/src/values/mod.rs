@@ -5,12 +5,13 @@
 //! - [`replay`], [`tail`]: what a crash left. [`damage`]: and what it did not. [`barrier`]: no table before its values.
 //! - [`references`], [`readers`], [`removal`]: when a segment may go.
 //! - [`relocation`], [`upkeep`], [`sweep`]: what makes segments go that are mostly garbage. [`removed_ranges`]: and those of collections that were
-//!   deleted. [`pacing`]: no more of it than can be relocated.
+//!   deleted. [`pacing`]: no more of it than can be relocated. [`haste`]: who waits for it.
 
 pub(crate) mod barrier;
 mod collected;
 mod damage;
 pub(crate) mod descriptors;
+pub(crate) mod haste;
 pub(crate) mod log;
 pub(crate) mod mappings;
 pub(crate) mod pacing;

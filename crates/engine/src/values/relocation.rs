@@ -33,6 +33,7 @@ use ecotone_rocks_sys::mapped_reads::MappedReads;
 use parking_lot::RwLock;
 
 use super::ValueLog;
+use super::haste::Haste;
 use super::log::Place;
 use super::pacing::Pacing;
 use super::pointer::{Pointer, SegmentMap, SegmentNumber, SegmentSet};
@@ -80,6 +81,7 @@ pub(crate) struct Relocation {
     /// Among them those that are made for relocation alone.
     pub(crate) own: Arc<OwnCompactions>,
     expired: Option<ExpiredValues>,
+    pub(crate) haste: Haste,
     /// The store closes: what runs should end soon.
     stopping: AtomicBool,
     relocated_bytes: AtomicU64,
@@ -108,6 +110,7 @@ impl Relocation {
             ratio_per_mille: AtomicU64::new(0),
             own,
             expired,
+            haste: Haste::default(),
             stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
             most_mapped_bytes,

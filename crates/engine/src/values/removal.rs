@@ -165,6 +165,17 @@ impl Removal {
         self.state.try_lock().map(|state| self.properties_of(&state))
     }
 
+    /// The same, with what the tables of now refer to.
+    ///
+    /// # Errors
+    ///
+    /// Where RocksDB cannot read what a table says.
+    pub(crate) fn recount(&self, db: &DB, family: DataFamily) -> Result<ValueLogProperties> {
+        let mut state = self.state.lock();
+        state.references.update(db, &family, self.identity)?;
+        Ok(self.properties_of(&state))
+    }
+
     fn properties_of(&self, state: &State) -> ValueLogProperties {
         let segments = self.log.segments();
         ValueLogProperties {

@@ -33,6 +33,7 @@ use ecotone_policy::units::{Bytes, Seconds};
 use ecotone_rocks_sys::tables::{FamilyTable, family_tables};
 use rust_rocksdb::{DB, ErrorKind, FlushOptions, properties};
 
+use super::haste::Hurry;
 use super::pacing::HeldUp;
 use super::pointer::{SegmentMap, SegmentNumber, SegmentSet};
 use super::relocation::Relocation;
@@ -114,12 +115,18 @@ impl Upkeep {
             newest_table: 0,
             last_flush: None,
             unmet: None,
+            hurried: Hurry::None,
         };
         let db = Arc::downgrade(db);
         // What the last process left.
         wake.tables_changed();
         let thread = std::thread::Builder::new().name("ecotone-values".into()).spawn(move || of_thread.run(&db))?;
         Ok(Self { wake, removed, thread: Some(thread) })
+    }
+
+    /// What wakes the thread.
+    pub(crate) fn waker(&self) -> &Arc<Wake> {
+        &self.wake
     }
 
     /// A user's value was appended.
@@ -174,6 +181,8 @@ struct Thread {
     /// The newest table in level 0, and since when.
     last_flush: Option<(u64, Instant)>,
     writers: HeldUp,
+    /// How patient the last round was.
+    hurried: Hurry,
     /// Since when tables above the last level rest, and which was the newest then.
     unmet: Option<(u64, Instant)>,
     removed: Arc<RemovedRanges>,
@@ -203,6 +212,7 @@ impl Thread {
         while self.wake.wait(wait) {
             // The store ends this thread before it closes the database, so the family is good while this is.
             let Some(db) = db.upgrade() else { return };
+            let asked = self.relocation.haste.asked();
             wait = self.round(&db).unwrap_or_else(|error| {
                 // Nobody would know when they have rested enough.
                 self.slow_down(0.0);
@@ -216,6 +226,9 @@ impl Thread {
                 }
                 Some(ROUND_INTERVAL)
             });
+            if wait.is_none_or(|wait| wait >= ROUND_INTERVAL) {
+                self.relocation.haste.answer(asked);
+            }
         }
     }
 
@@ -319,7 +332,13 @@ impl Thread {
         let at_once = copied_at_once(&round.segments, &parameters).0;
         let free_bytes = gate.map_or(u64::MAX, |gate| gate.for_relocation());
         let room = free_bytes.min(at_once);
+        let hurry = self.relocation.haste.hurry();
+        let was_hurried = std::mem::replace(&mut self.hurried, hurry);
         let pass = self.pass.get_or_insert_default();
+        if hurry < was_hurried {
+            // What only somebody in a hurry wanted ends with that.
+            pass.on_purpose = None;
+        }
         let was_on_purpose = pass.on_purpose.is_some();
         pass.on_purpose = is_on_purpose(ratio(&round.segments), pass.on_purpose, &parameters)
             .then(|| pass.on_purpose.unwrap_or_else(|| on_purpose_end(&parameters)));
@@ -384,10 +403,20 @@ impl Thread {
         Some(grown || (on_purpose && pass.cohort != known))
     }
 
-    /// The parameters for as much space as there is, and for how much writers are held up.
+    /// The parameters for as much space as there is, for how much writers are held up, and for who waits for space to be free.
     fn parameters_now(&self) -> RelocationParameters {
         let free_share = self.relocation.gate.as_ref().map_or(1.0, |gate| gate.room().free_share());
-        self.settings.parameters.under_pressure(self.writers.allowed(), free_share).for_free_share(free_share)
+        let parameters = &self.settings.parameters;
+        match self.relocation.haste.hurry() {
+            Hurry::None => parameters.under_pressure(self.writers.allowed(), free_share).for_free_share(free_share),
+            Hurry::Idle => parameters.while_idle().for_free_share(free_share),
+            Hurry::Thorough => parameters.thorough(),
+        }
+    }
+
+    /// Whether nobody is to be waited for.
+    fn hurries(&self) -> bool {
+        self.relocation.haste.hurry() > Hurry::None
     }
 
     /// Bytes of garbage that count as live: in tables because no compaction has met them, in memtables because nobody has looked.
@@ -519,17 +548,18 @@ impl Thread {
 
     /// Compacts one table that names the cohort, if there is one that can be, and sets the rest after it.
     fn compact_one(&mut self, db: &DB, round: &Round, ratio_with_hidden: f64) -> Result<bool> {
-        let parameters = self.parameters_now();
+        let (parameters, hurries) = (self.parameters_now(), self.hurries());
         let Some(pass) = &mut self.pass else { return Ok(false) };
         let now = ratio(&round.segments);
-        let is_patient = may_wait(now, ratio_with_hidden, self.writers.degree(), &parameters)
+        let is_patient = !hurries
+            && may_wait(now, ratio_with_hidden, self.writers.degree(), &parameters)
             && pass.waits_since.is_none_or(|since| since.elapsed() < PATIENCE);
         if is_patient || level_zero_tables(db, self.family)? > self.settings.most_l0_tables {
             return Ok(false);
         }
         let Some(turn) = self.relocation.own.turn(ROUND_INTERVAL) else { return Ok(false) };
         let tables = family_tables(db, &self.family).map_err(|error| Error::Rocks { detail: error.to_string() })?;
-        let is_flushing = self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
+        let is_flushing = !hurries && self.last_flush.is_some_and(|(_, at)| at.elapsed() < PATIENCE_FOR_FLUSHES);
         let Some(table) = self.sweep.next(&tables, &round.naming_cohort, &round.segments, is_flushing) else {
             // A compaction is rewriting what names the cohort, or soon will, or only iterators hold its segments.
             return Ok(false);
@@ -574,7 +604,7 @@ impl Thread {
         if !is_done {
             return Ok(false);
         }
-        let rest = rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters);
+        let rest = if hurries { Seconds::ZERO } else { rest(Seconds(began.elapsed().as_secs_f64()), now, &parameters) };
         self.wake.rest(Duration::from_secs_f64(rest.0.max(0.0)));
         Ok(true)
     }

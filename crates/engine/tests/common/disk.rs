@@ -114,7 +114,9 @@ impl Recorder {
 
 /// RocksDB's log for people, and its lock: no part of a store.
 fn is_beside_the_point(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("LOG") || name == "LOCK")
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with("LOG") || name == "LOCK" || name == "BALLAST")
 }
 
 impl WriteTap for Recorder {
@@ -319,7 +321,7 @@ fn is(path: &Path, extension: &str) -> bool {
 }
 
 fn is_overwritten(path: &Path) -> bool {
-    path.ends_with("values/WATERMARK")
+    path.ends_with("values/WATERMARK") || path.ends_with("DURABLE")
 }
 
 type NodeNumber = usize;

@@ -58,6 +58,12 @@ pub struct RelocationParameters {
     pub ample_free_share: f64,
 }
 
+/// Garbage that is left alone in a store that rests.
+const MAX_IDLE_GARBAGE: Bytes = Bytes::from_mib(8);
+
+/// A segment with less garbage is not moved for who wants all of it freed: twenty bytes would be copied for one.
+const THOROUGH_GARBAGE_SHARE: f64 = 0.05;
+
 /// However little is free, ratios keep this part of their distance from 1: closer to 1, all that lives would be copied again
 /// for every little garbage. 0 to 1.
 const LEAST_DISTANCE: f64 = 0.1;
@@ -183,6 +189,21 @@ impl RelocationParameters {
         Self { memtable_share, ..self.with_ratio(self.on_purpose_ratio + more * part) }
     }
 
+    /// What holds while nobody writes: writers wait for nothing, so no ratio is larger than by default, and less garbage is left alone.
+    #[must_use]
+    pub fn while_idle(&self) -> Self {
+        let ratio = self.on_purpose_ratio.min(Self::default().on_purpose_ratio);
+        let min_garbage_bytes = self.min_garbage_bytes.min(MAX_IDLE_GARBAGE);
+        Self { min_garbage_bytes, ..self.with_ratio(ratio) }
+    }
+
+    /// What holds while somebody waits for all garbage to be freed, whatever that costs.
+    #[must_use]
+    pub fn thorough(&self) -> Self {
+        let min_garbage_share = self.min_garbage_share.min(THOROUGH_GARBAGE_SHARE);
+        Self { min_garbage_share, ..self.for_free_share(0.0) }
+    }
+
     /// What holds while `free_share` (0 to 1) of the space is free. Below `ample_free_share` the distance of each ratio from 1 shrinks
     /// in proportion to it, down to a tenth, and the garbage that is left alone down to nothing: a small store must not stay full
     /// of it; and so does the weight of age, since what frees most for a copy is then better than what lasts longest.
@@ -277,6 +298,27 @@ mod tests {
         let scarce = default.with_ratio(1.175);
         assert!((scarce.under_pressure(1.0, 1.0).on_purpose_ratio - 1.525).abs() < 1e-9);
         assert_eq!(default.with_ratio(1.8).pressed_ratio, default.pressed_ratio);
+    }
+
+    #[test]
+    fn while_nobody_writes_no_more_garbage_may_stay_than_by_default() {
+        let default = RelocationParameters::default();
+        assert_eq!(
+            default.while_idle(),
+            RelocationParameters { min_garbage_bytes: MAX_IDLE_GARBAGE, ..default.clone() }
+        );
+        let ample = default.with_ratio(4.0).while_idle();
+        ample.validate().unwrap();
+        assert_eq!(ample.on_purpose_ratio, default.on_purpose_ratio);
+        let scarce = default.with_ratio(1.1);
+        assert_eq!(scarce.while_idle().on_purpose_ratio, 1.1);
+        let thorough = ample.thorough();
+        thorough.validate().unwrap();
+        assert!(
+            thorough.on_purpose_ratio < 1.05
+                && thorough.min_garbage_bytes == Bytes::ZERO
+                && thorough.min_garbage_share <= 0.05
+        );
     }
 
     #[test]

@@ -95,7 +95,7 @@ const WORDS: &[&[u8]] = &[
 ];
 
 /// Commands that end the process' peace: they sleep, or end connections that are not there.
-const LEFT_OUT: &[&str] = &["debug", "shutdown", "save", "bgsave", "wait"];
+const LEFT_OUT: &[&str] = &["debug", "shutdown", "save", "bgsave", "backup", "wait"];
 
 /// Commands whose replies are of the moment or drawn at random, or that make what comes after so.
 const UNREPEATABLE: &[&str] = &[

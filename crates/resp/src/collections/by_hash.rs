@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::{ControlFlow, Range};
 
-use super::draw::Draw;
+use super::draw::{Draw, LOOKED_AT};
 use super::page::{Page, Place};
 use super::{Large, corrupt};
 use crate::error::{Failure, Outcome};
@@ -29,6 +29,9 @@ const MOST_DRAWN_AT_ONCE: u64 = 100;
 
 /// Draws for each different element that is wanted, before all are read instead.
 const MOST_DRAWS_EACH: u64 = 10;
+
+/// Bytes of a collection that is read once and drawn from in memory, where so many draws are wanted that this costs less than a look for each.
+pub const MOST_READ_ONCE_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a name that is known takes besides its bytes: a place in a table.
 const KNOWN_NAME_BYTES: usize = 48;
@@ -112,22 +115,34 @@ pub fn scan<T>(
 }
 
 /// Shows `visit` elements at random of the collection under `key`, with their values where `with_values`, `count` times or until it breaks;
-/// the same ones may come again. What is shown is of one moment.
+/// the same ones may come again. What is shown is of one moment. Before the first, `check` is told how many bytes each has at least, where that is known.
 ///
 /// # Errors
 ///
-/// Those of reads.
+/// Those of reads, and of `check`.
 pub fn draw(
     keys: &mut Keys<'_>,
     key: &[u8],
-    id: CollectionId,
+    large: Large,
     count: u64,
     with_values: bool,
+    check: impl FnOnce(usize) -> Outcome,
     mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
     hold_still_for(keys, key, count)?;
+    if let Some(all) = read_once(keys, large, count, with_values)? {
+        let pairs: &[[Vec<u8>; 2]] = &all;
+        check(least_bytes(pairs.iter().map(|[name, value]| [name.as_slice(), value.as_slice()])))?;
+        for _ in 0..count {
+            let [name, value] = &pairs[random_below(pairs.len() as u64) as usize];
+            if visit([name, value]).is_break() {
+                break;
+            }
+        }
+        return Ok(());
+    }
     for _ in 0..count {
-        let Some([name, value]) = draw_one(keys, id, with_values, None)? else {
+        let Some([name, value]) = draw_one(keys, large.id, with_values, None)? else {
             // All of it was replaced since its key was read; else it is damaged.
             keys.hold_still(key)?;
             break;
@@ -137,6 +152,38 @@ pub fn draw(
         }
     }
     Ok(())
+}
+
+/// Bytes of the shortest of `pairs`.
+pub fn least_bytes<'p>(pairs: impl Iterator<Item = Pair<'p>>) -> usize {
+    pairs.map(|[name, value]| name.len() + value.len()).min().unwrap_or(0)
+}
+
+/// Whether to read so many elements once costs no more than `count` draws, each with a look of its own.
+pub fn is_read_once(keys: &Keys<'_>, elements: u64, count: u64) -> bool {
+    keys.may_take_long() && count.saturating_mul(LOOKED_AT) >= elements
+}
+
+/// All elements, with their values where `with_values`; `None`: `count` draws are cheaper, or they take too much memory, or there is none.
+fn read_once<'c>(
+    keys: &mut Keys<'c>,
+    large: Large,
+    count: u64,
+    with_values: bool,
+) -> Outcome<Option<Collected<'c, [Vec<u8>; 2]>>> {
+    if !is_read_once(keys, large.elements, count) {
+        return Ok(None);
+    }
+    let (mut all, mut bytes) = (Collected::new(keys.room()), 0);
+    visit_from(keys, large.id, 0, None, with_values, |_, [name, value]| {
+        bytes += name.len() + value.len();
+        if bytes > MOST_READ_ONCE_BYTES {
+            return ControlFlow::Break(());
+        }
+        all.add(name.len() + value.len(), || [name.to_vec(), value.to_vec()])
+    })?;
+    let is_whole = bytes <= MOST_READ_ONCE_BYTES && all.refusal().is_none() && !all.is_empty();
+    Ok(is_whole.then_some(all))
 }
 
 /// `count` different elements at random of the collection under `key`, with their values where `with_values`, as they are at one moment;

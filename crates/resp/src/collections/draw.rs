@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 use super::by_hash::random_below;
 
 /// Elements that one draw looks at. The chances of any two differ by a third then, as standard deviation; the sample of Redis has 15.
-const LOOKED_AT: u64 = 16;
+pub const LOOKED_AT: u64 = 16;
 
 /// One draw. What lies in its range is offered in order from each number that [`next_from`](Self::next_from) gives.
 #[derive(Debug)]

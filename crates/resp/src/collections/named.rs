@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::Error as StoreError;
 
-use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, SubKey, random_below};
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, SubKey, least_bytes, random_below};
 use super::page::{Page, Place};
 use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
@@ -143,28 +143,31 @@ impl<'c, K: Kind> Named<'c, K> {
     }
 
     /// Shows `visit` names at random of the collection, which was found under `key`, with their values where `with_values`, `count` times or
-    /// until it breaks; the same ones may come again. In a large collection those behind a long gap of hashes are drawn more often. What is
-    /// shown is of one moment.
+    /// until it breaks; the same ones may come again. In a large collection those behind a long gap of hashes are drawn more often, where it takes
+    /// fewer draws than to read all of it. What is shown is of one moment. Before the first, `check` is told how many bytes each has at least, where
+    /// that is known.
     ///
     /// # Errors
     ///
-    /// Those of reads.
+    /// Those of reads, and of `check`.
     pub fn draw(
         &self,
         keys: &mut Keys<'c>,
         key: &[u8],
         count: u64,
         with_values: bool,
+        check: impl FnOnce(usize) -> Outcome,
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::draw(keys, key, large.id, count, with_values, visit);
+            return by_hash::draw(keys, key, large, count, with_values, check, visit);
         }
         let pairs = pairs::<K>(&self.entry).collect::<Result<Vec<_>, _>>()?;
         if pairs.is_empty() {
             return Ok(());
         }
         by_hash::check_draws(keys, count)?;
+        check(least_bytes(pairs.iter().map(|[name, value]| [*name, if with_values { *value } else { &[][..] }])))?;
         for _ in 0..count {
             if visit(pairs[random_below(pairs.len() as u64) as usize]).is_break() {
                 break;

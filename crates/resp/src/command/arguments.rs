@@ -5,7 +5,7 @@
 //! ```text
 //! usage    = { argument }
 //! argument = ( value | "[" group "]" | "(" group ")" ) [ "..." ] [ since ]
-//! value    = name [ ":" type ]
+//! value    = name [ "=" shown ] [ ":" type ]
 //! group    = [ name ":" ] sequence { "|" sequence }
 //! sequence = TOKEN [ since ] | [ TOKEN ] argument { argument }
 //! since    = [ "@" version ] [ "!" version ]
@@ -13,7 +13,8 @@
 //!
 //! - A **value** is of the type behind its last colon: `key`, `string`, `integer`, `double`, `unix-time`, `pattern`. Without one it is of the
 //!   type that it is named after, or else a string. Keys are counted: the first belongs to key spec 0, and so on.
-//! - A **TOKEN**, in upper case, is a word that the client sends as it is. It belongs to the whole sequence that it begins; alone it is an
+//!   Behind `=` stands what people are shown instead of a name that is only for programs.
+//! - A **TOKEN**, in upper case or behind a `'`, is a word that the client sends as it is. It belongs to the whole sequence that it begins; alone it is an
 //!   argument by itself, named as itself in lower case.
 //! - `[...]` is **optional**, `...` behind an argument means **one or more**. Behind brackets that begin with a token the token is
 //!   repeated with it (`[GET pattern]...`), within them it is not (`[GET pattern...]`).
@@ -21,7 +22,7 @@
 //!   even if it is one. Either is named by the name before it, or else by the names of its parts with `_` between them. So may a token be.
 //! - `@` is the version of Redis that had it first, `!` the one from which on it was deprecated.
 //!
-//! What cannot be said, since no command here needs it: a token that is no word in upper case (`*`, `=`), a token before an argument that
+//! What cannot be said, since no command here needs it: a token that is no word (`*`, `=`), a token before an argument that
 //! must be given and is no choice, and two arguments of one key spec.
 //!
 //! Invariant: every usage text of the table can be parsed. A test does so with all of them, and holds them against the arity and the keys
@@ -58,6 +59,8 @@ pub(super) struct Usage<'u> {
 #[derive(Debug, PartialEq, Eq)]
 struct Argument<'u> {
     name: Cow<'u, str>,
+    /// What people are shown instead.
+    shown: Option<&'u str>,
     kind: Kind<'u>,
     token: Option<&'u str>,
     since: Option<&'u str>,
@@ -119,6 +122,7 @@ impl<'u> Argument<'u> {
     fn new(name: impl Into<Cow<'u, str>>, kind: Kind<'u>) -> Self {
         Self {
             name: name.into(),
+            shown: None,
             kind,
             token: None,
             since: None,
@@ -147,6 +151,10 @@ impl<'u> Argument<'u> {
         let mut told = 2;
         tell_text(reply, "name", &self.name);
         tell_text(reply, "type", kind);
+        if parts.is_none() {
+            tell_text(reply, "display_text", self.shown.unwrap_or(&self.name));
+            told += 1;
+        }
         if let Some(spec) = spec {
             reply.bulk_text("key_spec_index");
             reply.integer(spec as i64);
@@ -281,7 +289,8 @@ impl<'u> Parser<'u> {
             None if TYPES.contains(&word) => (word, word),
             None => (word, "string"),
         };
-        if !is_name(name) {
+        let (name, shown) = name.split_once('=').map_or((name, None), |(name, shown)| (name, Some(shown)));
+        if !is_name(name) || !shown.is_none_or(is_name) {
             return Err(self.error("here a name should stand; a token begins its brackets"));
         }
         self.take();
@@ -291,7 +300,7 @@ impl<'u> Parser<'u> {
         } else {
             Kind::Value(of)
         };
-        Ok(Argument::new(name, kind))
+        Ok(Argument { shown, ..Argument::new(name, kind) })
     }
 
     /// What stands behind an opening bracket, and the one that closes it.
@@ -331,6 +340,7 @@ impl<'u> Parser<'u> {
             return Ok(Sequence { token: None, parts: self.arguments()? });
         }
         self.take();
+        let word = word.trim_start_matches('\'');
         let mut alone = Argument::new(word.to_ascii_lowercase(), Kind::Token);
         alone.token = Some(word);
         self.since(&mut alone)?;
@@ -388,6 +398,9 @@ fn is_name(word: &str) -> bool {
 }
 
 fn is_token(word: &str) -> bool {
+    if let Some(word) = word.strip_prefix('\'') {
+        return is_name(word);
+    }
     let is_letter = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'-';
     word.starts_with(|first: char| first.is_ascii_uppercase()) && word.bytes().all(is_letter)
 }

@@ -43,12 +43,13 @@ const BESIDES: &[(&str, &[&str])] = &[
     ("readonly", &["connection"]),
     ("readwrite", &["connection"]),
     ("wait", &["connection"]),
+    ("waitaof", &["connection"]),
     ("dbsize", &["keyspace"]),
     ("swapdb", &["keyspace", "dangerous"]),
 ];
 
 /// In the group `generic`, and yet not in `keyspace`.
-const NOT_OF_THE_KEYSPACE: &[&str] = &["sort", "sort_ro", "wait"];
+const NOT_OF_THE_KEYSPACE: &[&str] = &["sort", "sort_ro", "wait", "waitaof"];
 
 /// The categories of `command`, in the order of [`ALL`].
 pub fn categories(command: &'static Command) -> impl Iterator<Item = &'static str> {

@@ -4,13 +4,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
 use crate::client::{Client, ClientInfo, Then};
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
+use crate::service::CLIENT_BYTES;
 
 /// The longest name of a client or its library, in bytes: it is kept for as long as the client stays, and in the slow log for longer.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -39,7 +40,7 @@ const SUBCOMMANDS: &[Command] = &[
     subcommand("client|id", 2, ALWAYS, "5.0.0", "Returns the unique client ID of the connection.", id),
     subcommand("client|info", 2, ALWAYS, "6.2.0", "Returns information about the connection.", info),
     Command {
-        usage: "[TYPE (NORMAL | MASTER | REPLICA | PUBSUB)]@5.0.0 [ID (id: client-id:integer...)]@6.2.0",
+        usage: "[TYPE (client-type: NORMAL | MASTER | REPLICA | PUBSUB)]@5.0.0 [ID client-id:integer...]@6.2.0",
         complexity: OF_ALL,
         ..subcommand("client|list", -2, ADMIN, "2.4.0", "Lists open connections.", list)
     },
@@ -49,13 +50,13 @@ const SUBCOMMANDS: &[Command] = &[
         ..subcommand("client|setname", 3, ALWAYS, "2.6.9", "Sets the connection name.", setname)
     },
     Command {
-        usage: "(attr: LIB-NAME libname | LIB-VER libver)",
+        usage: "(attr: 'lib-name libname | 'lib-ver libver)",
         ..subcommand("client|setinfo", 4, ALWAYS, "7.2.0", "Sets information specific to the client.", setinfo)
     },
     Command {
-        usage: "(filter: ip:port:string!2.8.12 | (new-format: [ID client-id:integer]@2.8.12 | \
-                [TYPE (normal_master_slave_pubsub: NORMAL | MASTER@3.2.0 | SLAVE | REPLICA@5.0.0 | PUBSUB)]@2.8.12 | \
-                [USER username] | [ADDR ip:port:string] | [LADDR ip:port:string]@6.2.0 | [SKIPME yes/no])...)",
+        usage: "(filter: old-format=ip:port:string!2.8.12 | (new-format: [ID client-id:integer]@2.8.12 | \
+                [TYPE (client-type: NORMAL | MASTER@3.2.0 | SLAVE | REPLICA@5.0.0 | PUBSUB)]@2.8.12 | \
+                [USER username] | [ADDR addr=ip:port:string] | [LADDR laddr=ip:port:string]@6.2.0 | [SKIPME (skipme: YES | NO)])...)",
         complexity: OF_ALL,
         ..subcommand("client|kill", -3, ADMIN, "2.4.0", "Terminates open connections.", kill)
     },
@@ -139,26 +140,37 @@ fn is_type(of: &[u8]) -> Outcome<bool> {
     Err(Failure::repeating("ERR Unknown client type '", of, "'"))
 }
 
-/// As Redis 7.2 has it. What is not known of a client, or not there in this server, is 0.
+/// As Redis 7.2 has it. `rbs` and `obl` are of the buffer that replies are made in, `oll` and `omem` of what is being sent: there is no
+/// other list of replies. What there is not in this server is 0.
 fn line(client: &ClientInfo) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (queued, output) = (client.queued.load(Ordering::Relaxed), client.output_bytes.load(Ordering::Relaxed));
-    let query = client.query_bytes.load(Ordering::Relaxed);
+    let (queued, buffers) = (client.queued.load(Ordering::Relaxed), &client.buffers);
+    let of = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed);
+    let (query, sending) = (of(&buffers.query_bytes), of(&buffers.sending_capacity));
     let mut line = String::new();
     // Writing into a string does not fail.
     let _ = writeln!(
         line,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={queued} \
-         qbuf={query} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 omem=0 tot-mem={} events=r \
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={queued} \
+         qbuf={query} qbuf-free={} argv-mem={} multi-mem={} rbs={} rbp={} obl={} oll={} omem={sending} tot-mem={} events={} \
          cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
         client.id,
         client.address,
         client.local_address,
+        client.descriptor.load(Ordering::Relaxed),
         text(&client.name.lock()),
         client.since.elapsed().as_secs(),
         client.idle().as_secs(),
         letters(client),
-        query + output,
+        of(&buffers.query_capacity).saturating_sub(query),
+        of(&buffers.argument_bytes),
+        of(&buffers.queued_bytes),
+        of(&buffers.reply_capacity),
+        buffers.reply_peak(client.age_ms()),
+        of(&buffers.reply_bytes),
+        u8::from(sending > 0),
+        buffers.memory() + CLIENT_BYTES,
+        if sending > 0 { "rw" } else { "r" },
         client.last_command.lock(),
         client.protocol.load(Ordering::Relaxed),
         text(&client.library_name.lock()),
@@ -171,8 +183,9 @@ fn letters(client: &ClientInfo) -> String {
     let letters: String = [
         ('x', client.is_in_transaction()),
         ('A', client.is_killed.load(Ordering::Relaxed)),
-        ('U', client.address.starts_with('/')),
+        ('U', client.is_of_unix_socket()),
         ('e', client.is_no_evict.load(Ordering::Relaxed)),
+        ('T', client.is_no_touch.load(Ordering::Relaxed)),
     ]
     .iter()
     .filter_map(|(letter, is_so)| is_so.then_some(*letter))
@@ -320,9 +333,10 @@ fn no_evict(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// No key is remembered for being used, so nothing is to be switched.
+/// No key is remembered for being used, so nothing is switched but what is shown.
 fn no_touch(call: &mut Call<'_>) -> Outcome {
-    on_or_off(call.arguments[2])?;
+    let is_on = on_or_off(call.arguments[2])?;
+    call.client.info.is_no_touch.store(is_on, Ordering::Relaxed);
     call.reply.simple("OK");
     Ok(())
 }

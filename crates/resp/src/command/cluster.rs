@@ -1,4 +1,4 @@
-//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT: what a server says that stands alone.
+//! CLUSTER, READONLY, READWRITE, ASKING, ROLE, WAIT, WAITAOF: what a server says that stands alone.
 
 use std::time::Duration;
 
@@ -40,11 +40,24 @@ pub const COMMANDS: &[Command] = &[
             wait,
         )
     },
+    Command {
+        usage: "numlocal:integer numreplicas:integer timeout:integer",
+        group: "generic",
+        since: "7.2.0",
+        ..command(
+            "waitaof",
+            4,
+            flag::NOSCRIPT | flag::WAITS,
+            "Blocks until all of the preceding write commands sent by the connection are written to the append-only file of the master and/or replicas.",
+            wait_for_log,
+        )
+    },
 ];
 
 const SUBCOMMANDS: &[Command] = &[
     subcommand("cluster|info", 2, "Returns information about the state of a node."),
     subcommand("cluster|myid", 2, "Returns the ID of a node."),
+    Command { since: "7.2.0", ..subcommand("cluster|myshardid", 2, "Returns the shard ID of a node.") },
     subcommand("cluster|nodes", 2, "Returns the cluster configuration for a node."),
     Command {
         deprecated: Some(Deprecation { since: "7.0.0", instead: "`CLUSTER SHARDS`" }),
@@ -86,16 +99,52 @@ fn role(call: &mut Call<'_>) -> Outcome {
 /// There are no replicas. Who waits for some is told so when the time is over, as in Redis; who would wait for ever is told at once.
 fn wait(call: &mut Call<'_>) -> Outcome {
     let replicas = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
-    let timeout_ms = parse_integer(call.arguments[2]);
+    let timeout_ms = timeout_ms(call, 2, replicas)?;
+    rest(call, replicas, timeout_ms);
+    call.reply.integer(0);
+    Ok(())
+}
+
+/// The log of this server is what Redis' append-only file is, and it waits for that; replicas are as with [`wait`].
+fn wait_for_log(call: &mut Call<'_>) -> Outcome {
+    let local = parse_integer(call.arguments[1]).ok_or(texts::NOT_AN_INTEGER)?;
+    if !(0..=1).contains(&local) {
+        return Err(Failure::text("ERR value is out of range, value must between 0 and 1"));
+    }
+    let replicas = parse_integer(call.arguments[2]).filter(|replicas| *replicas >= 0);
+    let replicas = replicas.ok_or(texts::OUT_OF_RANGE_POSITIVE)?;
+    let timeout_ms = timeout_ms(call, 3, replicas)?;
+    let setting = |name: &str| call.service.host.settings(&|known| known == name).remove(name).unwrap_or_default();
+    let is_synced = if local == 1 {
+        if setting("appendonly") != "yes" {
+            return Err(Failure::text("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."));
+        }
+        call.keys.keyspace().store().sync()?;
+        true
+    } else {
+        setting("appendfsync") == "always"
+    };
+    rest(call, replicas, timeout_ms);
+    call.reply.array(2);
+    call.reply.integer(is_synced.into());
+    call.reply.integer(0);
+    Ok(())
+}
+
+/// The time at `index` among the arguments, for which so many replicas are waited for.
+fn timeout_ms(call: &Call<'_>, index: usize, replicas: i64) -> Outcome<u64> {
+    let timeout_ms = parse_integer(call.arguments[index]);
     let timeout_ms = timeout_ms.ok_or(Failure::text("ERR timeout is not an integer or out of range"))?;
     let timeout_ms = u64::try_from(timeout_ms).map_err(|_| Failure::text("ERR timeout is negative"))?;
     if replicas > 0 && call.keys.now_ms().checked_add(timeout_ms).is_none_or(|until| i64::try_from(until).is_err()) {
         return Err(Failure::text("ERR timeout is out of range"));
     }
-    // Nothing waits within a transaction.
+    Ok(timeout_ms)
+}
+
+/// Nothing waits within a transaction.
+fn rest(call: &mut Call<'_>, replicas: i64, timeout_ms: u64) {
     if replicas > 0 && timeout_ms > 0 && !call.client.info.is_in_transaction() {
         call.client.then = Then::Rest(Duration::from_millis(timeout_ms));
     }
-    call.reply.integer(0);
-    Ok(())
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::entry::{container, help, plain};
 use super::{Call, Command, flag, word};
 use crate::error::{Failure, Outcome, texts};
-use crate::protocol::glob;
 
 const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT | flag::LOADING | flag::STALE;
 const OF_PARAMETERS: &str = "O(N) when N is the number of configuration parameters provided";
@@ -27,12 +26,12 @@ pub const COMMANDS: &[Command] =
 
 const SUBCOMMANDS: &[Command] = &[
     Command {
-        usage: "(parameter)...",
+        usage: "parameter...",
         complexity: OF_PARAMETERS,
         ..subcommand("config|get", -3, ADMIN, "2.0.0", "Returns the effective values of configuration parameters.", get)
     },
     Command {
-        usage: "(parameter value)...",
+        usage: "(data: parameter value)...",
         complexity: OF_PARAMETERS,
         ..subcommand(
             "config|set",
@@ -69,13 +68,14 @@ const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET 
 const MOST_VALUE_BYTES: usize = 1 << 16;
 
 fn get(call: &mut Call<'_>) -> Outcome {
-    let patterns = word::patterns(&call.arguments[2..])?;
-    let matches = |name: &str| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes()));
+    let mut room = call.keys.room();
+    let patterns = word::patterns(&call.arguments[2..], &mut room)?;
+    let matches = |name: &str| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
     let settings = call.service.host.settings(&matches);
     call.reply.map(settings.len());
     for (name, value) in settings {
         // A name is repeated as it was asked for; one that a pattern found is as the server has it.
-        let place = patterns.iter().position(|pattern| glob::matches(pattern, name.as_bytes()));
+        let place = patterns.iter().position(|pattern| pattern.matches(name.as_bytes()));
         match place.map(|place| call.arguments[place + 2]) {
             Some(asked) if asked.eq_ignore_ascii_case(name.as_bytes()) => call.reply.bulk(asked),
             _ => call.reply.bulk_text(&name),

@@ -5,9 +5,9 @@
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
 
-use super::clients::set_name;
+use super::clients::{check_name, set_name};
 use super::entry::plain;
-use super::{Call, Command, flag, transactions};
+use super::{Call, Command, Deprecation, flag, transactions};
 use crate::client::Then;
 use crate::error::{Failure, Outcome, texts};
 use crate::protocol::number::parse_integer;
@@ -24,7 +24,7 @@ const fn command(name: &'static str, arity: i32, flags: u32, summary: &'static s
 /// The family.
 pub const COMMANDS: &[Command] = &[
     Command {
-        usage: "[arguments: protover:integer [AUTH username password] [SETNAME clientname]]",
+        usage: "[arguments: protover:integer [auth: AUTH username password] [SETNAME clientname]]",
         since: "6.0.0",
         ..command("hello", -1, FIRST | flag::SECRET, "Handshakes with the server.", hello)
     },
@@ -39,7 +39,10 @@ pub const COMMANDS: &[Command] = &[
     },
     Command { usage: "message", ..command("echo", 2, ALWAYS, "Returns the given string.", echo) },
     Command { usage: "index:integer", ..command("select", 2, ALWAYS, "Changes the selected database.", select) },
-    command("quit", -1, FIRST | flag::NOT_QUEUED, "Closes the connection.", quit),
+    Command {
+        deprecated: Some(Deprecation { since: "7.2.0", instead: "just closing the connection" }),
+        ..command("quit", -1, FIRST | flag::NOT_QUEUED, "Closes the connection.", quit)
+    },
     Command { since: "6.2.0", ..command("reset", 1, FIRST | flag::NOT_QUEUED, "Resets the connection.", reset) },
 ];
 
@@ -55,25 +58,33 @@ fn hello(call: &mut Call<'_>) -> Outcome {
         };
         rest = behind;
     }
-    // One after the other, as in Redis: what was said before a refusal holds.
+    // A request that is refused changes nothing.
+    let (mut login, mut name) = (None, None);
     while let [option, behind @ ..] = rest {
         rest = match behind {
             [user, password, behind @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                authenticate(call, user, password)?;
+                login = Some((user, password));
                 behind
             }
             [asked, behind @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                set_name(call.client, asked)?;
+                check_name(asked)?;
+                name = Some(asked);
                 behind
             }
             _ => return Err(Failure::repeating("ERR Syntax error in HELLO option '", option, "'")),
         };
     }
+    if let Some((user, password)) = login {
+        authenticate(call, user, password)?;
+    }
     if !call.client.is_authenticated {
         return Err(Failure::text(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> \
              option can be used to authenticate the client and select the RESP protocol version at the same time",
         ));
+    }
+    if let Some(name) = name {
+        set_name(call.client, name)?;
     }
     if let Some(version) = version {
         speak(call, version);
@@ -130,6 +141,7 @@ fn authenticate(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Outcome {
     let limits = call.service.limits.read().clone();
     let is_right = limits.password.as_ref().is_none_or(|expected| is_same(password, expected.as_bytes()));
     if user != b"default" || !is_right {
+        call.service.statistics.wrong_passwords.fetch_add(1, Ordering::Relaxed);
         return Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."));
     }
     call.client.is_authenticated = true;
@@ -182,6 +194,9 @@ fn quit(call: &mut Call<'_>) -> Outcome {
 fn reset(call: &mut Call<'_>) -> Outcome {
     transactions::end(call.client, call.service);
     call.client.info.name.lock().clear();
+    for switched in [&call.client.info.is_no_evict, &call.client.info.is_no_touch] {
+        switched.store(false, Ordering::Relaxed);
+    }
     call.client.is_authenticated = call.service.limits.read().password.is_none();
     speak(call, Version::Resp2);
     call.reply.simple("RESET");

@@ -247,7 +247,7 @@ fn debug(call: &mut Call<'_>) -> Outcome {
             call.client.then = match call.client.then {
                 Then::Go => Then::Rest(call.sleeps),
                 Then::Rest(rest) => Then::Rest(rest.saturating_add(call.sleeps)),
-                Then::Close => Then::Close,
+                then @ (Then::Follow | Then::Close) => then,
             };
             call.reply.simple("OK");
             Ok(())

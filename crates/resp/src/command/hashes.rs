@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, Deprecation, Drawing, KeyPositions, Run, flag, go_on};
+use super::{Answers, Call, Command, Deprecation, Drawing, KeyPositions, Run, flag, go_on};
 use crate::collections::by_hash::Pair;
 use crate::collections::hash::Hash;
 use crate::collections::page::Page;
@@ -25,13 +25,13 @@ const fn command(name: &'static str, arity: i32, flags: u32, since: &'static str
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Sets the values of fields. The hash is created if it doesn't exist.",
-        usage: "key (field value)...",
+        usage: "key (data: field value)...",
         complexity: "O(N) where N is the number of fields.",
         ..command("hset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, created| reply.integer(created as i64)))
     },
     Command {
         summary: "Sets the values of fields. The hash is created if it doesn't exist.",
-        usage: "key (field value)...",
+        usage: "key (data: field value)...",
         deprecated: Some(Deprecation { since: "4.0.0", instead: "`HSET key (field value)...`" }),
         complexity: "O(N) where N is the number of fields.",
         ..command("hmset", -4, GROW_FAST, "2.0.0", |call| set(call, |reply, _| reply.simple("OK")))
@@ -201,6 +201,7 @@ fn get_all(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, mut pairs) = (reply.begin(), 0);
     if let Some(hash) = hash {
+        Answers::new(call.service, reply, hash.count()?, 2, "fields").check(0)?;
         hash.visit(&mut call.keys, |pair| {
             pair.into_iter().for_each(|item| reply.bulk(item));
             pairs += 1;
@@ -216,6 +217,7 @@ fn list(call: &mut Call<'_>, part: for<'p> fn(Pair<'p>) -> &'p [u8]) -> Outcome 
     let reply = &mut *call.reply;
     let (mark, mut items) = (reply.begin(), 0);
     if let Some(hash) = hash {
+        Answers::new(call.service, reply, hash.count()?, 1, "fields").check(0)?;
         hash.visit(&mut call.keys, |pair| {
             reply.bulk(part(pair));
             items += 1;
@@ -286,9 +288,9 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a hash.
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
-        let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         let may_take_long = call.keys.may_take_long();
+        let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         hash.scan(&mut call.keys, cursor, &mut page, |page, place, [field, value]| {
             let sized = (field, field.len() + value.len());
             options.offer(page, place, sized, may_take_long, || [field.to_vec(), value.to_vec()])
@@ -315,23 +317,29 @@ fn random(call: &mut Call<'_>) -> Outcome {
     }
     let hash = Hash::read(&mut call.keys, key)?;
     let reply = &mut *call.reply;
-    let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
+    let strings = 1 + usize::from(with_values);
     let (mark, mut told) = (reply.begin(), 0);
     match hash {
-        Some(hash) if count < 0 => hash.draw(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
-            told += tell_drawn(reply, pair, with_values);
-            drawing.go_on(reply)
-        })?,
+        Some(hash) if count < 0 => {
+            let answers = Answers::new(call.service, reply, count.unsigned_abs(), strings, "fields");
+            answers.check(0)?;
+            let mut drawing = Drawing::begin(answers, &call.keys, reply);
+            let check = |bytes| answers.check(bytes);
+            hash.draw(&mut call.keys, key, count.unsigned_abs(), with_values, check, |pair| {
+                told += tell_drawn(reply, pair, with_values);
+                drawing.go_on(reply)
+            })?;
+            drawing.end(reply)?;
+        }
         Some(hash) if count > 0 => {
+            let number = count.unsigned_abs().min(hash.count()?);
+            Answers::new(call.service, reply, number, strings, "fields").check(0)?;
             hash.draw_different(&mut call.keys, key, count.unsigned_abs(), with_values, |pair| {
                 told += tell_drawn(reply, pair, with_values);
                 go_on(reply)
             })?;
         }
         _ => {}
-    }
-    if count < 0 {
-        drawing.end(reply, "fields")?;
     }
     reply.end_array(mark, told);
     Ok(())
@@ -355,10 +363,17 @@ fn tell_drawn(reply: &mut Reply, [field, value]: Pair<'_>, with_values: bool) ->
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(hash) = Hash::read(&mut call.keys, call.arguments[1])? {
-        hash.draw(&mut call.keys, call.arguments[1], 1, false, |[field, _]| {
-            drawn = Some(field.to_vec());
-            ControlFlow::Break(())
-        })?;
+        hash.draw(
+            &mut call.keys,
+            call.arguments[1],
+            1,
+            false,
+            |_| Ok(()),
+            |[field, _]| {
+                drawn = Some(field.to_vec());
+                ControlFlow::Break(())
+            },
+        )?;
     }
     reply_value(call.reply, drawn.as_deref());
     Ok(())

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::entry::plain;
 use super::{Call, Command, flag, word};
+use crate::buffers::Buffers;
 use crate::error::Outcome;
 use crate::keyspace::{Census, UPKEEP_HZ};
 use crate::occasions::Occasion;
@@ -175,13 +176,23 @@ fn server(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     }
     let has_more_lanes = call.service.statistics.lanes.load(Ordering::Relaxed) > 1;
     add(lines, "io_threads_active", u8::from(has_more_lanes));
+    for (number, listener) in call.service.listeners.lock().iter().enumerate() {
+        add(lines, &format!("listener{number}"), listener);
+    }
+    // Of a server that speaks TLS: seconds since 1970, as the metric of this name.
+    let ends = &call.service.certificate_ends;
+    for (name, end_s) in [("certificate", ends.certificate_s()), ("client_ca", ends.client_ca_s())] {
+        if let Some(end_s) = end_s {
+            add(lines, &format!("tls_{name}_expiry_seconds"), end_s);
+        }
+    }
     Ok(())
 }
 
 fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let all = call.service.clients.all();
-    let query = all.iter().map(|client| client.query_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
-    let output = all.iter().map(|client| client.output_bytes.load(Ordering::Relaxed)).max().unwrap_or(0);
+    let most = |of: fn(&Buffers, u64) -> usize| all.iter().map(|client| of(&client.buffers, client.age_ms())).max();
+    let (query, output) = (most(Buffers::query_peak).unwrap_or(0), most(Buffers::output_peak).unwrap_or(0));
     add(lines, "connected_clients", all.len());
     add(lines, "cluster_connections", 0);
     add(lines, "maxclients", call.service.limits.read().clients);
@@ -191,7 +202,7 @@ fn clients(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "lanes_in_use", call.service.statistics.lanes.load(Ordering::Relaxed));
     add(lines, "waiting_clients", call.service.statistics.waiting.load(Ordering::Relaxed));
     add(lines, "tracking_clients", 0);
-    add(lines, "clients_in_timeout_table", 0);
+    add_none(lines, &["clients_in_timeout_table", "total_blocking_keys", "total_blocking_keys_on_nokey"]);
     Ok(())
 }
 
@@ -201,7 +212,7 @@ fn memory(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let memory = process::memory();
     let service = call.service;
     let startup_bytes = service.memory_at_start_bytes.min(memory.resident_bytes);
-    let client_bytes = service.client_memory.load(Ordering::Relaxed) as u64;
+    let client_bytes = service.clients_bytes();
     let overhead_bytes = startup_bytes.saturating_add(client_bytes).min(memory.resident_bytes);
     let dataset_bytes = memory.resident_bytes - overhead_bytes;
     let beyond_startup_bytes = (memory.resident_bytes - startup_bytes).max(1);
@@ -298,7 +309,9 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     let statistics = &call.service.statistics;
     let [commands, bytes_in, bytes_out] =
         [&statistics.commands, &statistics.bytes_in, &statistics.bytes_out].map(|count| count.load(Ordering::Relaxed));
-    let [commands_rate, in_rate, out_rate] = statistics.rates.of([commands, bytes_in, bytes_out]);
+    let (turns, turns_us) = statistics.loops.totals();
+    let [commands_rate, in_rate, out_rate, turns_rate, busy_us_rate] =
+        statistics.rates.of([commands, bytes_in, bytes_out, turns, turns_us]);
     add(lines, "total_connections_received", statistics.connections.load(Ordering::Relaxed));
     add(lines, "total_commands_processed", commands);
     add(lines, "instantaneous_ops_per_sec", commands_rate.round());
@@ -329,6 +342,16 @@ fn stats(call: &mut Call<'_>, lines: &mut Lines) -> Outcome {
     add(lines, "total_error_replies", statistics.errors.load(Ordering::Relaxed));
     add(lines, "total_reads_processed", statistics.reads.load(Ordering::Relaxed));
     add(lines, "total_writes_processed", statistics.writes.load(Ordering::Relaxed));
+    // A turn of a lane is what a cycle of Redis' event loop is. Commands are carried out by other threads as well.
+    add(lines, "eventloop_cycles", turns);
+    add(lines, "eventloop_duration_sum", turns_us);
+    add(lines, "eventloop_duration_cmd_sum", statistics.usage.took_us());
+    add(lines, "instantaneous_eventloop_cycles_per_sec", turns_rate.round());
+    let turn_us = if turns_rate > 0.0 { busy_us_rate / turns_rate } else { 0.0 };
+    add(lines, "instantaneous_eventloop_duration_usec", turn_us.round());
+    // There is one user, who may do all.
+    add(lines, "acl_access_denied_auth", statistics.wrong_passwords.load(Ordering::Relaxed));
+    add_none(lines, &["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"]);
     Ok(())
 }
 

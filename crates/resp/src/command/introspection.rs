@@ -11,7 +11,7 @@ use super::tips::tips;
 use super::{Call, Command, Deprecation, KeyPositions, flag, table, word};
 use crate::error::{Failure, Outcome, texts};
 use crate::execute;
-use crate::protocol::glob;
+use crate::memory::Room;
 use crate::protocol::reply::Reply;
 
 const ALWAYS: u32 = flag::LOADING | flag::STALE;
@@ -60,14 +60,28 @@ const SUBCOMMANDS: &[Command] = &[
         usage: "[command-name...]",
         ..subcommand("command|docs", -2, "7.0.0", "Returns documentary information about commands.", OF_ASKED, docs)
     },
-    subcommand(
-        "command|getkeys",
-        -4,
-        "2.8.13",
-        "Extracts the key names from an arbitrary command.",
-        "O(N) where N is the number of arguments to the command",
-        getkeys,
-    ),
+    Command {
+        usage: "command [arg...]",
+        ..subcommand(
+            "command|getkeys",
+            -3,
+            "2.8.13",
+            "Extracts the key names from an arbitrary command.",
+            "O(N) where N is the number of arguments to the command",
+            |call| getkeys(call, false),
+        )
+    },
+    Command {
+        usage: "command [arg...]",
+        ..subcommand(
+            "command|getkeysandflags",
+            -3,
+            "7.0.0",
+            "Extracts the key names and access flags for an arbitrary command.",
+            "O(N) where N is the number of arguments to the command",
+            |call| getkeys(call, true),
+        )
+    },
     subcommand(
         "command|help",
         2,
@@ -234,7 +248,7 @@ fn typed_map(reply: &mut Reply, of: &str, numbers: &[(&str, i64)]) {
 fn list(call: &mut Call<'_>) -> Outcome {
     let names: Vec<&str> = match call.arguments[2..] {
         [] => table::all_with_subcommands().map(|command| command.name).collect(),
-        [filter, by, text] if filter.eq_ignore_ascii_case(b"FILTERBY") => filtered(by, text)?,
+        [filter, by, text] if filter.eq_ignore_ascii_case(b"FILTERBY") => filtered(by, text, &mut call.keys.room())?,
         _ => return Err(texts::SYNTAX),
     };
     call.reply.array(names.len());
@@ -242,7 +256,7 @@ fn list(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-fn filtered(by: &[u8], text: &[u8]) -> Outcome<Vec<&'static str>> {
+fn filtered(by: &[u8], text: &[u8], room: &mut Room<'_>) -> Outcome<Vec<&'static str>> {
     let all = table::all_with_subcommands();
     Ok(match word::upper(by).as_slice() {
         b"MODULE" => Vec::new(),
@@ -251,8 +265,8 @@ fn filtered(by: &[u8], text: &[u8]) -> Outcome<Vec<&'static str>> {
             .map(|command| command.name)
             .collect(),
         b"PATTERN" => {
-            let patterns = word::patterns(&[text])?;
-            let matches = |name: &&str| patterns.iter().all(|pattern| glob::matches(pattern, name.as_bytes()));
+            let patterns = word::patterns(&[text], room)?;
+            let matches = |name: &&str| patterns.iter().all(|pattern| pattern.matches(name.as_bytes()));
             all.map(|command| command.name).filter(matches).collect()
         }
         _ => return Err(texts::SYNTAX),
@@ -317,7 +331,7 @@ fn document<'t>(reply: &mut Reply, commands: impl ExactSizeIterator<Item = &'t C
     }
 }
 
-fn getkeys(call: &mut Call<'_>) -> Outcome {
+fn getkeys(call: &mut Call<'_>, with_flags: bool) -> Outcome {
     let arguments = &call.arguments[2..];
     let unknown = Failure::text("ERR Invalid command specified");
     let Ok(command) = execute::find(arguments) else { return Err(unknown) };
@@ -332,9 +346,20 @@ fn getkeys(call: &mut Call<'_>) -> Outcome {
     if keys.is_empty() || matches!(command.keys, KeyPositions::Counted { also, .. } if keys == [also]) {
         return Err(Failure::text("ERR Invalid arguments specified for command"));
     }
+    let accesses = key_access::of_call(command, arguments);
+    let has_two_specs = matches!(command.keys, KeyPositions::Counted { also: 1.., .. }) || Usage::of(command).keys == 2;
     call.reply.array(keys.len());
-    for index in keys {
+    for (number, index) in keys.into_iter().enumerate() {
+        if with_flags {
+            call.reply.array(2);
+        }
         call.reply.bulk(arguments[index]);
+        if with_flags {
+            let access = accesses.get(usize::from(has_two_specs && number > 0)).or(accesses.first());
+            let access = access.copied().unwrap_or_default();
+            call.reply.set(access.len());
+            access.iter().for_each(|word| call.reply.simple(word));
+        }
     }
     Ok(())
 }
@@ -359,6 +384,8 @@ fn command_help(call: &mut Call<'_>) -> Outcome {
             "    commands are returned.",
             "GETKEYS <full-command>",
             "    Return the keys from a full Redis command.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Return the keys and the access flags from a full Redis command.",
         ],
     );
     Ok(())

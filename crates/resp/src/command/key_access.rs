@@ -19,6 +19,15 @@ const OVERWRITTEN: Access = &["OW", "update"];
 const MADE: Access = &["OW", "insert"];
 const REMOVED: Access = &["RM", "delete"];
 
+/// The same of one call of it, whose flags may say more than the table can (`variable_flags`).
+pub(super) fn of_call(command: &Command, arguments: &[&[u8]]) -> &'static [Access] {
+    match command.name {
+        "set" if arguments.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) => &[CHANGED_AND_TOLD],
+        "set" => &[OVERWRITTEN],
+        _ => of(command),
+    }
+}
+
 /// Of the key specs of `command`, in their order; all behind the last one are as that.
 pub(super) fn of(command: &Command) -> &'static [Access] {
     match command.name {

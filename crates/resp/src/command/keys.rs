@@ -2,15 +2,16 @@
 //!
 //! `SCAN` is in [`super::scan`], times are in [`super::expiry`]. There is one database, number 0.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use super::entry::plain;
-use super::scan::{check_pattern, match_steps};
-use super::{Call, Command, KeyPositions, Run, Wanted, flag, go_on, word};
+use super::scan::match_steps;
+use super::{Call, Command, KeyPositions, Run, flag, go_on, word};
 use crate::collections::draw::Draw;
 use crate::error::{Failure, Outcome, texts};
+use crate::keyspace::MAX_KEY_BYTES;
 use crate::keyspace::layout::{PLACES, PLACES_OF_SLOT};
-use crate::protocol::glob;
+use crate::protocol::glob::Pattern;
 use crate::protocol::number::parse_integer;
 
 const TWO: KeyPositions = KeyPositions::Range { first: 1, last: 2, step: 1 };
@@ -88,13 +89,13 @@ pub const COMMANDS: &[Command] = &[
     Command {
         group: "server",
         summary: "Removes all keys of the database.",
-        usage: "[async: ASYNC@4.0.0 | SYNC@6.2.0]",
+        usage: "[flush-type: ASYNC@4.0.0 | SYNC@6.2.0]",
         ..command("flushdb", -1, flag::WRITE | flag::WAITS | flag::ALL_SLOTS, KeyPositions::None, flush)
     },
     Command {
         group: "server",
         summary: "Removes all keys of all databases; there is one.",
-        usage: "[async: ASYNC@4.0.0 | SYNC@6.2.0]",
+        usage: "[flush-type: ASYNC@4.0.0 | SYNC@6.2.0]",
         ..command("flushall", -1, flag::WRITE | flag::WAITS | flag::ALL_SLOTS, KeyPositions::None, flush)
     },
 ];
@@ -186,19 +187,18 @@ fn copy_replaces(options: &[&[u8]]) -> Outcome<bool> {
 }
 
 fn keys(call: &mut Call<'_>) -> Outcome {
-    let pattern = call.arguments[1];
-    check_pattern(pattern)?;
-    let (reply, mut wanted) = (&mut *call.reply, Wanted::by(call.service, &call.client.info));
+    let pattern = Pattern::new(call.arguments[1], MAX_KEY_BYTES);
+    let (reply, mut going) = (&mut *call.reply, call.keys.going());
     let (mark, mut found) = (reply.begin(), 0);
     call.keys.visit_keys(0, |_, key, _| {
-        if glob::matches(pattern, key) {
+        if pattern.matches(key) {
             reply.bulk(key);
             found += 1;
         }
-        wanted.go_on(match_steps(pattern, key))?;
+        going.on_after(match_steps(&pattern, key))?;
         go_on(reply)
     })?;
-    wanted.end()?;
+    going.end()?;
     reply.end_array(mark, found);
     Ok(())
 }
@@ -238,12 +238,11 @@ fn draw_key(call: &mut Call<'_>, places: Range<u32>) -> Outcome<Option<Drawn>> {
 }
 
 fn count_all(call: &mut Call<'_>) -> Outcome {
-    let (mut count, mut wanted) = (0, Wanted::by(call.service, &call.client.info));
+    let mut count = 0;
     call.keys.visit_keys(0, |_, _, _| {
         count += 1;
-        wanted.go_on(1)
+        ControlFlow::Continue(())
     })?;
-    wanted.end()?;
     call.reply.integer(count);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::entry::plain;
-use super::{Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
+use super::{Answers, Call, Command, Deprecation, KeyPositions, Run, flag, go_on};
 use crate::collections::list::{End, List};
 use crate::error::{Failure, Outcome, texts};
 use crate::memory::Collected;
@@ -186,7 +186,9 @@ fn pop(call: &mut Call<'_>, end: End) -> Outcome {
     let wanted = count.unwrap_or(1);
     let reply = &mut *call.reply;
     if count.is_some() {
-        reply.array(wanted.min(list.count()?) as usize);
+        let number = wanted.min(list.count()?);
+        Answers::new(call.service, reply, number, 1, "elements").check(0)?;
+        reply.array(number as usize);
     }
     if wanted == 0 {
         return Ok(());
@@ -206,7 +208,9 @@ fn range(call: &mut Call<'_>) -> Outcome {
     };
     let positions = positions_between(first, last, list.count()?);
     let reply = &mut *call.reply;
-    reply.array((positions.end - positions.start) as usize);
+    let number = positions.end - positions.start;
+    Answers::new(call.service, reply, number, 1, "elements").check(0)?;
+    reply.array(number as usize);
     list.visit(&mut call.keys, positions, Direction::Forward, |_, element| {
         reply.bulk(element);
         go_on(reply)
@@ -347,11 +351,9 @@ fn positions(call: &mut Call<'_>) -> Outcome {
         let most = match count {
             None => 1,
             Some(0) => usize::MAX,
-            Some(_) if rank == i64::MIN => usize::MAX,
             Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
         };
-        // The one rank whose negative is no number: Redis then skips none and counts none.
-        let mut to_skip = if rank == i64::MIN { 0 } else { rank.unsigned_abs() - 1 };
+        let mut to_skip = rank.unsigned_abs() - 1;
         list.visit(&mut call.keys, range, direction, |position, known| {
             if known == *element {
                 if to_skip == 0 {
@@ -386,6 +388,10 @@ fn parse_position_options(options: &[&[u8]]) -> Outcome<(i64, Option<u64>, u64)>
     for [name, value] in pairs {
         if name.eq_ignore_ascii_case(b"RANK") {
             rank = integer(value)?;
+            if rank == i64::MIN {
+                let (least, most) = (-i64::MAX, i64::MAX);
+                return Err(Failure::with(format!("ERR value is out of range, value must between {least} and {most}")));
+            }
             if rank == 0 {
                 return Err(Failure::text(ZERO_RANK));
             }

@@ -2,9 +2,11 @@
 
 pub mod acl;
 mod arguments;
+pub mod backup;
 pub mod categories;
 pub mod clients;
 pub mod cluster;
+pub mod compaction;
 pub mod config;
 pub mod connection;
 pub mod diagnostics;
@@ -12,6 +14,7 @@ mod entry;
 pub mod expiry;
 pub mod hashes;
 pub mod info;
+pub mod inspecting;
 pub mod introspection;
 mod key_access;
 pub mod keys;
@@ -31,12 +34,11 @@ pub mod transactions;
 pub(crate) mod word;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::client::{Client, ClientInfo};
-use crate::error::{Failure, Outcome, texts};
-use crate::keyspace::Keys;
+use crate::client::Client;
+use crate::error::{Failure, Outcome};
+use crate::keyspace::{Going, Keys};
 use crate::protocol::reply::Reply;
 use crate::service::Service;
 
@@ -66,81 +68,79 @@ pub(crate) fn go_on(reply: &Reply) -> ControlFlow<()> {
     if reply.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Steps between two looks at whether anybody still wants what takes long.
-const STEPS_BETWEEN_LOOKS: usize = 4096;
+/// Bytes of a string in a reply beside its own, at least.
+const AROUND_BULK_BYTES: usize = b"$0\r\n\r\n".len();
 
-/// Whether anybody still wants what takes long: not a client that was killed, and nobody once the server stops.
-pub(crate) struct Wanted<'c> {
-    service: &'c Service,
-    client: &'c ClientInfo,
-    steps: usize,
-    /// Why nobody does.
-    unwanted: Option<Failure>,
-}
-
-impl<'c> Wanted<'c> {
-    pub(crate) fn by(service: &'c Service, client: &'c ClientInfo) -> Self {
-        Self { service, client, steps: 0, unwanted: None }
-    }
-
-    /// Behind so many steps of a microsecond at most: breaks where the next is in vain.
-    pub(crate) fn go_on(&mut self, steps: usize) -> ControlFlow<()> {
-        self.steps = self.steps.saturating_add(steps);
-        if self.steps >= STEPS_BETWEEN_LOOKS {
-            self.steps = 0;
-            self.unwanted = self.look();
-        }
-        if self.unwanted.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn look(&self) -> Option<Failure> {
-        if self.client.is_killed.load(Ordering::Acquire) {
-            return Some(texts::KILLED);
-        }
-        self.service.stops.load(Ordering::Relaxed).then_some(texts::STOPS)
-    }
-
-    /// Behind the last step: whether all were done.
-    pub(crate) fn end(self) -> Outcome {
-        self.unwanted.map_or(Ok(()), Err)
-    }
-}
-
-/// A visit to elements that are drawn again and again, while nobody else may change them. However many are asked for, no more are drawn than can
-/// be told, also where nobody bounds the reply; and none for a client that was killed, or once the server stops.
-pub(crate) struct Drawing<'c> {
-    wanted: Wanted<'c>,
+/// So many answers that are asked for, and what the reply may take: what cannot fit is refused before anything is done for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answers {
+    number: u64,
+    /// Strings that each of them has.
+    strings: usize,
     most_bytes: usize,
+    /// What they are.
+    what: &'static str,
+}
+
+impl Answers {
+    /// `number` of them, each of so many `strings`, behind what `reply` has.
+    pub(crate) fn new(service: &Service, reply: &Reply, number: u64, strings: usize, what: &'static str) -> Self {
+        let most_bytes = service.limits.read().output_bytes.min(reply.bytes_left());
+        Self { number, strings, most_bytes, what }
+    }
+
+    /// What each takes: `bytes` of its own at least.
+    ///
+    /// # Errors
+    ///
+    /// They do not fit into the reply.
+    pub(crate) fn check(&self, bytes: usize) -> Outcome {
+        let each = (self.strings * AROUND_BULK_BYTES).saturating_add(bytes);
+        if self.number.saturating_mul(each as u64) <= self.most_bytes as u64 {
+            return Ok(());
+        }
+        Err(self.are_too_many())
+    }
+
+    fn are_too_many(&self) -> Failure {
+        let Self { most_bytes, what, .. } = self;
+        Failure::with(format!(
+            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
+        ))
+    }
+}
+
+/// A visit to elements that are drawn again and again. However many are asked for, no more are drawn than can be told, also where nobody bounds
+/// the reply; and none that nobody waits for.
+pub(crate) struct Drawing {
+    going: Going,
+    answers: Answers,
     /// Where the reply began.
     begin: usize,
 }
 
-impl<'c> Drawing<'c> {
+impl Drawing {
     /// Before the first draw, which will be told behind what `reply` has.
-    pub(crate) fn begin(service: &'c Service, client: &'c ClientInfo, reply: &Reply) -> Self {
-        let most_bytes = service.limits.read().output_bytes;
-        Self { wanted: Wanted::by(service, client), most_bytes, begin: reply.len() }
+    pub(crate) fn begin(answers: Answers, keys: &Keys<'_>, reply: &Reply) -> Self {
+        Self { going: keys.going(), answers, begin: reply.len() }
     }
 
     /// Behind each draw, once it is told: breaks where the next is in vain.
     pub(crate) fn go_on(&mut self, reply: &Reply) -> ControlFlow<()> {
-        self.wanted.go_on(1)?;
+        self.going.on_after(1)?;
         if self.is_too_long(reply) { ControlFlow::Break(()) } else { go_on(reply) }
     }
 
     fn is_too_long(&self, reply: &Reply) -> bool {
-        reply.len() - self.begin > self.most_bytes
+        reply.len() - self.begin > self.answers.most_bytes
     }
 
-    /// Behind the last: whether all were drawn. `what` are they?
-    pub(crate) fn end(self, reply: &Reply, what: &str) -> Outcome {
-        let most_bytes = self.most_bytes;
+    /// Behind the last: whether all were drawn.
+    pub(crate) fn end(self, reply: &Reply) -> Outcome {
         if self.is_too_long(reply) {
-            return Err(Failure::with(format!(
-                "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
-            )));
+            return Err(self.answers.are_too_many());
         }
-        self.wanted.end()
+        self.going.end()
     }
 }
 

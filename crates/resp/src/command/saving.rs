@@ -5,6 +5,7 @@ use super::{Call, Command, flag, word};
 use crate::client::Then;
 use crate::error::{Failure, Outcome, texts};
 use crate::saves::SaveError;
+use crate::service::Service;
 
 const ADMIN: u32 = flag::ADMIN | flag::NOSCRIPT;
 
@@ -42,7 +43,7 @@ pub const COMMANDS: &[Command] = &[
         lastsave,
     ),
     Command {
-        usage: "[NOSAVE | SAVE] [NOW]@7.0.0 [FORCE]@7.0.0 [ABORT]@7.0.0",
+        usage: "[save-selector: NOSAVE | SAVE] [NOW]@7.0.0 [FORCE]@7.0.0 [ABORT]@7.0.0",
         ..command(
             "shutdown",
             -1,
@@ -63,6 +64,7 @@ impl From<SaveError> for Failure {
     fn from(error: SaveError) -> Self {
         match error {
             SaveError::Store(error) => error.into(),
+            SaveError::Backup(error) => error.into(),
             error => Self::with(format!("ERR {error}")),
         }
     }
@@ -75,7 +77,8 @@ fn bgsave(call: &mut Call<'_>) -> Outcome {
         [option] if option.eq_ignore_ascii_case(b"SCHEDULE") => {}
         _ => return Err(texts::SYNTAX),
     }
-    call.service.saves.save_in_background(&call.service.keyspace)?;
+    let Service { saves, keyspace, backups, host, .. } = call.service;
+    saves.save_in_background(keyspace, backups, host.backup_target())?;
     call.reply.simple("Background saving started");
     Ok(())
 }

@@ -8,12 +8,12 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::entry::plain;
-use super::{Call, Command, Wanted, flag, word};
+use super::{Call, Command, flag, word};
 use crate::collections::page::{Page, Place};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::MAX_KEY_BYTES;
 use crate::keyspace::layout::PLACES;
-use crate::protocol::glob;
+use crate::protocol::glob::Pattern;
 use crate::protocol::number::parse_integer;
 use crate::protocol::reply::Reply;
 
@@ -35,31 +35,18 @@ pub const COMMANDS: &[Command] = &[Command {
     )
 }];
 
-/// Bytes of a pattern by bytes of what is matched with it: as much takes some milliseconds at most, so a lane has no time for more.
+/// Elements of a pattern by bytes of what is matched with it, and bytes of a pattern that is read: as much takes some milliseconds at most, so a lane has no time for more.
 const MOST_MATCHED_AT_ONCE: usize = 1 << 22;
 
 /// One step matches no more than this and one name, wherever it is carried out: between two steps its client can be killed.
 const MOST_MATCHED: usize = 1 << 27;
 
-/// Bytes of a pattern that are matched in a microsecond at least.
+/// Elements of a pattern that are matched in a microsecond at least.
 const MATCHED_IN_A_STEP: usize = 256;
 
-/// What it takes to match a name with a pattern, in steps as [`Wanted`] counts them.
-pub(crate) fn match_steps(pattern: &[u8], name: &[u8]) -> usize {
-    1 + pattern.len().saturating_mul(name.len()) / MATCHED_IN_A_STEP
-}
-
-/// A pattern of keys, fields or members: no longer than those, so that matching it with one takes seconds at most.
-///
-/// # Errors
-///
-/// It is longer.
-pub(crate) fn check_pattern(pattern: &[u8]) -> Outcome {
-    let bytes = pattern.len();
-    if bytes > MAX_KEY_BYTES {
-        return Err(Failure::with(format!("ERR the pattern has {bytes} bytes, the most is {MAX_KEY_BYTES}")));
-    }
-    Ok(())
+/// What it takes to match a name with a pattern, in steps as [`Going`](crate::keyspace::Going) counts them.
+pub(crate) fn match_steps(pattern: &Pattern, name: &[u8]) -> usize {
+    1 + pattern.steps().saturating_mul(name.len()) / MATCHED_IN_A_STEP
 }
 
 /// What a scan was asked for besides its cursor.
@@ -67,7 +54,7 @@ pub(crate) fn check_pattern(pattern: &[u8]) -> Outcome {
 pub(crate) struct ScanOptions<'a> {
     /// How many keys or elements to look at, about; not 0.
     pub(crate) count: usize,
-    pattern: Option<&'a [u8]>,
+    pattern: Option<Pattern>,
     type_name: Option<&'a [u8]>,
     /// As [`MOST_MATCHED`].
     matched: Cell<usize>,
@@ -78,8 +65,8 @@ impl<'a> ScanOptions<'a> {
     ///
     /// # Errors
     ///
-    /// Redis'.
-    pub(crate) fn parse(options: &[&'a [u8]], of_keys: bool) -> Outcome<Self> {
+    /// Redis'; [`Failure::MustWait`] where a pattern is so long that reading it alone takes long.
+    pub(crate) fn parse(options: &[&'a [u8]], of_keys: bool, may_take_long: bool) -> Outcome<Self> {
         let mut parsed = Self { count: DEFAULT_COUNT, pattern: None, type_name: None, matched: Cell::new(0) };
         let mut rest = options;
         while let [option, value, behind @ ..] = rest {
@@ -89,8 +76,11 @@ impl<'a> ScanOptions<'a> {
                     parsed.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(texts::SYNTAX)?;
                 }
                 b"MATCH" => {
-                    check_pattern(value)?;
-                    parsed.pattern = Some(*value);
+                    if value.len() > MOST_MATCHED_AT_ONCE && !may_take_long {
+                        return Err(Failure::MustWait);
+                    }
+                    // Fields and members are no longer than keys.
+                    parsed.pattern = Some(Pattern::new(value, MAX_KEY_BYTES));
                 }
                 b"TYPE" if of_keys => parsed.type_name = Some(*value),
                 _ => return Err(texts::SYNTAX),
@@ -109,13 +99,13 @@ impl<'a> ScanOptions<'a> {
         may_take_long: bool,
         make: impl FnOnce() -> T,
     ) -> ControlFlow<()> {
-        let Some(pattern) = self.pattern else { return page.offer(place, Some(bytes), make) };
-        let matched = self.matched.get().saturating_add(pattern.len().saturating_mul(name.len()));
+        let Some(pattern) = &self.pattern else { return page.offer(place, Some(bytes), make) };
+        let matched = self.matched.get().saturating_add(pattern.steps().saturating_mul(name.len()));
         self.matched.set(matched);
         if matched > MOST_MATCHED_AT_ONCE && !may_take_long {
             return page.must_wait();
         }
-        let offered = page.offer(place, glob::matches(pattern, name).then_some(bytes), make);
+        let offered = page.offer(place, pattern.matches(name).then_some(bytes), make);
         if matched > MOST_MATCHED {
             page.has_enough();
         }
@@ -162,13 +152,14 @@ pub(crate) fn tell_page<T>(
 
 fn scan(call: &mut Call<'_>) -> Outcome {
     let cursor = parse_cursor(call.arguments[1])?;
-    let options = ScanOptions::parse(&call.arguments[2..], true)?;
+    let options = ScanOptions::parse(&call.arguments[2..], true, true)?;
     let mut page = Page::for_reply(call.keys.room(), options.count, call.reply.bytes_left());
     // Beyond the places there is nothing.
     if let Some(from) = u32::try_from(cursor).ok().filter(|from| *from < PLACES) {
-        let mut wanted = Wanted::by(call.service, &call.client.info);
+        let mut going = call.keys.going();
         call.keys.visit_keys(from, |place, key, tag| {
-            wanted.go_on(1)?;
+            let steps = options.pattern.as_ref().map_or(1, |pattern| match_steps(pattern, key));
+            going.on_after(steps)?;
             let is_of_type = options.type_name.is_none_or(|name| name.eq_ignore_ascii_case(tag.of.name().as_bytes()));
             let place = Place { number: place, cursor: place.into() };
             if !is_of_type {
@@ -176,7 +167,7 @@ fn scan(call: &mut Call<'_>) -> Outcome {
             }
             options.offer(&mut page, place, (key, key.len()), true, || key.to_vec())
         })?;
-        wanted.end()?;
+        going.end()?;
     }
     tell_page(call.reply, page, 1, |reply, key| reply.bulk(key))
 }

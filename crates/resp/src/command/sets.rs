@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, Drawing, KeyPositions, Run, flag, go_on};
+use super::{Answers, Call, Command, Drawing, KeyPositions, Run, flag, go_on};
 use crate::collections::page::Page;
 use crate::collections::set::Set;
 use crate::error::{Failure, Outcome, texts};
@@ -146,6 +146,7 @@ fn all(call: &mut Call<'_>) -> Outcome {
     let reply = &mut *call.reply;
     let (mark, mut members) = (reply.begin(), 0);
     if let Some(set) = set {
+        Answers::new(call.service, reply, set.count()?, 1, "members").check(0)?;
         set.visit(&mut call.keys, |[member, _]| {
             reply.bulk(member);
             members += 1;
@@ -176,6 +177,7 @@ fn pop(call: &mut Call<'_>) -> Outcome {
         return Ok(());
     };
     let (wanted, all) = (count.unwrap_or(1) as u64, set.count()?);
+    Answers::new(call.service, reply, wanted.min(all), 1, "members").check(0)?;
     let (mark, mut told) = (reply.begin(), 0);
     let mut tell = |member: &[u8]| {
         reply.bulk(member);
@@ -219,15 +221,23 @@ fn random(call: &mut Call<'_>) -> Outcome {
     }
     let set = Set::read(&mut call.keys, key)?;
     let reply = &mut *call.reply;
-    let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
     let (mark, mut told) = (reply.begin(), 0);
     match set {
-        Some(set) if count < 0 => set.draw(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
-            reply.bulk(member);
-            told += 1;
-            drawing.go_on(reply)
-        })?,
+        Some(set) if count < 0 => {
+            let answers = Answers::new(call.service, reply, count.unsigned_abs(), 1, "members");
+            answers.check(0)?;
+            let mut drawing = Drawing::begin(answers, &call.keys, reply);
+            let check = |bytes| answers.check(bytes);
+            set.draw(&mut call.keys, key, count.unsigned_abs(), false, check, |[member, _]| {
+                reply.bulk(member);
+                told += 1;
+                drawing.go_on(reply)
+            })?;
+            drawing.end(reply)?;
+        }
         Some(set) if count > 0 => {
+            let number = count.unsigned_abs().min(set.count()?);
+            Answers::new(call.service, reply, number, 1, "members").check(0)?;
             set.draw_different(&mut call.keys, key, count.unsigned_abs(), false, |[member, _]| {
                 reply.bulk(member);
                 told += 1;
@@ -236,9 +246,6 @@ fn random(call: &mut Call<'_>) -> Outcome {
         }
         _ => {}
     }
-    if count < 0 {
-        drawing.end(reply, "members")?;
-    }
     reply.end_array(mark, told);
     Ok(())
 }
@@ -246,10 +253,17 @@ fn random(call: &mut Call<'_>) -> Outcome {
 fn random_one(call: &mut Call<'_>) -> Outcome {
     let mut drawn = None;
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
-        set.draw(&mut call.keys, call.arguments[1], 1, false, |[member, _]| {
-            drawn = Some(member.to_vec());
-            ControlFlow::Break(())
-        })?;
+        set.draw(
+            &mut call.keys,
+            call.arguments[1],
+            1,
+            false,
+            |_| Ok(()),
+            |[member, _]| {
+                drawn = Some(member.to_vec());
+                ControlFlow::Break(())
+            },
+        )?;
     }
     match drawn {
         Some(member) => call.reply.bulk(&member),
@@ -264,9 +278,9 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     // What is wrong with the options is told only where there is a set.
     if let Some(set) = Set::read(&mut call.keys, call.arguments[1])? {
-        let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         let may_take_long = call.keys.may_take_long();
+        let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         set.scan(&mut call.keys, cursor, &mut page, |page, place, [member, _]| {
             options.offer(page, place, (member, member.len()), may_take_long, || member.to_vec())
         })?;

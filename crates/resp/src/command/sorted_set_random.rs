@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, Drawing, flag, go_on};
-use crate::collections::by_hash::{ALL_HASHES, Selection};
+use super::{Answers, Call, Command, Drawing, flag, go_on};
+use crate::collections::by_hash::{ALL_HASHES, MOST_READ_ONCE_BYTES, Selection, is_read_once};
 use crate::collections::draw::Draw;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -69,14 +69,17 @@ fn draw(call: &mut Call<'_>) -> Outcome {
     let mut random = Random::new();
     match (set, count) {
         (None, None) => call.reply.null(),
-        (Some(set), None) => match Source::of(&set, &mut call.keys)?.draw(&mut call.keys, &mut random)? {
+        (Some(set), None) => match Source::of(&set, &mut call.keys, 1)?.draw(&mut call.keys, &mut random)? {
             Some(member) => call.reply.bulk(&member.name),
             None => call.reply.null(),
         },
         (None, Some(_)) | (_, Some(0)) => call.reply.array(0),
         (Some(set), Some(count)) => {
             let reply = &mut *call.reply;
-            let mut drawing = Drawing::begin(call.service, &call.client.info, reply);
+            let number = if count < 0 { count.unsigned_abs() } else { count.unsigned_abs().min(set.len()) };
+            let wanted = Answers::new(call.service, reply, number, 1 + usize::from(with_scores), "members");
+            wanted.check(0)?;
+            let mut drawing = Drawing::begin(wanted, &call.keys, reply);
             let (mark, mut told) = (reply.begin(), 0);
             let tell = |score: f64, name: &[u8]| {
                 reply_member(reply, name, with_scores.then_some(score));
@@ -85,8 +88,9 @@ fn draw(call: &mut Call<'_>) -> Outcome {
                 if count < 0 { drawing.go_on(reply) } else { go_on(reply) }
             };
             if count < 0 {
-                draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
-                drawing.end(call.reply, "members")?;
+                let check = |bytes| wanted.check(bytes);
+                draw_repeatedly(&set, &mut call.keys, count.unsigned_abs(), &mut random, check, tell)?;
+                drawing.end(call.reply)?;
             } else {
                 draw_different(&set, &mut call.keys, count.unsigned_abs(), &mut random, tell)?;
             }
@@ -115,16 +119,29 @@ fn parse(count: &[u8], options: &[&[u8]]) -> Outcome<(i64, bool)> {
     }
 }
 
-/// What members are drawn from: those of a small set at hand, or the entries of a large one.
-enum Source<'s, 'k> {
-    AtHand(Vec<Member>),
+/// What members are drawn from: those at hand of a small set, or of one that so many draws are wanted of that it is read once; or the entries of a
+/// large one.
+enum Source<'s, 'k, 'c> {
+    AtHand(Collected<'c, Member>),
     Stored(&'s SortedSet<'k>),
 }
 
-impl<'s, 'k> Source<'s, 'k> {
-    fn of(set: &'s SortedSet<'k>, keys: &mut Keys<'_>) -> Outcome<Self> {
+impl<'s, 'k, 'c> Source<'s, 'k, 'c> {
+    /// For `count` draws.
+    fn of(set: &'s SortedSet<'k>, keys: &mut Keys<'c>, count: u64) -> Outcome<Self> {
         let is_large = set.visit_by_hash(keys, u32::MAX, |_, _, _| ControlFlow::Break(()))?;
-        Ok(if is_large { Self::Stored(set) } else { Self::AtHand(all(set, keys)?) })
+        if is_large && !is_read_once(keys, set.len(), count) {
+            return Ok(Self::Stored(set));
+        }
+        Ok(all(set, keys)?.map_or(Self::Stored(set), Self::AtHand))
+    }
+
+    /// Bytes that each has at least, where that is known.
+    fn least_bytes(&self) -> usize {
+        match self {
+            Self::AtHand(members) => members.iter().map(|member| member.name.len()).min().unwrap_or(0),
+            Self::Stored(_) => 0,
+        }
     }
 
     fn draw(&self, keys: &mut Keys<'_>, random: &mut Random) -> Outcome<Option<Member>> {
@@ -147,13 +164,18 @@ impl<'s, 'k> Source<'s, 'k> {
     }
 }
 
-fn all(set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<Vec<Member>> {
-    let mut members = Vec::new();
+/// All members; `None`: they take too much memory, or there is none.
+fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<Collected<'c, Member>>> {
+    let (mut members, mut bytes) = (Collected::new(keys.room()), 0);
     set.visit(keys, &score::all(), Direction::Forward, |score, name| {
-        members.push(Member { score, name: name.to_vec() });
-        ControlFlow::Continue(())
+        bytes += name.len();
+        if bytes > MOST_READ_ONCE_BYTES {
+            return ControlFlow::Break(());
+        }
+        members.add(name.len(), || Member { score, name: name.to_vec() })
     })?;
-    Ok(members)
+    let is_whole = bytes <= MOST_READ_ONCE_BYTES && members.refusal().is_none() && !members.is_empty();
+    Ok(is_whole.then_some(members))
 }
 
 /// Before `count` draws: nobody else changes the set between them.
@@ -170,11 +192,20 @@ fn draw_repeatedly(
     keys: &mut Keys<'_>,
     count: u64,
     random: &mut Random,
+    check: impl FnOnce(usize) -> Outcome,
     mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
 ) -> Outcome {
     hold_still_for(set, keys, count)?;
-    let source = Source::of(set, keys)?;
+    let source = Source::of(set, keys, count)?;
+    check(source.least_bytes())?;
     for _ in 0..count {
+        if let Source::AtHand(members) = &source {
+            let member = &members[random.below(members.len())];
+            if visit(member.score, &member.name).is_break() {
+                break;
+            }
+            continue;
+        }
         let Some(member) = source.draw(keys, random)? else { break };
         if visit(member.score, &member.name).is_break() {
             break;
@@ -191,7 +222,7 @@ fn draw_different(
     mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
 ) -> Outcome {
     let is_few = count.saturating_mul(3) < set.len();
-    if is_few && let source @ Source::Stored(_) = Source::of(set, keys)? {
+    if is_few && let source @ Source::Stored(_) = Source::of(set, keys, 1)? {
         hold_still_for(set, keys, count)?;
         let (mut drawn, mut names) = (Collected::new(keys.room()), BTreeSet::new());
         for _ in 0..count.saturating_mul(MOST_DRAWS_EACH) {

@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
-use super::{Call, Command, Deprecation, flag, word};
+use super::{Answers, Call, Command, Deprecation, flag, word};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
 use crate::keyspace::Keys;
@@ -16,18 +16,20 @@ use crate::memory::Collected;
 use crate::protocol::number::{parse_double_leniently, parse_integer};
 
 const READ: u32 = flag::READONLY;
-const BY_RANK: &str =
-    "O(N+M) where M is the number of members that are returned and N that of those between them and the nearer end.";
-const BY_ORDER: &str = "O(N+M) where M is the number of members that are returned and N the offset.";
+const BY_RANK: &str = "O(log(N)+M) where N is the number of all members and M that of those that are returned; N of those between them and the \
+                       nearer end, and no logarithm, where nobody has counted before.";
+const BY_ORDER: &str = "O(log(N)+M) where N is the number of all members and M that of those that are returned; O(N+M) where N is the offset \
+                        and nobody has counted before.";
 const REMOVE: &str = "O(M) where M is the number of members that are removed.";
-const COUNT: &str = "O(M) where M is the number of members that are counted; O(1) for all of them.";
+const COUNT: &str = "O(log(N)) where N is the number of all members; O(M) where M is the number of those that are counted and nobody has \
+                     counted before; O(1) for all of them.";
 
 /// The family.
 pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Returns the members of a sorted set within a range of ranks, scores or members.",
         usage: "key start stop [sortby: BYSCORE | BYLEX]@6.2.0 [REV]@6.2.0 \
-                [LIMIT offset:integer count:integer]@6.2.0 [WITHSCORES]",
+                [limit: LIMIT offset:integer count:integer]@6.2.0 [WITHSCORES]",
         complexity: BY_RANK,
         ..command("zrange", -4, READ, "1.2.0", |call| range(call, None, None))
     },
@@ -40,28 +42,28 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         summary: "Returns the members of a sorted set within a range of scores.",
-        usage: "key min:double max:double [WITHSCORES]@2.0.0 [LIMIT offset:integer count:integer]",
+        usage: "key min:double max:double [WITHSCORES]@2.0.0 [limit: LIMIT offset:integer count:integer]",
         deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key min max BYSCORE`" }),
         complexity: BY_ORDER,
         ..command("zrangebyscore", -4, READ, "1.0.5", |call| range(call, Some(By::Score), Some(Direction::Forward)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of scores, from the last one on.",
-        usage: "key max:double min:double [WITHSCORES] [LIMIT offset:integer count:integer]",
+        usage: "key max:double min:double [WITHSCORES] [limit: LIMIT offset:integer count:integer]",
         deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key max min BYSCORE REV`" }),
         complexity: BY_ORDER,
         ..command("zrevrangebyscore", -4, READ, "2.2.0", |call| range(call, Some(By::Score), Some(Direction::Reverse)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of members. All should have one score.",
-        usage: "key min max [LIMIT offset:integer count:integer]",
+        usage: "key min max [limit: LIMIT offset:integer count:integer]",
         deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key min max BYLEX`" }),
         complexity: BY_ORDER,
         ..command("zrangebylex", -4, READ, "2.8.9", |call| range(call, Some(By::Name), Some(Direction::Forward)))
     },
     Command {
         summary: "Returns the members of a sorted set within a range of members, from the last one on.",
-        usage: "key max min [LIMIT offset:integer count:integer]",
+        usage: "key max min [limit: LIMIT offset:integer count:integer]",
         deprecated: Some(Deprecation { since: "6.2.0", instead: "`ZRANGE key max min BYLEX REV`" }),
         complexity: BY_ORDER,
         ..command("zrevrangebylex", -4, READ, "2.8.9", |call| range(call, Some(By::Name), Some(Direction::Reverse)))
@@ -171,6 +173,22 @@ impl<'a> Names<'a> {
         start..end
     }
 
+    fn count(&self, set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<u64> {
+        set.hold_still(keys)?;
+        let (first, last) = (set.end(keys, Direction::Forward)?, set.end(keys, Direction::Reverse)?);
+        if let (Some(first), Some(last)) = (first, last)
+            && first.score == last.score
+        {
+            return if self.is_empty() { Ok(0) } else { set.count(keys, &self.places(first.score)) };
+        }
+        let mut members = 0;
+        self.visit(set, keys, Direction::Forward, 0, |_, _| {
+            members += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(members)
+    }
+
     /// Shows `visit` its members but the first `offset`. Where not all members have one score it does what Redis does: it goes to the first
     /// member within the range, and from there to the first one beyond it; what is left out by `offset` is not looked at.
     fn visit(
@@ -187,9 +205,11 @@ impl<'a> Names<'a> {
         if self.is_empty() || self.is_before(&last.name) || self.is_behind(&first.name) {
             return Ok(());
         }
-        let range = if first.score == last.score { self.places(first.score) } else { score::all() };
+        if first.score == last.score {
+            return set.visit_behind(keys, &self.places(first.score), direction, offset, visit);
+        }
         let mut is_within = false;
-        set.visit(keys, &range, direction, |score, name| {
+        set.visit(keys, &score::all(), direction, |score, name| {
             let (is_not_there, is_beyond) = match direction {
                 Direction::Forward => (self.is_before(name), self.is_behind(name)),
                 Direction::Reverse => (self.is_behind(name), self.is_before(name)),
@@ -283,27 +303,30 @@ impl<'a> Span<'a> {
         start..end
     }
 
+    /// How many members it has.
+    fn count(&self, set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<u64> {
+        match self {
+            Self::Ranks(first, last) => Ok(Self::ranks(*first, *last, set.len()).1),
+            Self::Scores(range) => set.count(keys, range),
+            Self::Names(names) => names.count(set, keys),
+        }
+    }
+
     /// Shows `visit` its members but the first `offset`, which ranges of ranks do not have.
     fn visit(
         &self,
         set: &SortedSet<'_>,
         keys: &mut Keys<'_>,
         direction: Direction,
-        mut offset: u64,
-        mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
+        offset: u64,
+        visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         match self {
             Self::Ranks(first, last) => {
                 let (first, count) = Self::ranks(*first, *last, set.len());
                 set.visit_ranks(keys, first, count, direction, visit)
             }
-            Self::Scores(range) => set.visit(keys, range, direction, |score, name| {
-                if offset > 0 {
-                    offset -= 1;
-                    return ControlFlow::Continue(());
-                }
-                visit(score, name)
-            }),
+            Self::Scores(range) => set.visit_behind(keys, range, direction, offset, visit),
             Self::Names(names) => names.visit(set, keys, direction, offset, visit),
         }
     }
@@ -367,6 +390,11 @@ fn range(call: &mut Call<'_>, by: Option<By>, direction: Option<Direction>) -> O
     // Behind a negative offset there is nothing, and ranks have none.
     let offset = if is_by_rank { Some(0) } else { u64::try_from(options.offset).ok() };
     if let (Some(set), Some(offset), 1..) = (set, offset, limit) {
+        if let Span::Ranks(first, last) = span {
+            let strings = 1 + usize::from(options.with_scores);
+            let (_, number) = Span::ranks(first, last, set.len());
+            Answers::new(call.service, reply, number, strings, "members").check(0)?;
+        }
         span.visit(&set, &mut call.keys, options.direction, offset, |score, name| {
             reply_member(reply, name, options.with_scores.then_some(score));
             members += 1;
@@ -382,14 +410,7 @@ fn count(call: &mut Call<'_>, by: By) -> Outcome {
     let span = Span::parse(by, call.arguments[2], call.arguments[3])?;
     let mut members = 0;
     if let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? {
-        if span.is_all() {
-            members = set.len() as i64;
-        } else {
-            span.visit(&set, &mut call.keys, Direction::Forward, 0, |_, _| {
-                members += 1;
-                ControlFlow::Continue(())
-            })?;
-        }
+        members = if span.is_all() { set.len() } else { span.count(&set, &mut call.keys)? } as i64;
     }
     call.reply.integer(members);
     Ok(())

@@ -9,7 +9,7 @@ use ecotone_engine::Direction;
 
 use super::entry::plain;
 use super::scan::{ScanOptions, parse_cursor, tell_page};
-use super::{Call, Command, KeyPositions, Run, flag, word};
+use super::{Answers, Call, Command, KeyPositions, Run, flag, word};
 use crate::collections::page::{Page, Place};
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -25,6 +25,7 @@ const GROW: u32 = flag::WRITE | flag::DENYOOM | flag::FAST;
 const SHRINK: u32 = flag::WRITE | flag::FAST;
 const READ: u32 = flag::READONLY | flag::FAST;
 
+const RANK: &str = "O(log(N)) where N is the number of all members; O(N) where N is the rank, from the nearer end, and nobody has counted before.";
 const POP: &str = "O(M) where M is the number of members that are removed.";
 
 /// The family.
@@ -32,7 +33,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         summary: "Adds members to a sorted set, or changes their scores. The key is created if it doesn't exist.",
         usage: "key [condition: NX | XX]@3.0.2 [comparison: GT | LT]@6.2.0 \
-                [change: CH]@3.0.2 [increment: INCR]@3.0.2 (score:double member)...",
+                [change: CH]@3.0.2 [increment: INCR]@3.0.2 (data: score:double member)...",
         complexity: "O(1) for each member.",
         ..command("zadd", -4, GROW, "1.2.0", |call| add(call, false))
     },
@@ -65,15 +66,15 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         summary: "Returns how many members of a sorted set come before one.",
-        usage: "key member",
-        complexity: "O(N) where N is the rank, from the nearer end.",
-        ..command("zrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
+        usage: "key member [WITHSCORE]",
+        complexity: RANK,
+        ..command("zrank", -3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Forward))
     },
     Command {
         summary: "Returns how many members of a sorted set come after one.",
-        usage: "key member",
-        complexity: "O(N) where N is the rank, from the nearer end.",
-        ..command("zrevrank", 3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
+        usage: "key member [WITHSCORE]",
+        complexity: RANK,
+        ..command("zrevrank", -3, READ | flag::LATCHES, "2.0.0", |call| rank(call, Direction::Reverse))
     },
     Command {
         summary: "Removes the members with the lowest scores from a sorted set and returns them.",
@@ -249,17 +250,31 @@ fn count(call: &mut Call<'_>) -> Outcome {
 
 fn rank(call: &mut Call<'_>, direction: Direction) -> Outcome {
     let member = call.arguments[2];
-    let Some(set) = SortedSet::find(&mut call.keys, call.arguments[1])? else {
-        call.reply.null();
-        return Ok(());
+    let with_score = match call.arguments[3..] {
+        [] => false,
+        [option] if option.eq_ignore_ascii_case(b"WITHSCORE") => true,
+        [_] => return Err(texts::SYNTAX),
+        _ => return Err(Failure::with(format!("ERR wrong number of arguments for '{}' command", call.command.name))),
     };
-    let Some(score) = set.score(&mut call.keys, member)? else {
-        call.reply.null();
+    let set = SortedSet::find(&mut call.keys, call.arguments[1])?;
+    let score = set.as_ref().map_or(Ok(None), |set| set.score(&mut call.keys, member))?;
+    let (Some(set), Some(score)) = (set, score) else {
+        if with_score {
+            call.reply.null_array()
+        } else {
+            call.reply.null()
+        }
         return Ok(());
     };
     let rank = set.rank(&mut call.keys, &Member { score, name: member.to_vec() })?;
     let rank = if direction == Direction::Forward { rank } else { (set.len() - 1).saturating_sub(rank) };
+    if with_score {
+        call.reply.array(2);
+    }
     call.reply.integer(rank as i64);
+    if with_score {
+        call.reply.double(score);
+    }
     Ok(())
 }
 
@@ -279,6 +294,7 @@ fn pop(call: &mut Call<'_>, direction: Direction) -> Outcome {
     };
     let mut popped = Collected::new(call.keys.room());
     let most = count.unwrap_or(1);
+    Answers::new(call.service, call.reply, most.min(set.len()), 2, "members").check(0)?;
     set.visit_ranks(&mut call.keys, 0, most, direction, |score, name| {
         popped.add(name.len(), || Member { score, name: name.to_vec() })
     })?;
@@ -325,9 +341,9 @@ fn scan(call: &mut Call<'_>) -> Outcome {
     let reply_bytes = call.reply.bytes_left();
     let mut page = Page::for_reply(call.keys.room(), usize::MAX, reply_bytes);
     if let Some(set) = set {
-        let options = ScanOptions::parse(&call.arguments[3..], false)?;
-        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         let may_take_long = call.keys.may_take_long();
+        let options = ScanOptions::parse(&call.arguments[3..], false, may_take_long)?;
+        page = Page::for_reply(call.keys.room(), options.count, reply_bytes);
         // Beyond the hashes there is nothing.
         let (from, is_beyond) = u32::try_from(cursor).map_or((u32::MAX, true), |from| (from, false));
         let is_large = set.visit_by_hash(&mut call.keys, from, |hash, name, score| {

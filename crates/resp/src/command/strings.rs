@@ -53,14 +53,14 @@ pub const COMMANDS: &[Command] = &[
     Command {
         keys: PAIRS,
         summary: "Sets the string values of keys, all at once.",
-        usage: "(key value)...",
+        usage: "(data: key value)...",
         complexity: "O(N) where N is the number of keys.",
         ..command("mset", -3, GROW, "1.0.1", set_many)
     },
     Command {
         keys: PAIRS,
         summary: "Sets the string values of keys, all at once, only if none of them is there.",
-        usage: "(key value)...",
+        usage: "(data: key value)...",
         complexity: "O(N) where N is the number of keys.",
         ..command("msetnx", -3, GROW, "1.0.1", set_many_new)
     },

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{
-    Command, acl, clients, cluster, config, connection, diagnostics, expiry, hashes, info, introspection, keys, lists,
-    saving, scan, set_algebra, sets, sorted_set_random, sorted_set_ranges, sorted_sets, strings, transactions,
+    Command, acl, backup, clients, cluster, compaction, config, connection, diagnostics, expiry, hashes, info,
+    inspecting, introspection, keys, lists, saving, scan, set_algebra, sets, sorted_set_random, sorted_set_ranges,
+    sorted_sets, strings, transactions,
 };
 
 /// A longer word is no command.
@@ -32,6 +33,9 @@ static FAMILIES: &[&[Command]] = &[
     config::COMMANDS,
     diagnostics::COMMANDS,
     saving::COMMANDS,
+    inspecting::COMMANDS,
+    compaction::COMMANDS,
+    backup::COMMANDS,
     cluster::COMMANDS,
     acl::COMMANDS,
 ];

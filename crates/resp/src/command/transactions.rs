@@ -132,6 +132,7 @@ fn unwatch(call: &mut Call<'_>) -> Outcome {
 pub(crate) fn end(client: &mut Client, service: &Service) {
     client.transaction = None;
     client.info.queued.store(-1, Ordering::Relaxed);
+    client.info.buffers.queued_bytes.store(0, Ordering::Relaxed);
     client.unwatch(&service.keyspace);
 }
 
@@ -208,8 +209,10 @@ fn exec_queued(
         // All or nothing: not those of its commands alone that take no room.
         service.keyspace.store().check_room().map_err(|error| aborted_by(&error.into()))?;
     }
+    let sees_one_moment =
+        execute::reads_alone(group, waiting) && commands.iter().all(|(command, _)| command.has(flag::READONLY));
     if group.is_closed_to(takes) || !group.hold(&slots, waiting) {
-        return Ok(Step::Latched);
+        return group.unwanted().map_or(Ok(Step::Latched), Err);
     }
     let mark = group.mark();
     group.takes_memory_beyond(transaction.bytes);
@@ -218,6 +221,11 @@ fn exec_queued(
     if is_disturbed(client, service, now_ms) {
         reply.null_array();
         return Ok(Step::Done { depends: false });
+    }
+    // Who only reads keeps nobody from the keys.
+    let snapshot = sees_one_moment.then(|| service.keyspace.store().snapshot());
+    if snapshot.is_some() {
+        group.release_beyond(0);
     }
     let replied = reply.len();
     let most_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
@@ -228,7 +236,7 @@ fn exec_queued(
             // It may show what was counted, and nothing is sent back from here on.
             count(service, client, &mut uncounted);
         }
-        let turn = Turn { waiting, began: Instant::now(), now_ms, known: None };
+        let turn = Turn { waiting, began: Instant::now(), now_ms, known: None, snapshot: snapshot.as_ref() };
         let (is_closing, told) = (client.then == Then::Close, reply.len());
         match execute::run_latched(service, client, group, command, arguments, reply, turn) {
             Ok(ran) => {
@@ -244,6 +252,11 @@ fn exec_queued(
                 watch_anew(client, service);
                 return Ok(Step::MustWait);
             }
+        }
+        if let Some(failure) = group.unwanted() {
+            group.undo_to(mark);
+            reply.truncate(replied);
+            return Err(failure);
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
         if group.written_since(mark) > most_bytes || group.is_refused_memory() {

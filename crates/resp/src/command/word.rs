@@ -4,13 +4,12 @@
 
 use smallvec::SmallVec;
 
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
+use crate::memory::Room;
+use crate::protocol::glob::Pattern;
 
 /// No word that means something has so many bytes.
 const MORE_THAN_ANY: usize = 64;
-
-/// All patterns of one command together, each with a byte more for itself: with so many names as there are that takes milliseconds whatever they are.
-const MOST_PATTERN_BYTES: usize = 4096;
 
 /// A word to be compared with those that mean something.
 pub(crate) type Word = SmallVec<[u8; MORE_THAN_ANY]>;
@@ -29,18 +28,23 @@ pub(crate) fn lower(argument: &[u8]) -> Word {
 ///
 /// # Errors
 ///
-/// Together they are longer than anybody needs.
-pub(crate) fn patterns(arguments: &[&[u8]]) -> Outcome<Vec<Vec<u8>>> {
-    if arguments.iter().map(|pattern| pattern.len() + 1).sum::<usize>() > MOST_PATTERN_BYTES {
-        return Err(Failure::with(format!("ERR patterns of names may take {MOST_PATTERN_BYTES} bytes together")));
+/// There is no `room` for so many.
+pub(crate) fn patterns(arguments: &[&[u8]], room: &mut Room<'_>) -> Outcome<Vec<Pattern>> {
+    let mut patterns = Vec::new();
+    for argument in arguments {
+        let pattern = Pattern::lower(argument, MORE_THAN_ANY);
+        // What they lie in grows by doubling.
+        room.take(2 * pattern.memory_bytes())?;
+        patterns.push(pattern);
     }
-    Ok(arguments.iter().map(|pattern| pattern.to_ascii_lowercase()).collect())
+    Ok(patterns)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::command::table;
+    use crate::memory::Memory;
 
     #[test]
     fn a_word_is_cut_behind_all_that_mean_something() {
@@ -51,9 +55,13 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_bounded_together() {
-        let pattern = [b'*'; MOST_PATTERN_BYTES / 2 - 1];
-        assert_eq!(patterns(&[&pattern, &pattern]).unwrap().len(), 2);
-        assert!(patterns(&[&pattern, &pattern, b""]).is_err());
+    fn patterns_are_bounded_by_the_memory_there_is() {
+        let memory = Memory::default();
+        memory.limit_to(1 << 20);
+        let patterns = |number| {
+            patterns(&vec![&[b'?'; MORE_THAN_ANY][..]; number], &mut Room::new(&memory, true)).map(|all| all.len())
+        };
+        assert_eq!(patterns(500).unwrap(), 500);
+        assert!(patterns(5000).is_err());
     }
 }

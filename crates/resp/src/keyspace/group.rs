@@ -9,24 +9,28 @@
 //! - A command that fails leaves nothing in the group: [`Group::undo_to`].
 //! - Nothing that a group has not committed may be told to a client.
 //!
-//! Failure: a commit that fails has written nothing; the group is empty afterwards, and its latches are free.
+//! Failure: a commit that fails has written nothing; the group is empty afterwards, and its latches are free. What was counted of its writes
+//! ([`super::ranks`]) is forgotten, as it is where a group is dropped.
 //!
 //! Threads: a group belongs to one thread at a time and may be handed on.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ecotone_engine::{Attributes, Durability, Error as StoreError, WriteOptions};
+use ecotone_engine::{Attributes, Durability, Error as StoreError, Snapshot, WriteOptions};
 
 use super::Keyspace;
 use super::keys::Keys;
 use super::known::Known;
 use super::layout::{CollectionId, StoredKey};
 use super::payload::{Payload, SideBySide};
+use super::ranks::Counted;
 use super::slot::{SLOTS, Slot};
 use super::unsynced::Unsynced;
+use super::wanted::Wanted;
+use crate::error::Failure;
 use crate::memory::SMALL_BYTES;
 
 /// A group that has grown to this is committed before more is written into it: far from what a batch may hold, so that no client's write
@@ -77,6 +81,8 @@ pub(super) struct State {
     pub(super) taken: Taken,
     /// Whether the store was read since somebody asked.
     pub(super) has_read: bool,
+    /// Whether the request that is carried out is; none where what it does is bounded.
+    pub(super) wanted: Option<Wanted>,
     /// Whether a command has written that may make the store grow.
     takes: bool,
     /// Large collections that have lost their key, if this is committed.
@@ -89,7 +95,9 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) enum Undo {
     /// Something was written under `key`, where `before` stood in `pending`.
-    Written { key: StoredKey, before: Option<Option<Pending>> },
+    Written { key: StoredKey, before: Option<Option<Pending>>, counted: Counted },
+    /// It was begun to count the elements of a collection that the group had changed already.
+    Counting { id: CollectionId },
     /// A range was added to those that are removed: this is what stood in `pending` within it.
     Removed { pending: Vec<(StoredKey, Option<Pending>)> },
     /// All keys were removed: this is what the group was until then.
@@ -109,7 +117,14 @@ impl State {
         self.removed.iter().any(|removed| *removed.start <= *key && *key < *removed.end)
     }
 
-    /// The same of all that is in `range`.
+    /// Whether anything in `range` is changed.
+    pub(super) fn changes(&self, range: &Range<Vec<u8>>) -> bool {
+        let (start, end) = (range.start.as_slice(), range.end.as_slice());
+        self.pending.range::<[u8], _>((Bound::Included(start), Bound::Excluded(end))).next().is_some()
+            || self.removed.iter().any(|removed| removed.start < range.end && range.start < removed.end)
+    }
+
+    /// Whether all that was in the store in `range` is to be removed.
     pub(super) fn removes_all(&self, range: &Range<Vec<u8>>) -> bool {
         self.removed.iter().any(|removed| removed.start <= range.start && range.end <= removed.end)
     }
@@ -205,8 +220,19 @@ impl Group {
         &self.keyspace
     }
 
-    /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: somebody else has one, and none was taken
-    /// here. Only who may wait and holds none waits: else two could wait for each other.
+    /// A request begins that is carried out as long as it is `wanted`, on a thread that may wait; or without such an end, where what it does is bounded.
+    pub fn begins_request(&mut self, wanted: Option<Wanted>) {
+        let before = self.state.wanted.as_ref();
+        self.state.wanted = wanted.map(|wanted| wanted.latched_as(before));
+    }
+
+    /// Why the request is not wanted any more, or may not go on, if so: nothing of it may stay.
+    pub fn unwanted(&self) -> Option<Failure> {
+        self.state.wanted.as_ref().and_then(Wanted::look)
+    }
+
+    /// Takes the latches of `slots`, ascending, each once, besides those it has. `false`: somebody else has one, or the request is
+    /// [not wanted](Self::unwanted) any more, and none was taken here. Only who may wait and holds none waits: else two could wait for each other.
     pub fn hold(&mut self, slots: &[Slot], waiting: Waiting) -> bool {
         let before = self.state.held.slots.len();
         let waits = waiting == Waiting::Allowed && before == 0;
@@ -214,15 +240,24 @@ impl Group {
             if self.state.held.has(*slot) {
                 continue;
             }
-            if waits {
-                self.keyspace.latches.take(*slot);
-            } else if !self.keyspace.latches.try_take(*slot) {
+            let goes_on = || self.state.wanted.as_ref().is_none_or(|wanted| wanted.look().is_none());
+            let latches = &self.keyspace.latches;
+            let is_taken = if waits { latches.take(*slot, goes_on) } else { latches.try_take(*slot) };
+            if !is_taken {
                 self.release_from(before);
                 return false;
             }
             self.state.held.push(*slot);
+            self.note_latched();
         }
         true
+    }
+
+    #[inline]
+    fn note_latched(&self) {
+        if let Some(wanted) = &self.state.wanted {
+            wanted.set_latched(!self.state.held.slots.is_empty());
+        }
     }
 
     /// Whether it has any latch.
@@ -246,17 +281,26 @@ impl Group {
         {
             self.keyspace.latches.release(slot);
         }
+        self.note_latched();
     }
 
     /// For one command: the keys as it sees them now.
     pub fn keys(&mut self, waiting: Waiting) -> Keys<'_> {
         let now_ms = self.keyspace.clock.now_ms();
-        self.keys_at(now_ms, waiting, None)
+        self.keys_at(now_ms, waiting, None, None)
     }
 
-    /// The same at a time that the clock has shown, with what is known of the key that the command reads first.
-    pub fn keys_at<'c>(&'c mut self, now_ms: u64, waiting: Waiting, known: Option<Known<'c>>) -> Keys<'c> {
-        Keys::of(&self.keyspace, &mut self.state, now_ms, waiting, known)
+    /// The same at a time that the clock has shown, with what is known of the key that the command reads first; or all of it as it is in a `snapshot`, beside which
+    /// the group has written nothing.
+    pub fn keys_at<'c>(
+        &'c mut self,
+        now_ms: u64,
+        waiting: Waiting,
+        known: Option<Known<'c>>,
+        snapshot: Option<&'c Snapshot<'c>>,
+    ) -> Keys<'c> {
+        debug_assert!(snapshot.is_none() || self.is_empty());
+        Keys::of(&self.keyspace, &mut self.state, now_ms, waiting, known, snapshot)
     }
 
     /// Whether commands have read the store since the last call, and not only what was known.
@@ -293,8 +337,14 @@ impl Group {
             && let Some(undo) = self.state.undo.pop()
         {
             match undo {
-                Undo::Written { key, before: Some(before) } => _ = self.state.pending.insert(key, before),
-                Undo::Written { key, before: None } => _ = self.state.pending.remove(&key),
+                Undo::Written { key, before, counted } => {
+                    self.keyspace.ranks.undo(&key, counted);
+                    match before {
+                        Some(before) => _ = self.state.pending.insert(key, before),
+                        None => _ = self.state.pending.remove(&key),
+                    }
+                }
+                Undo::Counting { id } => self.keyspace.ranks.forget(id),
                 Undo::Removed { pending } => {
                     self.state.removed.pop();
                     self.state.pending.extend(pending);
@@ -378,8 +428,14 @@ impl Group {
         if matches!(written, Err(StoreError::WouldWait)) {
             return written;
         }
-        self.release_from(0);
         let orphans = std::mem::take(&mut self.state.orphans);
+        let ranks = &self.keyspace.ranks;
+        if written.is_err() {
+            ranks.forget_changed(&self.state.pending, &self.state.removed);
+        } else {
+            ranks.forget_gone(&orphans, &self.state.removed);
+        }
+        self.release_from(0);
         if written.is_ok() {
             self.keyspace.orphans.add(orphans);
         }
@@ -418,6 +474,7 @@ impl Group {
         let durability = (no_wait && unsynced.is_some()).then_some(Durability::None);
         store.write(&batch, WriteOptions { durability, no_wait, frees: !self.state.takes })?;
         self.keyspace.is_to_note.store(true, Ordering::Relaxed);
+        self.keyspace.counts.changed(self.state.pending.len(), !self.state.removed.is_empty());
         // Who may wait has waited for the sync as well.
         Ok(Committed { unsynced: unsynced.filter(|_| no_wait) })
     }
@@ -425,6 +482,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        self.keyspace.ranks.forget_changed(&self.state.pending, &self.state.removed);
         self.release_from(0);
         self.give_back_to(0);
     }

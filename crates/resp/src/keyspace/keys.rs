@@ -9,14 +9,16 @@ use std::collections::btree_map::Entry as Place;
 use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
-use ecotone_engine::{Attributes, MAX_BATCH_BYTES, Store, Value};
+use ecotone_engine::{Attributes, MAX_BATCH_BYTES, Snapshot, Store, Value};
 
 use super::Keyspace;
 use super::group::{Pending, State, Undo, Waiting};
 use super::known::Known;
 use super::layout::{self, CollectionId, StoredKey, Tag, Type};
 use super::payload::{Detached, Payload, SideBySide};
+use super::ranks::Counted;
 use super::slot::Slot;
+use super::wanted::Going;
 use crate::error::{Failure, Outcome, texts};
 use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
 
@@ -37,6 +39,8 @@ pub struct Keys<'c> {
     pub(super) now_ms: u64,
     stored_key: StoredKey,
     known: Option<Known<'c>>,
+    /// What is read instead of the store: it as it was at one moment.
+    pub(super) snapshot: Option<&'c Snapshot<'c>>,
     pub(super) seen: Seen,
     /// Whether keys that are looked up are among those that were asked for.
     counts_lookups: bool,
@@ -59,6 +63,8 @@ pub struct Seen {
     pub misses: u32,
     /// Whether any of it, or its absence, is not committed yet.
     pub is_uncommitted: bool,
+    /// Entries of the store's that were visited one after the other.
+    pub visited: u64,
 }
 
 /// What a key holds: its expiry, its type, and its bytes.
@@ -97,10 +103,11 @@ impl<'c> Keys<'c> {
         now_ms: u64,
         waiting: Waiting,
         known: Option<Known<'c>>,
+        snapshot: Option<&'c Snapshot<'c>>,
     ) -> Self {
         let stored_key = std::mem::take(&mut state.stored_key);
         let (seen, counts_lookups, refusal) = (Seen::default(), false, None);
-        Self { keyspace, state, waiting, now_ms, stored_key, known, seen, counts_lookups, refusal }
+        Self { keyspace, state, waiting, now_ms, stored_key, known, snapshot, seen, counts_lookups, refusal }
     }
 
     /// Whether keys that are looked up from now on count as asked for (`keyspace_hits`, `keyspace_misses`): with a command that only reads all
@@ -129,13 +136,26 @@ impl<'c> Keys<'c> {
         self.waiting == Waiting::Allowed
     }
 
-    /// Nobody else changes `key` until the command has ended: for what reads a large collection more than once.
+    /// Nobody else changes `key` until the command has ended, or it reads what was there at one moment: for what reads a large collection more
+    /// than once.
     ///
     /// # Errors
     ///
     /// [`Failure::MustLatch`].
     pub fn hold_still(&self, key: &[u8]) -> Outcome {
-        if self.state.held.has(Slot::of(key)) { Ok(()) } else { Err(Failure::MustLatch) }
+        let is_still = self.snapshot.is_some() || self.state.held.has(Slot::of(key));
+        if is_still { Ok(()) } else { Err(Failure::MustLatch) }
+    }
+
+    /// For work beside what is read and written here that may take long as well.
+    pub fn going(&self) -> Going {
+        Going::on(self.state.wanted.as_ref())
+    }
+
+    /// Before each lookup and write, and behind each entry of a visit.
+    #[inline]
+    fn step(&self) -> Outcome {
+        self.state.wanted.as_ref().map_or(Ok(()), |wanted| wanted.step(1))
     }
 
     /// What was looked at so far.
@@ -194,7 +214,7 @@ impl<'c> Keys<'c> {
         for (index, key) in keys.iter().enumerate() {
             if looked_up.is_empty() && keys.len() > 1 && can_be_there(key) {
                 let together = keys[index..].iter().copied().take_while(|key| can_be_there(key));
-                looked_up = self.keyspace.look_up(together, self.waiting);
+                looked_up = self.keyspace.look_up(together, self.waiting, self.snapshot);
             }
             self.known = looked_up.pop_front();
             if visit(self.entry(key)?).is_break() {
@@ -243,7 +263,7 @@ impl<'c> Keys<'c> {
             Some(pending) => pending.map(|(pending, _)| pending.attributes),
             None => match self.known.take_if(|known| known.stored_key == self.stored_key) {
                 Some(known) => known.found?.map(|value| *value.attributes()),
-                None => self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+                None => self.stored_attributes()?,
             },
         })
     }
@@ -278,7 +298,7 @@ impl<'c> Keys<'c> {
         let attributes = Attributes { expires_at_ms, type_tag: tag.encode(), ..Attributes::NONE };
         let slot = Slot::of(key);
         let stored = layout::key(slot, key);
-        self.put(stored, payload_bytes, |beside| Some(Pending { attributes, payload: build(beside) }))?;
+        self.put(stored, payload_bytes, Counted::Not, |beside| Some(Pending { attributes, payload: build(beside) }))?;
         self.changed(slot, key);
         Ok(())
     }
@@ -287,7 +307,7 @@ impl<'c> Keys<'c> {
     pub fn remove(&mut self, key: &[u8]) -> Outcome {
         check_key(key)?;
         let slot = Slot::of(key);
-        self.put(layout::key(slot, key), 0, |_| None)?;
+        self.put(layout::key(slot, key), 0, Counted::Not, |_| None)?;
         self.changed(slot, key);
         Ok(())
     }
@@ -317,7 +337,7 @@ impl<'c> Keys<'c> {
     }
 
     fn note_in_ledger(&mut self, id: CollectionId, key: &[u8]) -> Outcome {
-        self.put_plain(layout::ledger(id).into(), key)
+        self.put_plain(layout::ledger(id).into(), key, Counted::Not)
     }
 
     /// The large collection `id` has lost its key; its elements are removed later.
@@ -338,7 +358,17 @@ impl<'c> Keys<'c> {
         if let Some(pending) = self.pending() {
             return Ok(pending.is_some());
         }
-        Ok(self.store().attributes(&self.stored_key, self.waiting == Waiting::Never)?.is_some())
+        Ok(self.stored_attributes()?.is_some())
+    }
+
+    /// What the store has beside the value under `stored_key`.
+    fn stored_attributes(&mut self) -> Outcome<Option<Attributes>> {
+        self.step()?;
+        let store = self.store();
+        Ok(match self.snapshot {
+            Some(snapshot) => snapshot.attributes(&self.stored_key)?,
+            None => store.attributes(&self.stored_key, self.waiting == Waiting::Never)?,
+        })
     }
 
     /// The elements of the large collection under `key`, whose slot is held, are changed, and what is under the key itself is not.
@@ -353,15 +383,29 @@ impl<'c> Keys<'c> {
 
     /// Sets an element of a large collection whose key's slot is held.
     pub fn set_element(&mut self, id: CollectionId, sub_key: &[&[u8]], value: &[u8]) -> Outcome {
+        self.put_element(id, sub_key, value, Counted::Not)
+    }
+
+    pub(super) fn put_element(
+        &mut self,
+        id: CollectionId,
+        sub_key: &[&[u8]],
+        value: &[u8],
+        counted: Counted,
+    ) -> Outcome {
         check_key_bytes(sub_key.iter().map(|part| part.len()).sum())?;
-        self.put_plain(layout::element(id, sub_key), value)
+        self.put_plain(layout::element(id, sub_key), value, counted)
     }
 
     /// Removes an element of a large collection whose key's slot is held. Whether there was memory to note that is told by
     /// [`refusal`](Self::refusal).
     pub fn remove_element(&mut self, id: CollectionId, sub_key: &[&[u8]]) {
+        self.put_removal(id, sub_key, Counted::Not);
+    }
+
+    pub(super) fn put_removal(&mut self, id: CollectionId, sub_key: &[&[u8]], counted: Counted) {
         if self.refusal.is_none() {
-            self.refusal = self.put(layout::element(id, sub_key), 0, |_| None).err();
+            self.refusal = self.put(layout::element(id, sub_key), 0, counted, |_| None).err();
         }
     }
 
@@ -373,6 +417,8 @@ impl<'c> Keys<'c> {
             return Ok(());
         }
         self.take_write(range.start.len() + range.end.len(), 0)?;
+        // How many there are is not known.
+        self.keyspace.ranks.forget(id);
         // What stays in `pending` would be written after the range is removed.
         let pending = self
             .state
@@ -384,8 +430,8 @@ impl<'c> Keys<'c> {
         Ok(())
     }
 
-    fn put_plain(&mut self, key: StoredKey, value: &[u8]) -> Outcome {
-        self.put(key, value.len(), |beside| {
+    fn put_plain(&mut self, key: StoredKey, value: &[u8], counted: Counted) -> Outcome {
+        self.put(key, value.len(), counted, |beside| {
             Some(Pending { attributes: Attributes::NONE, payload: beside.payload(value) })
         })
     }
@@ -394,17 +440,19 @@ impl<'c> Keys<'c> {
         &mut self,
         key: StoredKey,
         payload_bytes: usize,
+        counted: Counted,
         make: impl FnOnce(&mut SideBySide) -> Option<Pending>,
     ) -> Outcome {
         self.take_write(key.len(), payload_bytes)?;
+        self.keyspace.ranks.count(&key, counted);
         let pending = make(&mut self.state.beside);
         match self.state.pending.entry(key) {
             Place::Occupied(mut place) => {
                 let before = place.insert(pending);
-                self.state.undo.push(Undo::Written { key: place.key().clone(), before: Some(before) });
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: Some(before), counted });
             }
             Place::Vacant(place) => {
-                self.state.undo.push(Undo::Written { key: place.key().clone(), before: None });
+                self.state.undo.push(Undo::Written { key: place.key().clone(), before: None, counted });
                 place.insert(pending);
             }
         }
@@ -414,6 +462,7 @@ impl<'c> Keys<'c> {
     /// Takes room for one more entry of the batch.
     #[inline]
     fn take_write(&mut self, key_bytes: usize, payload_bytes: usize) -> Outcome {
+        self.step()?;
         let bytes = self.state.bytes + key_bytes + payload_bytes;
         let entries = self.state.pending.len() + self.state.removed.len();
         if bytes + entries * BATCH_ENTRY_BYTES > MAX_BATCH_BYTES {
@@ -461,6 +510,7 @@ impl<'c> Keys<'c> {
     /// What the store has under `stored_key`.
     #[inline]
     fn stored(&mut self) -> Outcome<Option<Value<'c>>> {
+        self.step()?;
         if let Some(known) = self.known.take_if(|known| known.stored_key == self.stored_key) {
             let found = known.found?;
             // Where its elements are is to be known as late as can be: they may go meanwhile.
@@ -469,7 +519,12 @@ impl<'c> Keys<'c> {
                 return Ok(found);
             }
         }
-        lookup(self.store(), &self.stored_key, self.waiting)
+        let store = self.store();
+        Ok(match (self.snapshot, self.waiting) {
+            (Some(snapshot), _) => snapshot.get(&self.stored_key)?,
+            (None, Waiting::Never) => store.get_at_once(&self.stored_key)?,
+            (None, Waiting::Briefly | Waiting::Allowed) => store.get(&self.stored_key)?,
+        })
     }
 
     /// The store, to be read now.
@@ -499,13 +554,6 @@ impl<'c> Keys<'c> {
 fn tag(attributes: &Attributes) -> Outcome<Tag> {
     Tag::of(attributes).ok_or_else(|| {
         Failure::with("ERR the key is of a type that this version does not know: it was written by a later one")
-    })
-}
-
-fn lookup<'s>(store: &'s Store, key: &[u8], waiting: Waiting) -> Outcome<Option<Value<'s>>> {
-    Ok(match waiting {
-        Waiting::Never => store.get_at_once(key)?,
-        Waiting::Briefly | Waiting::Allowed => store.get(key)?,
     })
 }
 

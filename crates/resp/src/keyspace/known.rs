@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use ecotone_engine::{Error as StoreError, Value};
+use ecotone_engine::{Error as StoreError, Snapshot, Value};
 
 use super::layout::{self, StoredKey};
 use super::slot::Slot;
@@ -22,11 +22,20 @@ pub struct Known<'s> {
 }
 
 impl Keyspace {
-    /// Looks up the first of `keys`, at least one and at most [`MOST_TOGETHER`]: as many as do not take much memory together.
-    pub fn look_up<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, waiting: Waiting) -> VecDeque<Known<'_>> {
+    /// Looks up the first of `keys`, at least one and at most [`MOST_TOGETHER`]: as many as do not take much memory together. With a `snapshot` as
+    /// they are there.
+    pub fn look_up<'s, 'k>(
+        &'s self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        waiting: Waiting,
+        snapshot: Option<&Snapshot<'s>>,
+    ) -> VecDeque<Known<'s>> {
         let stored = |key: &[u8]| layout::key(Slot::of(key), key);
         let stored: Vec<StoredKey> = keys.take(MOST_TOGETHER).map(stored).collect();
-        let found = self.store.multi_get_first(&stored, waiting == Waiting::Never);
+        let found = match snapshot {
+            Some(snapshot) => snapshot.multi_get_first(&stored),
+            None => self.store.multi_get_first(&stored, waiting == Waiting::Never),
+        };
         stored.into_iter().zip(found).map(|(stored_key, found)| Known { stored_key, found }).collect()
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! Invariant: a thread that serves clients never waits for a latch. It tries; where that fails it commits what it holds, and hands
 //! the command to a thread that may wait. Who waits for a latch takes all it needs in ascending order and holds no other, so nobody waits
-//! in a circle.
+//! in a circle. How long one is held is bounded by [`MAX_LATCHED`](super::MAX_LATCHED), what is waited for others included.
 //!
 //! Threads: a latch may be released by another thread than took it, with the group that holds it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::slot::{SLOTS, Slot};
+
+/// Who waits looks so often whether it still is to.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Who waits does so in one of these queues.
 const QUEUES: usize = 64;
@@ -45,20 +49,27 @@ impl Latches {
         !self.taken[usize::from(slot.number())].swap(true, Ordering::SeqCst)
     }
 
-    /// Takes the latch of `slot`, and waits for it where somebody has it.
-    pub fn take(&self, slot: Slot) {
+    /// Takes the latch of `slot`, and waits for it where somebody has it, as long as `goes_on` says so. Whether it was taken.
+    pub fn take(&self, slot: Slot, mut goes_on: impl FnMut() -> bool) -> bool {
         if self.try_take(slot) {
-            return;
+            return true;
         }
         let queue = self.queue(slot);
         queue.waiting.fetch_add(1, Ordering::SeqCst);
         let mut lock = queue.lock.lock();
         // After it is counted as waiting: who releases from here on wakes it.
-        while !self.try_take(slot) {
-            queue.freed.wait(&mut lock);
-        }
+        let is_taken = loop {
+            if self.try_take(slot) {
+                break true;
+            }
+            if !goes_on() {
+                break false;
+            }
+            queue.freed.wait_for(&mut lock, LOOK_EVERY);
+        };
         drop(lock);
         queue.waiting.fetch_sub(1, Ordering::SeqCst);
+        is_taken
     }
 
     /// Gives the latch of `slot` back.
@@ -96,7 +107,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..20_000 {
                         let which = (thread + round) % 3;
-                        latches.take(slots[which]);
+                        assert!(latches.take(slots[which], || true));
                         // Never contended, or the latch is none.
                         *counts[which].try_lock().unwrap() += 1;
                         latches.release(slots[which]);
@@ -107,5 +118,11 @@ mod tests {
         assert_eq!(counts.iter().map(|count| *count.lock()).sum::<u64>(), 80_000);
         assert!(slots.iter().all(|slot| latches.try_take(*slot)));
         assert!(slots.iter().all(|slot| !latches.try_take(*slot)));
+        let mut looks = 3;
+        let goes_on = || {
+            looks -= 1;
+            looks > 0
+        };
+        assert!(!latches.take(slots[0], goes_on), "who is to wait no longer does not");
     }
 }

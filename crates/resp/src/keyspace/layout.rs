@@ -248,6 +248,11 @@ pub fn sub_key(stored: &[u8]) -> &[u8] {
     stored.get(ELEMENT_PREFIX_BYTES..).unwrap_or_default()
 }
 
+/// The collection that a key of the store's is an element of, and the sub-key.
+pub fn element_of(stored: &[u8]) -> Option<(CollectionId, &[u8])> {
+    CollectionId::decode(stored.strip_prefix(&[ELEMENT])?)
+}
+
 /// From the first element of a collection to before what follows its last.
 pub fn elements(id: CollectionId) -> Range<Vec<u8>> {
     let from = element(id, &[]).into_vec();

@@ -13,10 +13,13 @@ mod numbers;
 mod orphans;
 mod payload;
 mod pendings;
+pub mod ranks;
+mod renewal;
 pub mod slot;
 mod unsynced;
 mod upkeep;
 mod visits;
+mod wanted;
 mod watch;
 mod whole;
 
@@ -37,10 +40,14 @@ pub use orphans::{Orphans, Reclaimed};
 pub use slot::Slot;
 pub use unsynced::Unsynced;
 pub use upkeep::{UPKEEP_HZ, Upkeep};
+pub use wanted::{Going, Interest, Lost, MAX_HALF_CLOSED, MAX_LATCHED, Wanted};
 pub use watch::{Touched, Watches};
 pub use whole::Standing;
 
+use census::Counts;
 use numbers::Numbers;
+use ranks::Ranks;
+use renewal::Slow;
 use unsynced::UnsyncedWrites;
 
 use crate::memory::Memory;
@@ -58,13 +65,16 @@ pub struct Keyspace {
     numbers: Numbers,
     orphans: Orphans,
     reclaimed_orphans: AtomicU64,
+    slow: Slow,
     memory: Arc<Memory>,
+    ranks: Ranks,
     syncs_each_write: bool,
     unsynced: UnsyncedWrites,
     /// Whether the time is to be noted: a group was committed since it was, or a key was found gone whose time was over later.
     is_to_note: AtomicBool,
     /// The time that was noted last.
     noted_ms: AtomicU64,
+    counts: Counts,
 }
 
 impl Keyspace {
@@ -82,11 +92,14 @@ impl Keyspace {
             numbers: Numbers::of(&store)?,
             orphans: Orphans::default(),
             reclaimed_orphans: AtomicU64::new(0),
+            slow: Slow::default(),
             memory: Arc::default(),
+            ranks: Ranks::default(),
             syncs_each_write: durability == Durability::Always,
             unsynced: UnsyncedWrites::default(),
             is_to_note: AtomicBool::new(false),
             noted_ms: AtomicU64::new(noted_ms),
+            counts: Counts::default(),
             clock: Clock::from(noted_ms),
             store,
         }))
@@ -121,6 +134,11 @@ impl Keyspace {
     /// The memory of those who use it.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// What is known of ranks in large collections.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
     }
 
     /// Who watches which key.

@@ -81,14 +81,14 @@ impl Orphans {
 }
 
 /// The latch of a slot, given back at the end, whatever that is.
-struct Latched<'l> {
+pub(super) struct Latched<'l> {
     latches: &'l Latches,
     slot: Slot,
 }
 
 impl<'l> Latched<'l> {
-    fn take(latches: &'l Latches, slot: Slot) -> Self {
-        latches.take(slot);
+    pub(super) fn take(latches: &'l Latches, slot: Slot) -> Self {
+        latches.take(slot, || true);
         Self { latches, slot }
     }
 }
@@ -222,6 +222,9 @@ impl Keyspace {
         batch.delete(&layout::ledger(id))?;
         // Nobody is told, so nobody of this slot need wait for a sync: what a loss of power brings back is an orphan again.
         self.store.write(&batch, WriteOptions::durable(Durability::None))?;
+        self.ranks.forget(id);
+        let elements = layout::elements(id);
+        self.store.forget_skipped(&elements.start, &elements.end);
         Ok(true)
     }
 

@@ -1,11 +1,11 @@
-//! What a keyspace does beside its clients: reclaims orphans, and writes down what time it is.
+//! What a keyspace does beside its clients: reclaims orphans, makes collections anew that are read slowly, counts keys, and writes down what time it is.
 //!
 //! Failure: what could not be done is tried again the next time; the first of a row of failures is logged. Who starts it is told of a panic: nothing of this
 //! would be done any more.
 //!
 //! At the end the time is written down once more, unless that would have to wait.
 //!
-//! Threads: one of its own, from the start to the drop; longer only where it waits for the store then.
+//! Threads: two of its own, one of them for [`super::renewal`], from the start to the drop; longer only where they wait for the store then.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -35,9 +35,10 @@ const STOP_WITHIN: Duration = Duration::from_secs(2);
 /// Works until it is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
+    keyspace: Arc<Keyspace>,
     stopping: Arc<Stopping>,
-    thread: Option<JoinHandle<()>>,
-    /// Says nothing, and is closed when the thread ends.
+    threads: Vec<JoinHandle<()>>,
+    /// Says nothing, and is closed when all threads have ended.
     ended: Mutex<Receiver<()>>,
 }
 
@@ -59,14 +60,14 @@ impl Stopping {
 }
 
 impl Upkeep {
-    /// Begins. `ending` is dropped on the thread when it ends.
+    /// Begins. `ending`, and its clone, are dropped on the threads when they end.
     ///
     /// # Errors
     ///
     /// The system gives no thread.
-    pub fn of(keyspace: Arc<Keyspace>, ending: impl Send + 'static) -> std::io::Result<Self> {
+    pub fn of(keyspace: Arc<Keyspace>, ending: impl Clone + Send + 'static) -> std::io::Result<Self> {
         let stopping = Arc::new(Stopping::default());
-        let inside = stopping.clone();
+        let (renewing, inside, of_all) = (keyspace.clone(), stopping.clone(), keyspace.clone());
         let work = move || {
             let mut noted = Instant::now();
             let mut read_ledger: Option<Instant> = None;
@@ -86,6 +87,10 @@ impl Upkeep {
                     noted = Instant::now();
                     outcome = keyspace.note_time(Waiting::Allowed);
                 }
+                if let Err(error) = keyspace.count_if_due(goes_on) {
+                    // Who asks for the number is told.
+                    tracing::debug!(%error, "the keys cannot be counted; it is tried again");
+                }
                 match outcome {
                     Ok(()) => has_failed = false,
                     Err(error) if !std::mem::replace(&mut has_failed, true) => {
@@ -100,14 +105,30 @@ impl Upkeep {
             }
         };
         let (ends, ended) = std::sync::mpsc::channel();
+        let mut upkeep = Self { keyspace: of_all, stopping, threads: Vec::new(), ended: Mutex::new(ended) };
+        let (of_renewal, renewal_ends) = (ending.clone(), ends.clone());
+        upkeep.start("ecotone-keyspace", work, ending, ends)?;
+        upkeep.start("ecotone-renewal", move || renewing.renew_slow(), of_renewal, renewal_ends)?;
+        Ok(upkeep)
+    }
+}
+
+impl Upkeep {
+    fn start(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+        ending: impl Send + 'static,
+        ends: Sender<()>,
+    ) -> std::io::Result<()> {
         let work = move || {
             // Whatever ends it drops these, the last one first.
             let _ending = ending;
-            let _ends: Sender<()> = ends;
+            let _ends = ends;
             work();
         };
-        let thread = std::thread::Builder::new().name("ecotone-keyspace".into()).spawn(work)?;
-        Ok(Self { stopping, thread: Some(thread), ended: Mutex::new(ended) })
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(work)?);
+        Ok(())
     }
 }
 
@@ -115,14 +136,15 @@ impl Drop for Upkeep {
     fn drop(&mut self) {
         *self.stopping.is_set.lock() = true;
         self.stopping.changed.notify_all();
+        self.keyspace.slow.stop();
         if self.ended.get_mut().recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the keyspace's thread still waits for the store, and is left behind");
+            tracing::warn!("a thread of the keyspace still waits for the store, and is left behind");
             return;
         }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the keyspace's thread panicked");
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the keyspace panicked");
+            }
         }
     }
 }

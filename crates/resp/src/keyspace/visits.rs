@@ -6,12 +6,13 @@
 
 use std::ops::{ControlFlow, Range};
 
-use ecotone_engine::{Attributes, Direction};
+use ecotone_engine::{Attributes, Direction, Scan};
 
 use super::group::Waiting;
 use super::keys::Keys;
 use super::layout::{self, CollectionId, Tag};
 use super::pendings::Pendings;
+use super::renewal::Slow;
 use crate::error::{Failure, Outcome};
 
 /// Entries that are visited on behalf of one client while others wait for the thread.
@@ -19,6 +20,22 @@ const MOST_VISITED_AT_ONCE: usize = 1000;
 
 /// Removed entries in a row that are stepped over while others wait for a latch. The store has a bound of its own where they wait for the thread.
 const MOST_SKIPPED_BRIEFLY: u64 = 2000;
+
+/// A scan of the store that says at its end what it has stepped over.
+struct Read<'s> {
+    scan: Scan<'s>,
+    slow: &'s Slow,
+    /// The collection whose elements it reads.
+    of: Option<CollectionId>,
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        if let Some(of) = self.of {
+            self.slow.note(of, self.scan.skipped());
+        }
+    }
+}
 
 impl Keys<'_> {
     /// Shows `visit` the elements of a large collection with sub-keys in `range`, in their order or against it, until it breaks.
@@ -114,13 +131,20 @@ impl Keys<'_> {
         if !self.state.removes_all(&range) {
             let range = range.start.as_slice()..range.end.as_slice();
             let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
-            let mut scan = match (self.waiting, most_skipped) {
-                (Waiting::Never, _) => store.scan_at_once(range, direction),
-                (_, Some(most)) => store.scan_skipping(range, direction, most),
-                (_, None) => store.scan(range, direction, None)?,
+            let scan = match (self.waiting, most_skipped) {
+                (Waiting::Never, _) => store.scan_at_once(range.clone(), direction),
+                (_, Some(most)) => store.scan_skipping(range.clone(), direction, most),
+                (_, None) => store.scan(range.clone(), direction, self.snapshot)?,
             };
+            let mut read =
+                Read { scan, slow: &self.keyspace.slow, of: layout::element_of(range.start).map(|(id, _)| id) };
+            let scan = &mut read.scan;
+            let wanted = self.state.wanted.as_ref();
             let mut visited = 0;
             loop {
+                if let Some(wanted) = wanted {
+                    wanted.step(1)?;
+                }
                 let (key, attributes, value) = if reads_values {
                     let Some(entry) = scan.next_entry()? else { break };
                     (entry.key, entry.attributes, entry.value)
@@ -129,6 +153,7 @@ impl Keys<'_> {
                     (key, attributes, &[][..])
                 };
                 visited += 1;
+                self.seen.visited += 1;
                 if visited > MOST_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
                     return Err(Failure::MustWait);
                 }

@@ -4,73 +4,173 @@
 //! a backslash at the end stands for itself, a range's ends may be in either order and are compared as signed bytes.
 //! Different on purpose: `*` alone also matches nothing at all, as `KEYS *` and `SCAN` do in Redis, which do not ask `stringmatchlen`.
 //!
-//! Time: at most the product of the two lengths, whatever the pattern. Redis' recursion is no faster. Who matches bounds the lengths, or what it matches at a time.
+//! A pattern is read once, into elements that each match one byte, and stars. One with more elements than the longest text has bytes matches
+//! nothing, however long it is, and no more of it is kept.
+//!
+//! Time: to read it, its length; to match, at most the product of its elements and the text's bytes. Redis' recursion is no faster. Who
+//! matches bounds the length of texts, or what it matches at a time.
 
-/// Whether `text` as a whole matches `pattern`: `*` any bytes, `?` any one, `[a-z]` one of a set, `[^a-z]` one not of it, `\x` x itself.
+/// What matches one byte, or a star.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Element {
+    /// Any bytes, also none.
+    Star,
+    /// Any byte.
+    Any,
+    /// This one.
+    Byte(u8),
+    /// One of the set with this number.
+    OneOf(u32),
+}
+
+/// A bit for each byte.
+type Set = [u64; 4];
+
+/// A pattern: `*` any bytes, `?` any one, `[a-z]` one of a set, `[^a-z]` one not of it, `\\x` x itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    elements: Vec<Element>,
+    sets: Vec<Set>,
+    /// Bytes of the shortest text that it matches, which has one for each element.
+    least_bytes: usize,
+    matches_nothing_at_all: bool,
+    is_vain: bool,
+}
+
+impl Pattern {
+    /// For texts of at most `longest` bytes.
+    pub fn new(pattern: &[u8], longest: usize) -> Self {
+        Self::read(pattern, longest, |byte| byte)
+    }
+
+    /// The same, with its letters in lower case.
+    pub fn lower(pattern: &[u8], longest: usize) -> Self {
+        Self::read(pattern, longest, |byte| byte.to_ascii_lowercase())
+    }
+
+    fn read(pattern: &[u8], longest: usize, case: impl Fn(u8) -> u8) -> Self {
+        let matches_nothing_at_all = matches!(pattern, b"" | b"*");
+        let mut read =
+            Self { elements: Vec::new(), sets: Vec::new(), least_bytes: 0, matches_nothing_at_all, is_vain: false };
+        let mut rest = pattern;
+        while !rest.is_empty() {
+            let element;
+            (element, rest) = match rest {
+                [b'*', tail @ ..] => (Element::Star, tail),
+                [b'?', tail @ ..] => (Element::Any, tail),
+                [b'[', b'^', tail @ ..] => read.set(tail, true, &case),
+                [b'[', tail @ ..] => read.set(tail, false, &case),
+                [b'\\', literal, tail @ ..] | [literal, tail @ ..] => (Element::Byte(case(*literal)), tail),
+                [] => break,
+            };
+            match element {
+                Element::Star if read.elements.last() == Some(&Element::Star) => continue,
+                Element::Star => {}
+                _ if read.least_bytes == longest => {
+                    // What was kept is of no use.
+                    return Self { elements: Vec::new(), sets: Vec::new(), is_vain: true, ..read };
+                }
+                _ => read.least_bytes += 1,
+            }
+            read.elements.push(element);
+        }
+        read
+    }
+
+    /// The set whose inside begins here, and the pattern behind it.
+    fn set<'p>(&mut self, mut rest: &'p [u8], is_other: bool, case: &impl Fn(u8) -> u8) -> (Element, &'p [u8]) {
+        let mut set: Set = [0; 4];
+        let mut add = |byte: u8| set[usize::from(byte >> 6)] |= 1 << (byte & 63);
+        loop {
+            rest = match rest {
+                [] => break,
+                [b'\\', literal, tail @ ..] => {
+                    add(case(*literal));
+                    tail
+                }
+                [b']', tail @ ..] => {
+                    rest = tail;
+                    break;
+                }
+                [first, b'-', last, tail @ ..] => {
+                    // C's char is signed on x86.
+                    let (first, last) = (case(*first).cast_signed(), case(*last).cast_signed());
+                    (first.min(last)..=first.max(last)).for_each(|byte| add(byte.cast_unsigned()));
+                    tail
+                }
+                [literal, tail @ ..] => {
+                    add(case(*literal));
+                    tail
+                }
+            };
+        }
+        if is_other {
+            set = set.map(|bits| !bits);
+        }
+        // There are no more sets than elements, which are no more than the longest text has bytes.
+        let number = self.sets.len() as u32;
+        self.sets.push(set);
+        (Element::OneOf(number), rest)
+    }
+
+    /// Steps that it takes at most to match a byte.
+    pub fn steps(&self) -> usize {
+        self.elements.len()
+    }
+
+    /// What it has in memory.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&self.elements[..]) + size_of_val(&self.sets[..])
+    }
+
+    /// Whether it matches `text` as a whole.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        if text.is_empty() {
+            return self.matches_nothing_at_all;
+        }
+        if self.is_vain || text.len() < self.least_bytes {
+            return false;
+        }
+        let (mut elements, mut text) = (&self.elements[..], text);
+        // Behind the last star, and where the text that it took ends. Earlier stars never need to take more: what stood between matched.
+        let mut star: Option<(&[Element], &[u8])> = None;
+        loop {
+            let matched = match (elements, text) {
+                ([Element::Star], _) | ([], []) => return true,
+                ([Element::Star, rest @ ..], _) => {
+                    elements = rest;
+                    star = Some((rest, text));
+                    continue;
+                }
+                // More text would be needed; a longer star only leaves less.
+                (_, []) => return false,
+                ([], _) => None,
+                ([element, behind @ ..], [byte, rest @ ..]) => self.has(*element, *byte).then_some((behind, rest)),
+            };
+            (elements, text) = match (matched, star) {
+                (Some(next), _) => next,
+                (None, Some((behind, [_, taken @ ..]))) => {
+                    star = Some((behind, taken));
+                    (behind, taken)
+                }
+                (None, _) => return false,
+            };
+        }
+    }
+
+    fn has(&self, element: Element, byte: u8) -> bool {
+        match element {
+            Element::Star | Element::Any => true,
+            Element::Byte(literal) => literal == byte,
+            Element::OneOf(number) => {
+                let set = self.sets.get(number as usize).copied().unwrap_or_default();
+                set[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
+            }
+        }
+    }
+}
+
+/// Whether `text` as a whole matches `pattern`.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    if text.is_empty() {
-        return matches!(pattern, b"" | b"*");
-    }
-    let (mut pattern, mut text) = (pattern, text);
-    // Behind the last star, and where the text that it took ends. Earlier stars never need to take more: what stood between matched.
-    let mut star: Option<(&[u8], &[u8])> = None;
-    loop {
-        if let [b'*', rest @ ..] = pattern {
-            pattern = rest;
-            star = Some((rest, text));
-            if rest.is_empty() {
-                return true;
-            }
-            continue;
-        }
-        let matched = match text {
-            [] if pattern.is_empty() => return true,
-            // More text would be needed; a longer star only leaves less.
-            [] => return false,
-            [byte, rest @ ..] => match_one(pattern, *byte).map(|behind| (behind, rest)),
-        };
-        (pattern, text) = match (matched, star) {
-            (Some(next), _) => next,
-            (None, Some((behind, [_, taken @ ..]))) => {
-                star = Some((behind, taken));
-                (behind, taken)
-            }
-            (None, _) => return false,
-        };
-    }
-}
-
-/// The pattern behind its first element, if that matches `byte`. The element is not a star.
-fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
-    let (matched, rest) = match pattern {
-        [] => (false, pattern),
-        [b'?', rest @ ..] => (true, rest),
-        [b'[', b'^', rest @ ..] => {
-            let (found, rest) = match_set(rest, byte);
-            (!found, rest)
-        }
-        [b'[', rest @ ..] => match_set(rest, byte),
-        [b'\\', literal, rest @ ..] | [literal, rest @ ..] => (*literal == byte, rest),
-    };
-    matched.then_some(rest)
-}
-
-/// Whether `byte` is in the set whose inside begins here, and the pattern behind the set.
-fn match_set(mut rest: &[u8], byte: u8) -> (bool, &[u8]) {
-    let mut found = false;
-    loop {
-        (found, rest) = match rest {
-            [] => return (found, rest),
-            [b'\\', literal, tail @ ..] => (found || *literal == byte, tail),
-            [b']', tail @ ..] => return (found, tail),
-            [first, b'-', last, tail @ ..] => (found || is_between(byte, *first, *last), tail),
-            [literal, tail @ ..] => (found || *literal == byte, tail),
-        };
-    }
-}
-
-fn is_between(byte: u8, first: u8, last: u8) -> bool {
-    // C's char is signed on x86.
-    let (byte, first, last) = (byte.cast_signed(), first.cast_signed(), last.cast_signed());
-    (first.min(last)..=first.max(last)).contains(&byte)
+    Pattern::new(pattern, text.len()).matches(text)
 }

@@ -1,6 +1,6 @@
 //! The bytes between a client and a server: requests are read, replies are written. Nothing here knows a command.
 //!
-//! The reference is Redis 7.0: what it accepts is accepted, what it refuses is refused with its words, and its replies are matched byte
+//! The reference is Redis 7.2: what it accepts is accepted, what it refuses is refused with its words, and its replies are matched byte
 //! for byte. Where a module goes another way on purpose, its header says so.
 //!
 //! - [`request`]: bytes of a connection into arguments, with limits.

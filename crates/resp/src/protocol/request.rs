@@ -180,6 +180,8 @@ pub struct Parser {
     /// Whether the ranges of the last request lie in `unescaped`.
     is_unescaped: bool,
     needs: Option<usize>,
+    /// Of the arguments that were found since a request began.
+    argument_bytes: usize,
 }
 
 impl Parser {
@@ -235,6 +237,11 @@ impl Parser {
         self.needs
     }
 
+    /// Bytes of the arguments of the last request, or of the incomplete one as far as they came.
+    pub fn argument_bytes(&self) -> usize {
+        self.argument_bytes
+    }
+
     /// Bytes that it keeps of a request that has not come whole: where its arguments are, which are as much again once it is carried out.
     pub fn memory_bytes(&self) -> usize {
         2 * range_bytes(&self.found) + self.unescaped.capacity()
@@ -268,6 +275,7 @@ impl Parser {
         loop {
             match self.step {
                 Step::Begin => {
+                    self.argument_bytes = 0;
                     match buffer.first() {
                         None => return Ok(None),
                         Some(b'*') => {}
@@ -304,6 +312,7 @@ impl Parser {
                         return Ok(None);
                     }
                     arguments.push(self.position..end);
+                    self.argument_bytes += length;
                     if remaining == 1 {
                         return Ok(Some(end + 2));
                     }
@@ -366,6 +375,7 @@ impl Parser {
         } else {
             split_plain(line, arguments);
         }
+        self.argument_bytes = arguments.iter().map(ExactSizeIterator::len).sum();
         Ok(Some(end + 1))
     }
 }

@@ -142,6 +142,37 @@ impl Connection {
             self.buffer.reserve_exact(needs.max(bytes.len()).max(self.buffer.len() / GROWTH));
         }
         self.buffer.extend_from_slice(bytes);
+        // Of what asks who is there, before it is carried out.
+        self.show_received();
+    }
+
+    fn show_received(&self) {
+        let buffers = &self.client.info.buffers;
+        buffers.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
+        buffers.query_capacity.store(self.buffer.capacity(), Ordering::Relaxed);
+    }
+
+    /// Lets others see what it keeps, behind a round that has ended so.
+    fn show(&self, ended: Ended) {
+        self.show_received();
+        let buffers = &self.client.info.buffers;
+        let argument_bytes = match ended {
+            // The beginning of a request may be there.
+            Ended::Empty if self.waiting_bytes() == 0 => 0,
+            Ended::Full | Ended::Closes => 0,
+            Ended::Empty | Ended::Latched | Ended::MustWait | Ended::MustRead => self.parser.argument_bytes(),
+        };
+        buffers.argument_bytes.store(argument_bytes, Ordering::Relaxed);
+        buffers.other_bytes.store(self.other_bytes(), Ordering::Relaxed);
+        self.show_replies();
+        buffers.note_peaks(self.client.info.active_ms.load(Ordering::Relaxed));
+    }
+
+    /// Lets others see what is replied and not sent.
+    fn show_replies(&self) {
+        let buffers = &self.client.info.buffers;
+        buffers.reply_bytes.store(self.reply.len(), Ordering::Relaxed);
+        buffers.reply_capacity.store(self.reply.capacity(), Ordering::Relaxed);
     }
 
     /// Whether the replies since the last call may tell what others have written and not synced yet. Who calls sees to that.
@@ -163,7 +194,6 @@ impl Connection {
     /// More bytes came, before the replies that are being sent were taken.
     pub(super) fn receive_more(&mut self, service: &Service, bytes: &[u8]) {
         self.receive(bytes);
-        self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         self.charge.set(service, self.memory_bytes());
     }
 
@@ -182,7 +212,6 @@ impl Connection {
         self.reply.bound_to(self.limits.output_bytes.min(self.charge.left(service, self.is_let_in())));
         self.reply.take_from(service.keyspace.memory());
         let ended = self.carry_out(service, group, waiting);
-        self.client.info.query_bytes.store(self.waiting_bytes(), Ordering::Relaxed);
         if self.done == self.buffer.len() {
             self.done = 0;
             if self.buffer.capacity() > self.kept_bytes(service) {
@@ -194,6 +223,7 @@ impl Connection {
         }
         self.charge.set(service, self.memory_bytes());
         self.reply.is_counted();
+        self.show(ended);
         ended
     }
 
@@ -205,8 +235,12 @@ impl Connection {
 
     /// Bytes that it keeps.
     fn memory_bytes(&self) -> usize {
-        let received = self.buffer.capacity() + self.parser.memory_bytes() + range_bytes(&self.ranges);
-        received + self.reply.capacity() + self.sending_bytes + self.client.memory_bytes()
+        self.buffer.capacity() + self.reply.capacity() + self.sending_bytes + self.other_bytes()
+    }
+
+    /// Of those what is neither received nor replied.
+    fn other_bytes(&self) -> usize {
+        self.parser.memory_bytes() + range_bytes(&self.ranges) + self.client.memory_bytes()
     }
 
     fn carry_out(&mut self, service: &Service, group: &mut Group, waiting: Waiting) -> Ended {
@@ -263,6 +297,7 @@ impl Connection {
                     return self.refuse(service, &error.reply());
                 }
             };
+            self.client.info.buffers.argument_bytes.store(self.parser.argument_bytes(), Ordering::Relaxed);
             let source = self.parser.source(bytes);
             let began = self.reply.len();
             // What was written before holds latches, and may hold them while the device is looked at, but no longer.
@@ -271,7 +306,7 @@ impl Connection {
             if known.is_empty() && looks_ahead && bytes.len() > consumed && self.client.is_plain() {
                 let keys = read_keys(bytes);
                 if keys.len() > 1 {
-                    known = service.keyspace.look_up(keys.into_iter(), waiting);
+                    known = service.keyspace.look_up(keys.into_iter(), waiting, None);
                 }
             }
             let given = Given { waiting, waits_for_latches: !self.only_reads, known: known.pop_front() };
@@ -284,7 +319,8 @@ impl Connection {
                     return Step::Latched;
                 }
                 let step = execute(service, &mut self.client, group, arguments, &mut self.reply, given);
-                only_reads = step == Step::MustWait && self.client.transaction.is_none() && takes_no_latch(arguments);
+                let is_done = matches!(step, Step::Done { .. });
+                only_reads = !is_done && self.client.transaction.is_none() && takes_no_latch(arguments);
                 step
             });
             let has_read = group.take_has_read();
@@ -303,6 +339,8 @@ impl Connection {
                 }
                 // The next round sees what it needs.
                 Step::Latched | Step::MustWait if only_reads_here => return Ended::Full,
+                // Elsewhere it sees the keys as they are, whoever has their latches.
+                Step::Latched if only_reads && waiting == Waiting::Never => return Ended::MustRead,
                 Step::Latched => return Ended::Latched,
                 Step::MustWait if briefly => return Ended::Latched,
                 Step::MustWait if only_reads => return Ended::MustRead,
@@ -310,7 +348,7 @@ impl Connection {
             }
             match self.client.then {
                 Then::Go => {}
-                Then::Rest(_) => {
+                Then::Rest(_) | Then::Follow => {
                     self.rests_from = began;
                     return Ended::Full;
                 }
@@ -352,10 +390,21 @@ impl Connection {
         before
     }
 
+    /// What the client waited for has failed: that is its reply.
+    pub(super) fn fail_after_rest(&mut self, service: &Service, why: &str) {
+        self.reply.clear();
+        self.reply.error(why.as_bytes());
+        service.statistics.count_errors(why.as_bytes(), 1);
+    }
+
     /// What is replied, to be sent. Tell when it [is](Self::sent).
     pub(super) fn take_replies(&mut self) -> Vec<u8> {
         let replies = self.reply.take();
         self.sending_bytes = replies.capacity();
+        self.show_replies();
+        let buffers = &self.client.info.buffers;
+        buffers.sending_bytes.store(replies.len(), Ordering::Relaxed);
+        buffers.sending_capacity.store(self.sending_bytes, Ordering::Relaxed);
         replies
     }
 
@@ -365,6 +414,10 @@ impl Connection {
         if replies.capacity() <= self.kept_bytes(service) {
             self.reply.reuse(replies);
         }
+        self.show_replies();
+        let buffers = &self.client.info.buffers;
+        buffers.sending_bytes.store(0, Ordering::Relaxed);
+        buffers.sending_capacity.store(0, Ordering::Relaxed);
         self.charge.set_known(self.memory_bytes());
     }
 
@@ -400,9 +453,10 @@ impl Connection {
     }
 }
 
+/// Whether it needs no latch where it may wait: what only reads sees the keys as they are at one moment there.
 fn takes_no_latch(arguments: &[&[u8]]) -> bool {
     const LATCHED: u32 = flag::WRITE | flag::LATCHES | flag::ALL_SLOTS;
-    resolve(arguments).is_ok_and(|command| command.flags & LATCHED == 0)
+    resolve(arguments).is_ok_and(|command| command.has(flag::READONLY) || command.flags & LATCHED == 0)
 }
 
 /// Calls `then` with the arguments that `ranges` of `source` are.

@@ -12,8 +12,10 @@
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustls::InvalidMessage;
@@ -26,7 +28,7 @@ use super::deal::{Dealer, Seat, Stream};
 use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::Socket;
-use super::tls::Identity;
+use super::tls::{Identity, LOOKS_UNASKED_EVERY, with_version};
 use crate::occasions::Occasion;
 
 /// What is listened on for TLS, and how clients are let in.
@@ -41,6 +43,15 @@ impl Gate {
     pub(super) async fn open(self, dealer: Arc<Dealer>, mut signal: Signal) {
         let identity = Rc::new(RefCell::new(self.identity));
         let mut lasting = Lasting::default();
+        lasting.begin({
+            let identity = identity.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(LOOKS_UNASKED_EVERY).await;
+                    identity.borrow_mut().look(Instant::now());
+                }
+            }
+        });
         for listener in self.listeners {
             let (dealer, identity, told) = (dealer.clone(), identity.clone(), signal.clone());
             lasting.begin(accept_tcp(listener, signal.clone(), move |stream, address, local| {
@@ -78,15 +89,19 @@ async fn let_in(
     mut signal: Signal,
 ) {
     let client = &seat.info.address;
+    seat.info.descriptor.store(stream.as_raw_fd(), Ordering::Relaxed);
     let occasion = |occasion| dealer.note(occasion);
     let shaken = tokio::select! {
         biased;
         () = signal.stops() => return,
         () = seat.info.until_killed() => return,
-        shaken = timeout(within, acceptor.accept(Socket::of(stream))) => shaken,
+        shaken = timeout(within, acceptor.accept(Socket::acknowledging(stream))) => shaken,
     };
     match shaken {
-        Ok(Ok(stream)) => dealer.deal(Stream::Tls(Box::new(stream)), seat),
+        Ok(Ok(mut stream)) => {
+            stream.get_mut().0.has_shaken_hands();
+            dealer.deal(Stream::Tls(Box::new(stream)), seat);
+        }
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
             // So do those that only look whether somebody listens.
             tracing::debug!(%client, "a client left before its TLS handshake was over");
@@ -98,6 +113,7 @@ async fn let_in(
         }
         Ok(Err(error)) => {
             if let Some(others) = occasion(Occasion::TlsHandshakeFailed) {
+                let error = with_version(&error).unwrap_or_else(|| error.to_string());
                 tracing::info!(%client, %error, others, "a TLS handshake failed; the client is disconnected");
             }
         }

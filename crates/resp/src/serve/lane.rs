@@ -276,6 +276,7 @@ impl Lane {
 
     /// On one of the threads that may wait for a latch.
     async fn round_that_waits(&self, connection: Box<Connection>) -> (Box<Connection>, Ended) {
+        connection.client.info.is_handed_on.store(true, Ordering::Relaxed);
         // The thread that waits may need a latch that this lane has, also that of the command itself.
         self.release().await;
         let _waits = self.waits();
@@ -303,6 +304,7 @@ impl Lane {
         mut connection: Box<Connection>,
         round: impl FnOnce(&mut Connection, &Service, &mut Group) -> Ended + Send + 'static,
     ) -> (Box<Connection>, Ended) {
+        connection.client.info.is_handed_on.store(true, Ordering::Relaxed);
         let service = self.service.clone();
         service.statistics.handed_on.fetch_add(1, Ordering::Relaxed);
         let done = tokio::task::spawn_blocking(move || {

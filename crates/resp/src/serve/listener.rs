@@ -4,6 +4,7 @@
 //! ([`Listen::waiting_threads`]); requests beyond that wait for one of them, and their clients with them. Where TLS is listened for,
 //! one more makes the handshakes.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -144,6 +145,26 @@ pub struct Listening {
     pub socket: Option<PathBuf>,
 }
 
+impl Listening {
+    /// As `INFO` tells it: a line for each kind and port.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (kind, addresses) in [("tcp", &self.addresses), ("tls", &self.tls_addresses)] {
+            let ports: BTreeSet<u16> = addresses.iter().map(SocketAddr::port).collect();
+            for port in ports {
+                let bound: String = addresses
+                    .iter()
+                    .filter(|address| address.port() == port)
+                    .map(|address| format!(",bind={}", address.ip()))
+                    .collect();
+                lines.push(format!("name={kind}{bound},port={port}"));
+            }
+        }
+        lines.extend(self.socket.iter().map(|path| format!("name=unix,bind={}", path.display())));
+        lines
+    }
+}
+
 impl Server {
     /// Listens, and serves `service` on threads of its own.
     ///
@@ -153,7 +174,10 @@ impl Server {
     pub fn start(service: Arc<Service>, listen: &Listen, machine: Machine) -> Result<Self, ServeError> {
         let Machine { duties, idle_cores, panicked } = machine;
         let identity = match &listen.tls {
-            Some(tls) => Some((Identity::of(tls.files.clone())?, tls.handshake_within)),
+            Some(tls) => {
+                let identity = Identity::of(tls.files.clone(), service.certificate_ends.clone())?;
+                Some((identity, tls.handshake_within))
+            }
             None => None,
         };
         let tcp = bind(&listen.addresses)?;
@@ -177,6 +201,8 @@ impl Server {
             runtimes.push(runtime.metrics());
             lanes.push((runtime, inbox, clients));
         }
+        service.statistics.loops.watch(runtimes.clone());
+        *service.listeners.lock() = listening.lines();
         let dealer = Arc::new(Dealer::new(service.clone(), inboxes, first_lanes));
         let upkeep = Upkeep::of(service.keyspace.clone(), Ending(panicked.clone())).map_err(ServeError::Thread)?;
         let pulses: Arc<[Pulse]> = lanes.iter().map(|_| Pulse::default()).collect();
@@ -259,6 +285,8 @@ impl Server {
                 tracing::error!("a thread that serves clients panicked");
             }
         }
+        self.service.statistics.loops.watch(Vec::new());
+        self.service.listeners.lock().clear();
         if let Some(path) = self.listening.socket.take()
             && self.socket_inode.is_some_and(|own| inode_of(&path) == Some(own))
         {
@@ -323,6 +351,7 @@ fn of_duty(mut runtime: Builder, duties: Option<&Arc<dyn DutyObserver>>) -> Resu
 }
 
 /// Tells of a thread that ends by a panic.
+#[derive(Clone)]
 struct Ending(Option<Panicked>);
 
 impl Drop for Ending {

@@ -4,6 +4,7 @@
 //! the [handshake](handshake), on a thread for that. What is not in memory is brought there [beside](device) the lane.
 
 mod accept;
+mod certificate;
 mod connection;
 mod deal;
 mod device;
@@ -21,6 +22,7 @@ mod tls;
 mod width;
 
 pub use accept::KEEPALIVE_IDLE;
+pub use certificate::CertificateEnds;
 pub use deal::IdleCores;
 pub use listener::{Lanes, Listen, ListenTls, Listening, Machine, Panicked, ServeError, Server};
 pub use pulse::Pulse;

@@ -26,6 +26,7 @@ use super::lasting::Lasting;
 use super::signal::Signal;
 use super::stream::{ClientStream, Socket};
 use crate::client::{Client, ClientInfo, Then};
+use crate::compactions::Following;
 use crate::occasions::Occasion;
 
 /// How long clients may take to get their last replies when the server stops.
@@ -39,6 +40,9 @@ const LOOKS_WHILE_SENDING: u32 = 4;
 
 /// And at least so often: limits may have changed.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// What a client is told that waits for something when the server stops.
+const STOPS: &str = "ERR the server stops before this is done; ask again once it is back";
 
 /// What a TLS handshake begins with, and no request.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -134,6 +138,7 @@ async fn serve<S: ClientStream>(
 ) -> io::Result<Option<(usize, Stream)>> {
     let service = &lane.service;
     let info = &seat.info.clone();
+    info.descriptor.store(stream.descriptor(), Ordering::Relaxed);
     let mut has_spoken = kept.is_some();
     let mut connection = kept.take().unwrap_or_else(|| {
         let limits = service.limits.read().clone();
@@ -197,22 +202,33 @@ async fn serve<S: ClientStream>(
         loop {
             let mut ended = Ended::Closes;
             if !closes {
-                (connection, ended) = lane.round(connection, began).await;
+                (connection, ended) = watched(lane.round(connection, began), &stream, info).await;
                 statistics.responses.record(began.elapsed());
             }
             closes |= ended == Ended::Closes || info.is_killed.load(Ordering::Acquire);
             // Of what came before, all is carried out that has come whole, unless the round is full.
             let waited_bytes = connection.waiting_bytes();
-            if let Then::Rest(rest) = std::mem::take(&mut connection.client.then) {
+            let then = std::mem::take(&mut connection.client.then);
+            if matches!(then, Then::Rest(_) | Then::Follow) {
                 // A rest may be long.
                 let before = connection.take_before_rest();
                 is_lost = send(lane, &mut stream, before, &mut connection).await.is_err();
+                let mut follows = connection.client.follows.take();
                 if !is_lost {
                     tokio::select! {
-                        () = sleep(rest) => {}
+                        outcome = rested(then, follows.as_mut()) => {
+                            if let Err(why) = outcome {
+                                connection.fail_after_rest(service, &why);
+                            }
+                        }
                         () = until_gone(lane, &mut stream, &mut connection) => is_lost = true,
                         () = info.until_killed() => is_lost = true,
-                        () = signal.stops() => closes = true,
+                        () = signal.stops() => {
+                            closes = true;
+                            if then == Then::Follow {
+                                connection.fail_after_rest(service, STOPS);
+                            }
+                        }
                     }
                 }
             }
@@ -249,6 +265,16 @@ async fn serve<S: ClientStream>(
     Ok(None)
 }
 
+/// Waits for as long as the client is to rest.
+async fn rested(then: Then, follows: Option<&mut Following>) -> Result<(), String> {
+    match (then, follows) {
+        (Then::Rest(rest), _) => sleep(rest).await,
+        (Then::Follow, Some(follows)) => return follows.over().await,
+        _ => {}
+    }
+    Ok(())
+}
+
 /// Waits until the client is killed, or anything is told that `signal` has not seen.
 async fn interruption(info: &ClientInfo, mut signal: Signal) {
     tokio::select! {
@@ -266,7 +292,7 @@ async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &m
             }
             if poll_receive_more(lane, stream, connection, context) { Poll::Pending } else { Poll::Ready(false) }
         });
-        if !is_here.await || stream.has_hung_up() {
+        if !is_here.await || stream.is_lost().is_some() {
             return;
         }
         // Its end stands behind what may not be read, and of such an end nobody tells.
@@ -276,6 +302,33 @@ async fn until_gone<S: ClientStream>(lane: &Lane, stream: &mut S, connection: &m
 
 /// How often it is looked whether a client is still there that may send no more.
 const LOOK_FOR_END_EVERY: Duration = Duration::from_secs(1);
+
+/// The same of one whose requests are carried out elsewhere: the first look comes as late, so nearly all are carried out without any.
+const LOOK_FOR_WAITING_EVERY: Duration = Duration::from_millis(100);
+
+/// The outcome of a `round`. Where it goes on elsewhere, who carries it out is told when its client no longer waits.
+async fn watched<T, S: ClientStream>(round: impl Future<Output = T>, stream: &S, info: &ClientInfo) -> T {
+    let mut round = pin!(round);
+    info.is_handed_on.store(false, Ordering::Relaxed);
+    let until_handed_on = std::future::poll_fn(|context| match round.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending if info.is_handed_on.load(Ordering::Relaxed) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    });
+    if let Some(outcome) = until_handed_on.await {
+        return outcome;
+    }
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut round => return outcome,
+            () = sleep(LOOK_FOR_WAITING_EVERY) => {}
+        }
+        if let Some(lost) = stream.is_lost() {
+            info.interest.lose(lost);
+        }
+    }
+}
 
 /// What came of waiting for a client.
 enum Received {
@@ -324,11 +377,9 @@ async fn send<S: ClientStream>(
     connection: &mut Connection,
 ) -> Result<(), Lost> {
     let info = connection.client.info.clone();
-    info.output_bytes.store(replies.len(), Ordering::Relaxed);
     send_bytes(lane, stream, &replies, &info, connection).await?;
     lane.service.statistics.writes.fetch_add(1, Ordering::Relaxed);
     lane.service.statistics.bytes_out.fetch_add(replies.len() as u64, Ordering::Relaxed);
-    info.output_bytes.store(0, Ordering::Relaxed);
     connection.sent(&lane.service, replies);
     Ok(())
 }

@@ -8,24 +8,29 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use super::deal::Stream;
+use crate::keyspace::Lost;
 
 /// A connection to a client.
 pub(super) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
     /// How much of what was written went on to the client.
     fn progress(&mut self) -> &mut Progress;
 
-    /// Whether the client sends no more, also where what it sent before has not been read.
-    fn has_hung_up(&self) -> bool;
+    /// Whether the client has gone, or sends no more, also where what it sent before has not been read.
+    fn is_lost(&self) -> Option<Lost>;
+
+    /// The descriptor of its socket.
+    fn descriptor(&self) -> RawFd;
 
     /// Makes it ready to go to another lane.
     ///
@@ -55,6 +60,8 @@ impl Progress {
 pub(super) struct Socket<S> {
     stream: S,
     progress: Progress,
+    /// What comes is acknowledged as soon as it is read.
+    acknowledges: bool,
 }
 
 /// A socket with TLS over it.
@@ -62,7 +69,7 @@ pub(super) type TlsSocket = TlsStream<Socket<TcpStream>>;
 
 impl<S: AsFd> Socket<S> {
     pub(super) fn of(stream: S) -> Self {
-        Self { stream, progress: Progress::default() }
+        Self { stream, progress: Progress::default(), acknowledges: false }
     }
 
     fn count(&mut self, mut written: Poll<io::Result<usize>>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -86,6 +93,18 @@ impl<S: AsFd> Socket<S> {
 }
 
 impl Socket<TcpStream> {
+    /// One over which a handshake begins. The kernel would wait 40 ms for an answer that takes its acknowledgement along, and the last that a
+    /// client says in a handshake has none where it shows a certificate and so is given no ticket. A client without `TCP_NODELAY` sends its
+    /// first command only once that is acknowledged, and of a longer chain of certificates each piece only after the one before.
+    pub(super) fn acknowledging(stream: TcpStream) -> Self {
+        Self { acknowledges: true, ..Self::of(stream) }
+    }
+
+    /// From now on answers acknowledge what they are for.
+    pub(super) fn has_shaken_hands(&mut self) {
+        self.acknowledges = false;
+    }
+
     /// Leaves the runtime it was made in for that of the calling thread.
     pub(super) fn move_here(&mut self) -> io::Result<()> {
         let same = self.stream.as_fd().try_clone_to_owned()?;
@@ -99,8 +118,12 @@ impl ClientStream for Socket<TcpStream> {
         &mut self.progress
     }
 
-    fn has_hung_up(&self) -> bool {
-        has_hung_up(&self.stream)
+    fn is_lost(&self) -> Option<Lost> {
+        is_lost(&self.stream)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.stream.as_fd().as_raw_fd()
     }
 
     fn leave(self) -> io::Result<Stream> {
@@ -113,8 +136,12 @@ impl ClientStream for Socket<UnixStream> {
         &mut self.progress
     }
 
-    fn has_hung_up(&self) -> bool {
-        has_hung_up(&self.stream)
+    fn is_lost(&self) -> Option<Lost> {
+        is_lost(&self.stream)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.stream.as_fd().as_raw_fd()
     }
 
     fn leave(self) -> io::Result<Stream> {
@@ -127,8 +154,12 @@ impl ClientStream for Box<TlsSocket> {
         &mut self.get_mut().0.progress
     }
 
-    fn has_hung_up(&self) -> bool {
-        has_hung_up(&self.get_ref().0.stream)
+    fn is_lost(&self) -> Option<Lost> {
+        is_lost(&self.get_ref().0.stream)
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.get_ref().0.stream.as_raw_fd()
     }
 
     fn leave(self) -> io::Result<Stream> {
@@ -136,16 +167,27 @@ impl ClientStream for Box<TlsSocket> {
     }
 }
 
-fn has_hung_up(socket: &impl AsFd) -> bool {
-    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    let mut asked = [PollFd::new(socket, ends)];
+/// Over TCP a client that has gone looks like one that only sends no more, until something is sent to it or it has left something unread.
+fn is_lost(socket: &impl AsFd) -> Option<Lost> {
+    let ends = PollFlags::HUP | PollFlags::ERR;
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP | ends)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().intersects(ends)
+    rustix::event::poll(&mut asked, Some(&now)).ok()?;
+    let found = asked[0].revents();
+    match found.intersects(ends) {
+        true => Some(Lost::Gone),
+        false => found.intersects(PollFlags::RDHUP).then_some(Lost::HalfClosed),
+    }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + AsFd + Unpin> AsyncRead for Socket<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        if self.acknowledges && read.is_ready() {
+            // It holds for what has come; later the kernel decides anew. Where it cannot be had the client waits.
+            let _ = sockopt::set_tcp_quickack(&self.stream, true);
+        }
+        read
     }
 }
 

@@ -1,17 +1,18 @@
 //! Who the server is, by TLS: certificate and key, and whose certificates clients must show.
 //!
 //! Files are read again when they have changed, so that a certificate can be renewed without a restart: connections that come
-//! from then on see the new one, others keep theirs. What cannot be used changes nothing and is told once.
+//! from then on see the new one, others keep theirs. What cannot be used changes nothing and is told once. That a certificate will end, or has, is
+//! told in the log when it is read and then once a day, and [to who asks](CertificateEnds).
 //!
-//! Bounds: a file has at most [`MOST_FILE_BYTES`]; changes are looked for at most every [`LOOKS_EVERY`], when a client comes. Where clients show
-//! certificates no session is resumed: each time the certificate is looked at anew.
+//! Bounds: a file has at most [`MOST_FILE_BYTES`]; changes are looked for at most every [`LOOKS_EVERY`], when a client comes, and at least every
+//! [`LOOKS_UNASKED_EVERY`]. Where clients show certificates no session is resumed: each time the certificate is looked at anew.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -21,11 +22,25 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
+use super::certificate::{self, Certificate, CertificateEnds, Notice, Notices};
+
 /// Far beyond every chain of certificates and every list of authorities.
 const MOST_FILE_BYTES: u64 = 4 << 20;
 
 /// Time between two looks at the files.
 const LOOKS_EVERY: Duration = Duration::from_secs(2);
+
+/// The same where no client comes.
+pub(super) const LOOKS_UNASKED_EVERY: Duration = Duration::from_secs(30);
+
+/// The only version that TLS libraries take: those before have no extensions, which say what a certificate is for.
+const VERSION_NEEDED: u8 = 3;
+
+/// How the library calls a certificate of another version, which it tells by no type of its own.
+const UNSUPPORTED_VERSION: &str = "UnsupportedCertVersion";
+
+/// What to do about one.
+const HOW_TO_MAKE_VERSION_3: &str = "X.509 version 3 is needed, which has extensions: issue it anew with one (openssl x509 -req -extfile FILE with subjectAltName in it)";
 
 /// The files that say who the server is, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +86,7 @@ impl TlsFiles {
         self.load().map(drop)
     }
 
-    fn load(&self) -> Result<ServerConfig, TlsError> {
+    fn load(&self) -> Result<Loaded, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let refuse = |file, reason: String| self.refuse(file, reason);
         let chain = self.certificates(TlsFile::Certificate)?;
@@ -85,6 +100,13 @@ impl TlsFiles {
             .key_provider
             .load_private_key(key)
             .map_err(|error| refuse(TlsFile::Key, format!("its key cannot be used: {error}")))?;
+        if let Some(version) = chain.first().and_then(|own| certificate::read(own)).map(|own| own.version)
+            && version != VERSION_NEEDED
+        {
+            let why = format!("its certificate is of X.509 version {version}; {HOW_TO_MAKE_VERSION_3}");
+            return Err(refuse(TlsFile::Certificate, why));
+        }
+        let own = first_to_end(&chain);
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
             // Of some keys it cannot be told; clients will.
@@ -102,25 +124,29 @@ impl TlsFiles {
             .map_err(|error| refuse(TlsFile::Certificate, error.to_string()))?;
         let resolver = Arc::new(SingleCertAndKey::from(certified));
         if self.client_ca.is_none() {
-            return Ok(builder.with_no_client_auth().with_cert_resolver(resolver));
+            let config = builder.with_no_client_auth().with_cert_resolver(resolver);
+            return Ok(Loaded { config, certificate: own, client_ca: None });
         }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.authorities()?), provider)
+        let authorities = self.certificates(TlsFile::ClientCa)?;
+        let client_ca = first_to_end(&authorities);
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots(authorities)?), provider)
             .build()
             .map_err(|error| refuse(TlsFile::ClientCa, error.to_string()))?;
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver);
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(config)
+        Ok(Loaded { config, certificate: own, client_ca })
     }
 
-    fn authorities(&self) -> Result<RootCertStore, TlsError> {
-        let mut authorities = RootCertStore::empty();
-        for certificate in self.certificates(TlsFile::ClientCa)? {
-            authorities.add(certificate).map_err(|error| {
-                self.refuse(TlsFile::ClientCa, format!("a certificate in it cannot be used: {error}"))
+    fn roots(&self, authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in authorities {
+            roots.add(certificate).map_err(|error| {
+                let why = with_version(&error).unwrap_or_else(|| error.to_string());
+                self.refuse(TlsFile::ClientCa, format!("a certificate in it cannot be used: {why}"))
             })?;
         }
-        Ok(authorities)
+        Ok(roots)
     }
 
     fn certificates(&self, file: TlsFile) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -172,6 +198,26 @@ impl TlsFiles {
     }
 }
 
+/// What the files say.
+struct Loaded {
+    config: ServerConfig,
+    /// Of the server's own and those between it and its authority, the one that ends first.
+    certificate: Option<Certificate>,
+    /// Of the authorities of clients, the one that ends first.
+    client_ca: Option<Certificate>,
+}
+
+fn first_to_end(certificates: &[CertificateDer<'_>]) -> Option<Certificate> {
+    let read = certificates.iter().filter_map(|certificate| certificate::read(certificate));
+    read.min_by_key(|certificate| certificate.end.unix_s)
+}
+
+/// What to say of an error about a certificate that is of another version than is needed; `None`: it is about something else.
+pub(super) fn with_version(error: &dyn std::error::Error) -> Option<String> {
+    let text = error.to_string();
+    text.contains(UNSUPPORTED_VERSION).then(|| format!("{text}: {HOW_TO_MAKE_VERSION_3}"))
+}
+
 /// What a file is known by; another one when it is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -194,34 +240,97 @@ pub(super) struct Identity {
     /// Of the files as they were when they were last read, with or without success.
     stamps: [Option<Stamp>; 3],
     looked: Instant,
+    certificate: (Option<Certificate>, Notices),
+    client_ca: (Option<Certificate>, Notices),
+    /// For who watches the server.
+    ends: Arc<CertificateEnds>,
 }
 
 impl Identity {
-    pub(super) fn of(files: TlsFiles) -> Result<Self, TlsError> {
+    /// Tells `ends` of its certificates from now on.
+    pub(super) fn of(files: TlsFiles, ends: Arc<CertificateEnds>) -> Result<Self, TlsError> {
         // Before the files are read: a change meanwhile is one.
         let stamps = files.stamps();
-        let acceptor = Arc::new(files.load()?).into();
+        let Loaded { config, certificate, client_ca } = files.load()?;
+        let acceptor = Arc::new(config).into();
         files.warn_if_others_read_the_key();
-        Ok(Self { files, acceptor, stamps, looked: Instant::now() })
+        let (certificate, client_ca) = ((certificate, Notices::default()), (client_ca, Notices::default()));
+        let mut identity = Self { files, acceptor, stamps, looked: Instant::now(), certificate, client_ca, ends };
+        identity.tell_of_ends();
+        Ok(identity)
     }
 
     /// What lets in a client that comes at `now`.
     pub(super) fn acceptor(&mut self, now: Instant) -> TlsAcceptor {
-        if now.saturating_duration_since(self.looked) >= LOOKS_EVERY {
-            self.looked = now;
-            let stamps = self.files.stamps();
-            if stamps != self.stamps {
-                self.stamps = stamps;
-                self.renew();
+        self.look(now);
+        self.acceptor.clone()
+    }
+
+    /// Looks whether the files are others, or something is to be told of them.
+    pub(super) fn look(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.looked) < LOOKS_EVERY {
+            return;
+        }
+        self.looked = now;
+        let stamps = self.files.stamps();
+        if stamps != self.stamps {
+            self.stamps = stamps;
+            self.renew();
+        }
+        self.tell_of_ends();
+    }
+
+    fn tell_of_ends(&mut self) {
+        let end = |of: &(Option<Certificate>, Notices)| of.0.as_ref().map(|of| of.end.clone());
+        self.ends.set(end(&self.certificate).as_ref(), end(&self.client_ca).as_ref());
+        // A clock before 1970 is behind all certificates.
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let file = self.files.certificate.display();
+        if let (Some(certificate), notices) = &mut self.certificate
+            && let Some(notice) = notices.due(certificate, now_s)
+        {
+            let Certificate { begin, end, .. } = certificate;
+            match notice {
+                Notice::NotYet => {
+                    tracing::warn!(certificate = %file, from = begin.text, "the TLS certificate does not hold yet: clients will refuse it");
+                }
+                Notice::Ends { in_days } => tracing::warn!(
+                    certificate = %file, until = end.text, in_days,
+                    "the TLS certificate will soon be over: renew it, it is read anew without a restart"
+                ),
+                Notice::Ended => tracing::warn!(
+                    certificate = %file, until = end.text,
+                    "the TLS certificate is over: clients refuse it; renew it, it is read anew without a restart"
+                ),
             }
         }
-        self.acceptor.clone()
+        let file = self.files.client_ca.as_deref().unwrap_or(Path::new("")).display();
+        if let (Some(authority), notices) = &mut self.client_ca
+            && let Some(notice) = notices.due(authority, now_s)
+        {
+            let Certificate { begin, end, .. } = authority;
+            match notice {
+                Notice::NotYet => {
+                    tracing::warn!(client_ca = %file, from = begin.text, "the certificate of an authority of clients does not hold yet");
+                }
+                Notice::Ends { in_days } => tracing::warn!(
+                    client_ca = %file, until = end.text, in_days, "the certificate of an authority of clients will soon be over: put a new one beside it"
+                ),
+                Notice::Ended => tracing::warn!(
+                    client_ca = %file, until = end.text,
+                    "the certificate of an authority of clients is over; what it has signed is taken all the same: take it out of the file if it no \
+                     longer counts"
+                ),
+            }
+        }
     }
 
     fn renew(&mut self) {
         match self.files.load() {
-            Ok(config) => {
+            Ok(Loaded { config, certificate, client_ca }) => {
                 self.acceptor = Arc::new(config).into();
+                self.certificate = (certificate, Notices::default());
+                self.client_ca = (client_ca, Notices::default());
                 self.files.warn_if_others_read_the_key();
                 tracing::info!(certificate = %self.files.certificate.display(), "the TLS certificate was read anew");
             }
@@ -229,5 +338,34 @@ impl Identity {
                 tracing::warn!(%error, "a changed TLS file cannot be used; what was read before stays in use");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn a_client_with_a_certificate_of_version_1_is_told_of_as_such() {
+        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::new(Vec::new()).unwrap());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der().clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let mut old = authority.der().to_vec();
+        let at = old.windows(5).position(|bytes| bytes == [0xa0, 3, 2, 1, 2]).unwrap();
+        old[at + 4] = 0;
+        let now = rustls::pki_types::UnixTime::now();
+        let error = verifier.verify_client_cert(&old.into(), &[], now).unwrap_err();
+        // As it comes through a handshake.
+        let told = with_version(&std::io::Error::other(error)).unwrap();
+        assert!(told.contains("X.509 version 3 is needed"), "{told}");
+        assert_eq!(with_version(&std::io::Error::other("something else")), None);
     }
 }

@@ -20,7 +20,7 @@ use ecotone_resp::command::table;
 use ecotone_resp::execute::{Step, execute};
 use ecotone_resp::keyspace::{CollectionId, Group, Keys, Keyspace, Slot, Tag, Type, Waiting};
 use ecotone_resp::protocol::reply::{Reply, Version};
-use ecotone_resp::service::{Host, InfoSection, Limits, Service};
+use ecotone_resp::service::{DebugCommand, Host, InfoSection, Limits, Service};
 use parking_lot::Mutex;
 
 /// The words of a request, which has no quotes.
@@ -112,7 +112,9 @@ impl Fixture {
         let store = Arc::new(opened(directory.path(), &options));
         let host = Arc::new(TestHost::default());
         let keyspace = Keyspace::open(store, durability).unwrap();
-        let service = Service::new(keyspace, Limits::default(), host.clone());
+        // Tests let a client sleep.
+        let limits = Limits { debug_command: DebugCommand::Yes, ..Limits::default() };
+        let service = Service::new(keyspace, limits, host.clone());
         Self { service, host, directory }
     }
 
@@ -197,13 +199,12 @@ impl Fixture {
     }
 
     pub fn client(&self) -> TestClient<'_> {
-        let info = self.service.clients.add("127.0.0.1:1".into(), "127.0.0.1:6379".into(), 100).unwrap();
-        let is_authenticated = self.service.limits.read().password.is_none();
-        TestClient {
-            service: &self.service,
-            client: Client::new(info, is_authenticated),
-            reply: Reply::new(Version::Resp2),
-        }
+        self.client_of("127.0.0.1:1")
+    }
+
+    /// One that came from this address.
+    pub fn client_of(&self, address: &str) -> TestClient<'_> {
+        TestClient::from(&self.service, address)
     }
 }
 
@@ -214,7 +215,19 @@ pub struct TestClient<'f> {
     reply: Reply,
 }
 
-impl TestClient<'_> {
+impl<'f> TestClient<'f> {
+    /// A new client of `service`, beside those that come over a network.
+    pub fn of(service: &'f Service) -> Self {
+        Self::from(service, "127.0.0.1:1")
+    }
+
+    /// One that came from this address.
+    fn from(service: &'f Service, address: &str) -> Self {
+        let info = service.clients.add(address.into(), "127.0.0.1:6379".into(), 100).unwrap();
+        let is_authenticated = service.limits.read().password.is_none();
+        Self { service, client: Client::new(info, is_authenticated), reply: Reply::new(Version::Resp2) }
+    }
+
     /// From now on replies are of this version.
     pub fn speak(&mut self, version: Version) {
         self.reply.set_version(version);

@@ -42,6 +42,14 @@ impl RealRedis {
         Self { server, _log: log, directory }
     }
 
+    /// Whether it is of a version before 7.2, the one that this server says to be: Debian 12 has 7.0, and what is new since is not to be compared with that.
+    pub fn is_before_7_2(&self) -> bool {
+        let info = String::from_utf8(self.new_client().send(&[b"INFO", b"server"])).unwrap();
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().to_owned();
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap()) < (7, 2)
+    }
+
     /// A new client that speaks version 2 or 3 of the protocol.
     pub fn client(&self, version: u8) -> RedisClient {
         let mut client = self.new_client();

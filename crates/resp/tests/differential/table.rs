@@ -31,8 +31,12 @@ fn strings(answer: &[u8]) -> Vec<String> {
     elements(answer).unwrap().into_iter().map(string).collect()
 }
 
-fn check(command: &Command, redis: &mut RedisClient) {
+fn check(command: &Command, redis: &mut RedisClient, is_old: bool) {
     let name = command.name;
+    // Redis 7.2 gave them an argument more.
+    if ["zrank", "zrevrank", "command|getkeysandflags", "command|getkeys"].contains(&name) && is_old {
+        return;
+    }
     let info = redis.send(&[b"COMMAND", b"INFO", name.as_bytes()]);
     let info = elements(&info).unwrap()[0];
     let Some(info) = elements(info).filter(|info| !info.is_empty()) else { return };
@@ -60,8 +64,8 @@ fn check(command: &Command, redis: &mut RedisClient) {
 #[test]
 fn commands_are_told_as_in_redis() {
     let redis = RealRedis::start();
-    let mut client = redis.client(2);
+    let (mut client, is_old) = (redis.client(2), redis.is_before_7_2());
     for command in table::all().flat_map(|command| [command].into_iter().chain(command.subcommands)) {
-        check(command, &mut client);
+        check(command, &mut client, is_old);
     }
 }

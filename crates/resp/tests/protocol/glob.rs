@@ -1,6 +1,6 @@
 //! Patterns against the words of Redis' own matcher.
 
-use ecotone_resp::protocol::glob::matches;
+use ecotone_resp::protocol::glob::{Pattern, matches};
 use proptest::prelude::*;
 
 /// Redis 7.0's `stringmatchlen`, step for step, without what bounds its time.
@@ -115,6 +115,26 @@ fn hostile_patterns_end() {
     assert!(matches(&b"[".repeat(100_000), b"["));
 }
 
+#[test]
+fn a_pattern_that_no_text_is_long_enough_for_keeps_nothing_and_matches_nothing() {
+    let longest = 100;
+    for part in ["x", "?", "[a-z]", "[^b]", "\\x", "x*", "*?"] {
+        let read = |times: usize| Pattern::new(part.repeat(times).as_bytes(), longest);
+        let (fits, vain) = (read(longest), read(longest + 1));
+        assert!(fits.matches(&[b'x'; 100]), "{part}");
+        assert!(!vain.matches(&[b'x'; 100]) && vain.steps() == 0, "{part}");
+        assert_eq!(read(100_000), vain, "{part}");
+    }
+    // What is long and matches what is short takes no more to match.
+    for (long, short) in [("*".repeat(100_000), "*"), (format!("[{}]*", "x".repeat(100_000)), "x*")] {
+        let pattern = Pattern::new(long.as_bytes(), longest);
+        assert_eq!(pattern.steps(), short.len());
+        assert!(pattern.matches(b"xyz") && pattern.memory_bytes() < 1000);
+    }
+    let lower = Pattern::lower(b"MAX[A-C]*\\X", longest);
+    assert!(lower.matches(b"maxb__x") && !lower.matches(b"MAXB__X"));
+}
+
 fn telling_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(b"abc-^]**[[\\?\0\x80\xff".to_vec()), 0..most)
 }
@@ -126,5 +146,6 @@ proptest! {
     fn matches_what_redis_matches(pattern in telling_bytes(10), text in telling_bytes(8)) {
         prop_assume!(pattern != b"*" || !text.is_empty());
         prop_assert_eq!(matches(&pattern, &text), redis_matches(&pattern, &text));
+        prop_assert_eq!(Pattern::new(&pattern, 1000).matches(&text), redis_matches(&pattern, &text));
     }
 }

@@ -6,6 +6,7 @@
 mod common;
 mod large;
 mod model;
+mod ranks;
 mod replies;
 mod stored;
 

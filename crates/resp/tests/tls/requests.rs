@@ -117,7 +117,9 @@ fn a_client_that_takes_nothing_can_be_killed_and_one_that_does_is_not_ended_by_i
     let mut stuck = TlsWire::to(place.served.tls_address(), &place.authority);
     stuck.send(&request(&[b"GET", b"big"]).repeat(30));
     let clients = &place.served.service.clients;
-    let owed = || clients.all().iter().any(|client| client.output_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    let owed = || {
+        clients.all().iter().any(|client| client.buffers.sending_bytes.load(std::sync::atomic::Ordering::Relaxed) > 0)
+    };
     until("it is owed something", owed);
     let address = stuck.0.get_ref().sock.local_addr().unwrap();
     assert_eq!(plain.ask(&format!("CLIENT KILL {address}")), "+OK\r\n");

@@ -42,9 +42,14 @@ pub fn config(
 impl TlsWire {
     /// Connects and goes through the handshake, as far as a client sees one.
     pub fn connect(address: SocketAddr, config: ClientConfig) -> io::Result<Self> {
+        Self::connect_as(address, config, true)
+    }
+
+    /// The same as a client that waits for acknowledgements or does not (`TCP_NODELAY`).
+    pub fn connect_as(address: SocketAddr, config: ClientConfig, has_no_delay: bool) -> io::Result<Self> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        stream.set_nodelay(true)?;
+        stream.set_nodelay(has_no_delay)?;
         let name = "localhost".try_into().unwrap();
         let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
         while connection.is_handshaking() {

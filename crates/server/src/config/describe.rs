@@ -23,8 +23,9 @@ begins like those of a section and names no key. In the environment and by CONFI
 count from the folder that the server is started in.
 
 Keys marked *live* can be changed by CONFIG SET while the server runs, under their own name (`clients.max_clients`) or Redis'
-(`maxclients`). CONFIG REWRITE writes what was changed into the file and leaves everything else in it as it is. Limits hold at once, also for
-connections that are open; a new password is asked of new connections.
+(`maxclients`). CONFIG REWRITE writes what was changed into the file and leaves everything else in it as it is: comments, order, owner and mode. Limits hold at
+once, also for connections that are open; a new password is asked of new connections. Every other key can be set to what it is, and nothing else.
+What a variable or an argument says wins over the file at the next start as well: the log warns where that makes a change vain.
 
 Without a password, clients are listened for on loopback and Unix sockets only; by TLS also beyond, where they must show a certificate
 (`tls_client_ca`).

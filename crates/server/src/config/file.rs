@@ -1,13 +1,15 @@
 //! The file: read with the line of every value, and changed without touching anything else in it.
 //!
-//! Failure: a file that is being written is written whole beside the old one, synced, and put in its place by one renaming.
+//! Failure: see [`replace`](super::replace) for what a crash leaves while it is written.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
+use super::replace::{Replaced, copy_beside, replace};
 use super::{Config, Key, Place, no_such_key, refusal};
 use crate::error::{Error, Result};
 
@@ -51,7 +53,12 @@ fn set_all(file: &Path, text: &str, config: &mut Config) -> Result<()> {
         // Elsewhere there may be a password.
         let key = if error.message() == DUPLICATE_KEY { text.get(span.clone()) } else { None };
         let key = key.map_or_else(String::new, |key| format!(" {key}"));
-        refused(span.start, &format!("this is not TOML: {}{key}", error.message()))
+        let copy = copy_beside(file);
+        let copy = match copy.exists() {
+            true => format!("; {} has what was being written when a CONFIG REWRITE was cut short", copy.display()),
+            false => String::new(),
+        };
+        refused(span.start, &format!("this is not TOML: {}{key}{copy}", error.message()))
     })?;
     for (section, value) in table.get_ref() {
         let DeValue::Table(section_table) = value.get_ref() else {
@@ -80,13 +87,13 @@ fn line_of(text: &[u8], at: usize) -> usize {
     text.iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// Puts values into `file`. Everything else in it stays as it is.
-pub(super) fn rewrite(file: &Path, changed: &[(&'static Key, &str)]) -> Result<()> {
+/// Puts values into `file`. Everything else in it stays as it is, byte for byte. See [`replace`] for `elsewhere`.
+pub(super) fn rewrite(file: &Path, changed: &[(&'static Key, &str)], elsewhere: &Path) -> Result<Replaced> {
     let mut text = read(file)?;
     for (key, value) in changed {
         text = with_value(file, text, key, value)?;
     }
-    // What was made must say what was meant: a section may be written in ways that cannot be added to.
+    // What was made must say what was meant.
     let mut reread = Config::default();
     set_all(file, &text, &mut reread)?;
     if let Some((key, _)) = changed.iter().find(|(key, value)| reread.text(&key.path) != *value) {
@@ -96,64 +103,76 @@ pub(super) fn rewrite(file: &Path, changed: &[(&'static Key, &str)]) -> Result<(
             key.path
         )));
     }
-    // Through links, so that the file itself is replaced.
-    let file = std::fs::canonicalize(file).map_err(|error| failed("write", file, &error))?;
-    let mut beside = file.clone().into_os_string();
-    beside.push(".new");
-    let beside = Path::new(&beside);
-    let outcome = write_whole(beside, &file, &text);
-    if outcome.is_err() {
-        let _ = std::fs::remove_file(beside);
-    }
-    outcome.map_err(|error| failed("write", &file, &error))
+    replace(file, &text, elsewhere).map_err(|error| failed("write", file, &error))
 }
 
-fn write_whole(beside: &Path, file: &Path, text: &str) -> std::io::Result<()> {
-    // There may be a password in it: nobody may read what could not be read before.
-    let permissions = std::fs::metadata(file)?.permissions();
-    let mut new = File::create(beside)?;
-    new.set_permissions(permissions)?;
-    new.write_all(text.as_bytes())?;
-    new.sync_all()?;
-    std::fs::rename(beside, file)?;
-    match file.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
+/// Where a value is put.
+enum At {
+    /// In the place of another.
+    Over(Range<usize>),
+    /// On a line of its own, behind the one in which this byte is.
+    Below(usize),
+    /// On such a line, with the name of its section before its own.
+    BelowDotted(usize),
+    /// In braces, behind the value that ends here.
+    Behind(usize),
+    /// In braces that begin here and have nothing in them.
+    Into(usize),
+    /// In a section of its own, at the end.
+    End,
+}
+
+impl At {
+    fn of(key: &Key, text: &str, table: &DeTable<'_>) -> Self {
+        let section = table.iter().find(|(name, _)| name.get_ref() == key.section());
+        let Some((name, section)) = section else { return Self::End };
+        let Some(entries) = section.get_ref().as_table() else { return Self::End };
+        if let Some((_, value)) = entries.iter().find(|(name, _)| name.get_ref() == key.name()) {
+            return Self::Over(value.span());
+        }
+        let last = entries.values().map(|value| value.span().end).max();
+        let line = text[..name.span().start].rfind('\n').map_or(0, |end| end + 1);
+        // Some editors begin a file with it.
+        let before = text[line..name.span().start].trim_start_matches('\u{feff}').trim_start();
+        let braces = section.span();
+        match last {
+            _ if before.starts_with('[') => Self::Below(last.unwrap_or(name.span().end)),
+            None => Self::Into(braces.start + 1),
+            Some(last) if text.get(braces.clone()).is_some_and(|braces| braces.starts_with('{')) => Self::Behind(last),
+            Some(last) => Self::BelowDotted(last),
+        }
     }
 }
 
-/// `text` with one value put in: where it stands, else at the end of its section, else in a section of its own at the end.
+/// `text` with one value put in: where it stands, else at the end of its section however that is written, else in a section of its own at the end.
 fn with_value(file: &Path, mut text: String, key: &Key, value: &str) -> Result<String> {
-    enum At {
-        Over(std::ops::Range<usize>),
-        Below(usize),
-        End,
-    }
     let literal = key.kind.literal(value);
+    let (section, name) = (key.section(), key.name());
     let at = {
         let table = DeTable::parse(&text).map_err(|error| {
             Error::Configuration(format!("{}: it is no longer TOML: {}", file.display(), error.message()))
         })?;
-        let section = table.get_ref().iter().find(|(name, _)| name.get_ref() == key.section());
-        match section.and_then(|(name, value)| Some((name.span(), value.get_ref().as_table()?))) {
-            Some((header, entries)) => match entries.iter().find(|(name, _)| name.get_ref() == key.name()) {
-                Some((_, value)) => At::Over(value.span()),
-                None => At::Below(entries.values().map(|value| value.span().end).fold(header.end, usize::max)),
-            },
-            None => At::End,
-        }
+        At::of(key, &text, table.get_ref())
+    };
+    let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    let mut add_line = |behind: usize, line: &str| match text[behind..].find('\n') {
+        Some(length) => text.insert_str(behind + length + 1, &format!("{line}{end}")),
+        None => text.push_str(&format!("{end}{line}{end}")),
     };
     match at {
         At::Over(range) => text.replace_range(range, &literal),
-        At::Below(at) => {
-            let end = text[at..].find('\n').map_or(text.len(), |length| at + length);
-            text.insert_str(end, &format!("\n{} = {literal}", key.name()));
+        At::Below(behind) => add_line(behind, &format!("{name} = {literal}")),
+        At::BelowDotted(behind) => add_line(behind, &format!("{section}.{name} = {literal}")),
+        At::Behind(last) => text.insert_str(last, &format!(", {name} = {literal}")),
+        At::Into(begin) => {
+            let space = if text[begin..].starts_with('}') { " " } else { "" };
+            text.insert_str(begin, &format!(" {name} = {literal}{space}"));
         }
         At::End => {
             if !text.is_empty() && !text.ends_with('\n') {
-                text.push('\n');
+                text.push_str(end);
             }
-            text.push_str(&format!("\n[{}]\n{} = {literal}\n", key.section(), key.name()));
+            text.push_str(&format!("{end}[{section}]{end}{name} = {literal}{end}"));
         }
     }
     Ok(text)
@@ -161,6 +180,8 @@ fn with_value(file: &Path, mut text: String, key: &Key, value: &str) -> Result<S
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::XattrFlags;
+
     use super::*;
 
     const FILE: &str =
@@ -212,19 +233,185 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
+    /// `text` after a client has changed these settings and had them written.
+    fn rewritten(text: &str, changes: &[(&str, &str)]) -> String {
+        let (folder, mut config) = config_in(text);
+        for (path, value) in changes {
+            config.set(path, value, Place::Client).unwrap();
+        }
+        config.rewrite().unwrap();
+        let file = folder.path().join("ecotone.toml");
+        let again = Config::load(Some(&file), []).unwrap();
+        for (path, value) in changes {
+            assert_eq!(again.text(path), *value, "{path} in {text}");
+        }
+        std::fs::read_to_string(file).unwrap()
+    }
+
     #[test]
-    fn what_cannot_be_added_to_is_left_as_it_was() {
-        for text in ["clients = { max_clients = 10 }\n", "clients.max_clients = 10\n"] {
-            let (folder, mut config) = config_in(text);
-            config.set("clients.max_clients", "11", Place::Client).unwrap();
-            config.rewrite().unwrap();
-            let file = folder.path().join("ecotone.toml");
-            let changed = std::fs::read_to_string(&file).unwrap();
-            assert_eq!(changed, text.replace("10", "11"));
-            config.set("clients.slowlog_entries", "5", Place::Client).unwrap();
+    fn settings_are_added_in_whatever_way_their_section_is_written() {
+        let changes =
+            [("clients.max_clients", "11"), ("clients.idle_timeout_s", "off"), ("clients.slowlog_entries", "5")];
+        for (text, expected) in [
+            (
+                "clients = { max_clients = 10 } # all\n",
+                "clients = { max_clients = 11, idle_timeout_s = \"off\", slowlog_entries = 5 } # all\n",
+            ),
+            ("clients = {}\n", "clients = { max_clients = 11, idle_timeout_s = \"off\", slowlog_entries = 5 }\n"),
+            (
+                "clients.max_clients = 10 # few\nserver.dir = \"/d\"\n",
+                "clients.max_clients = 11 # few\nclients.idle_timeout_s = \"off\"\nclients.slowlog_entries = 5\nserver.dir = \"/d\"\n",
+            ),
+            (
+                "\"clients\".'max_clients' = 10\n\n# Below.\n[energy]\n",
+                "\"clients\".'max_clients' = 11\nclients.idle_timeout_s = \"off\"\nclients.slowlog_entries = 5\n\n# Below.\n[energy]\n",
+            ),
+            (
+                "# First.\nclients.max_clients = 10\nserver.dir = \"/d\" # there\n# Second.\nclients.lanes = 1\nserver.cores = 1\n",
+                "# First.\nclients.max_clients = 11\nserver.dir = \"/d\" # there\n# Second.\nclients.lanes = 1\nclients.idle_timeout_s = \"off\"\n\
+                 clients.slowlog_entries = 5\nserver.cores = 1\n",
+            ),
+            (
+                "clients = { lanes = 1, # one\n  max_clients = 10, # few\n}\n",
+                "clients = { lanes = 1, # one\n  max_clients = 11, idle_timeout_s = \"off\", slowlog_entries = 5, # few\n}\n",
+            ),
+            (
+                "[clients] # ours\n# nothing yet\n\n[energy] # theirs\nidle_watts = 1.5\n",
+                "[clients] # ours\nmax_clients = 11\nidle_timeout_s = \"off\"\nslowlog_entries = 5\n# nothing yet\n\n[energy] # theirs\nidle_watts = 1.5\n",
+            ),
+            (
+                "[store]\r\ndurability = 'always' # safe\r\n\r\n[ clients ]\r\nmax_clients=10\t# few\r\n",
+                "[store]\r\ndurability = 'always' # safe\r\n\r\n[ clients ]\r\nmax_clients=11\t# few\r\nidle_timeout_s = \"off\"\r\nslowlog_entries = 5\r\n",
+            ),
+            (
+                "\u{feff}[clients]\nlisten = [\n  \"127.0.0.1:1\", # one\n  \"127.0.0.1:2\",\n]\nmax_clients = 0x0A",
+                "\u{feff}[clients]\nlisten = [\n  \"127.0.0.1:1\", # one\n  \"127.0.0.1:2\",\n]\nmax_clients = 11\nidle_timeout_s = \"off\"\nslowlog_entries = 5\n",
+            ),
+            (
+                "# Nothing.\n",
+                "# Nothing.\n\n[clients]\nmax_clients = 11\nidle_timeout_s = \"off\"\nslowlog_entries = 5\n",
+            ),
+        ] {
+            assert_eq!(rewritten(text, &changes), expected, "{text}");
+            assert_eq!(rewritten(expected, &changes), expected, "and once more");
+        }
+    }
+
+    #[test]
+    fn any_password_can_be_written_and_is_read_as_it_was() {
+        for password in [
+            "tab\tin it",
+            "two\nlines",
+            "\r\n",
+            "nul\0",
+            "\u{1}\u{7f}\u{85}",
+            "'\"\"\"'''\\",
+            " ",
+            "#",
+            "\u{1f511}\u{feff}",
+        ] {
+            for text in
+                ["[clients]\npassword = \"old\" # secret\n", "clients = { }\n", "clients.listen = \"off\"\r\n", ""]
+            {
+                let written = rewritten(text, &[("clients.password", password)]);
+                assert!(!written.contains('\0') && written.lines().count() <= 3, "{written:?}");
+                assert_eq!(written.contains("# secret"), text.contains("# secret"), "{written:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_longer_what_it_was_is_refused_and_stays() {
+        let (folder, mut config) = config_in("[clients]\n");
+        let file = folder.path().join("ecotone.toml");
+        config.set("clients.max_clients", "11", Place::Client).unwrap();
+        for text in [
+            "clients = 5\n",
+            "[[clients]]\nmax_clients = 5\n",
+            "[clients\n",
+            "[clients]\nmax_clients = []\nno_such = 1\n",
+        ] {
+            std::fs::write(&file, text).unwrap();
             let refused = config.rewrite().unwrap_err().to_string();
             assert!(refused.contains("ecotone.toml"), "{refused}");
-            assert_eq!(std::fs::read_to_string(&file).unwrap(), changed);
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
         }
+    }
+
+    #[test]
+    fn owner_rights_attributes_and_links_stay() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let (folder, mut config) = config_in("[clients]\n");
+        let file = folder.path().join("ecotone.toml");
+        // Who may not give files away has none of others.
+        let is_given_away = std::os::unix::fs::chown(&file, Some(1234), Some(4321)).is_ok();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let has_attribute = rustix::fs::setxattr(&file, "user.ours", b"kept", XattrFlags::empty()).is_ok();
+        let (link, was) = (folder.path().join("link.toml"), std::fs::metadata(&file).unwrap());
+        std::os::unix::fs::symlink("ecotone.toml", &link).unwrap();
+        config.file = Some(link.clone());
+        config.set("clients.max_clients", "11", Place::Client).unwrap();
+        assert_eq!(config.rewrite().unwrap().1, Replaced::Whole);
+        let is = std::fs::metadata(&file).unwrap();
+        assert_eq!((is.uid(), is.gid(), is.mode()), (was.uid(), was.gid(), was.mode()));
+        assert!(!is_given_away || is.uid() == 1234);
+        assert_ne!(is.ino(), was.ino(), "it is another file");
+        if has_attribute {
+            let mut value = [0; 16];
+            let length = rustix::fs::getxattr(&file, "user.ours", &mut value[..]).unwrap();
+            assert_eq!(&value[..length], b"kept");
+        }
+        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("ecotone.toml"));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "[clients]\nmax_clients = 11\n");
+    }
+
+    /// A mount point of its own is one of those, too; a test cannot make one everywhere.
+    #[test]
+    fn a_file_that_cannot_be_replaced_is_written_in_place() {
+        use std::os::unix::fs::MetadataExt;
+        let long = format!("[clients]\nmax_clients = 10\n{}", "# much\n".repeat(1000));
+        for text in ["[clients]\nmax_clients = 1000000\n", long.as_str()] {
+            let (folder, mut config) = config_in(text);
+            let file = folder.path().join("ecotone.toml");
+            let was = std::fs::metadata(&file).unwrap().ino();
+            std::fs::hard_link(&file, folder.path().join("other-name")).unwrap();
+            config.set("clients.max_clients", "11", Place::Client).unwrap();
+            let (written, how) = config.rewrite().unwrap();
+            let in_place = Replaced::InPlace { why: "it has several names".into() };
+            assert_eq!((written, how), (vec!["clients.max_clients"], in_place));
+            assert_eq!(std::fs::metadata(&file).unwrap().ino(), was);
+            let expected = text.replace("1000000", "11").replace("= 10\n", "= 11\n");
+            assert_eq!(std::fs::read_to_string(folder.path().join("other-name")).unwrap(), expected);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the copy is gone");
+        }
+    }
+
+    #[test]
+    fn the_copy_lies_elsewhere_where_it_cannot_lie_beside_the_file() {
+        let (folder, mut config) = config_in("[clients]\n");
+        let (file, data) = (folder.path().join("ecotone.toml"), folder.path().join("data"));
+        // Nothing can be put there.
+        std::fs::create_dir(copy_beside(&file)).unwrap();
+        config.set("clients.max_clients", "11", Place::Client).unwrap();
+        config.set("server.dir", data.to_str().unwrap(), Place::Argument("--dir".into())).unwrap();
+        let refused = config.rewrite().unwrap_err().to_string();
+        assert!(refused.contains("no copy can be made") && refused.contains(data.to_str().unwrap()), "{refused}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "[clients]\n");
+        std::fs::create_dir(&data).unwrap();
+        assert!(matches!(config.rewrite().unwrap().1, Replaced::InPlace { .. }));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "[clients]\nmax_clients = 11\n");
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0, "the copy is gone");
+    }
+
+    #[test]
+    fn who_starts_with_half_a_file_is_told_where_all_of_it_is() {
+        let (folder, _) = config_in("[clients]\n");
+        let file = folder.path().join("ecotone.toml");
+        std::fs::write(&file, "[clients]\nmax_clients = 11\nidle_ti").unwrap();
+        let refused = |file: &Path| Config::load(Some(file), []).unwrap_err().to_string();
+        assert!(!refused(&file).contains("ecotone.toml.new"), "{}", refused(&file));
+        std::fs::write(copy_beside(&file), "[clients]\n").unwrap();
+        assert!(refused(&file).contains("ecotone.toml.new has what was being written"), "{}", refused(&file));
     }
 }

@@ -7,9 +7,10 @@ use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_power::MAX_WATTS;
 use ecotone_resp::serve::Listen;
-use ecotone_resp::service::Limits;
+use ecotone_resp::service::{DebugCommand, Limits};
 
 use super::key::{Key, Kind, OFF};
+use crate::backup::{DEFAULT_LIMIT_BYTES_PER_S, MIN_LIMIT_BYTES_PER_S};
 use crate::store_options::{STORE_OPTIONS, store_options};
 
 /// The parts of the file, and what each is about.
@@ -24,6 +25,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("federation", "Other servers that compact for this one, and for which it compacts."),
     ("energy", "The model that joules are computed with."),
     ("http", "Metrics and health checks by HTTP. See [operations.md](operations.md)."),
+    ("backup", "Backups that `BGSAVE` makes. See [operations.md](operations.md#backups)."),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -47,6 +49,7 @@ pub fn keys() -> &'static [Key] {
         keys.extend(store());
         keys.extend(federation());
         keys.extend(http());
+        keys.extend(backup());
         keys
     });
     &KEYS
@@ -77,14 +80,20 @@ fn text(what: &'static str, is_one: fn(&str) -> bool) -> Kind {
     Kind::Text { what, is_one }
 }
 
+/// Whether it stands in one line and can be seen: what has something else is a slip.
+fn is_plain(text: &str) -> bool {
+    !text.contains(char::is_control)
+}
+
 fn path() -> Kind {
-    text("a path", |_| true)
+    text("a path", is_plain)
 }
 
 fn host_and_port() -> Kind {
     text("a host and a port, such as 10.0.0.5:7411", |text| {
+        let is_host = |host: &str| !host.is_empty() && is_plain(host);
         text.rsplit_once(':')
-            .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+            .is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0))
     })
 }
 
@@ -97,7 +106,7 @@ fn live(key: Key) -> Key {
 }
 
 fn server() -> Vec<Key> {
-    let name = text("a name of at most 255 bytes", |text| ServerId::new(text).is_ok());
+    let name = text("a name of at most 255 bytes", |text| is_plain(text) && ServerId::new(text).is_ok());
     let levels = Kind::OneOf(vec!["error", "warn", "info", "debug", "trace"]);
     vec![
         key("server.dir", path(), "", "", "Folder of the store, made if it is not there. It must be given."),
@@ -134,7 +143,7 @@ fn server() -> Vec<Key> {
 
 fn clients() -> Vec<Key> {
     let (limits, listen) = (Limits::default(), Listen::default());
-    let socket = text("a path of at most 107 bytes", |text| text.len() <= SOCKET_PATH_BYTES);
+    let socket = text("a path of at most 107 bytes", |text| text.len() <= SOCKET_PATH_BYTES && is_plain(text));
     let password = text("a text of at most 512 bytes", |text| text.len() <= PASSWORD_BYTES);
     let slow_after = limits.slow_after.map_or(OFF.into(), |slow_after| slow_after.as_micros().to_string());
     let idle = limits.idle.map_or(OFF.into(), |idle| idle.as_secs().to_string());
@@ -207,8 +216,16 @@ fn clients() -> Vec<Key> {
             password,
             "",
             "",
-            "What clients must give by AUTH; none: nothing. Give it in the file or the environment, never where others can read it.",
+            "What clients must give by AUTH; none: nothing. Give it in the file or the environment, never where others can read it. Any \
+             characters may stand in it, in the file as TOML escapes them.",
         )),
+        key(
+            "clients.enable_debug_command",
+            Kind::OneOf(DebugCommand::ALL.map(DebugCommand::name).to_vec()),
+            limits.debug_command.name(),
+            "",
+            "Who may use DEBUG: nobody, clients of this machine (on loopback or at `unix_socket`), or all. It is for tests.",
+        ),
         live(key("clients.max_clients", whole(1, 1_000_000), limits.clients, "clients", "Clients at a time.")),
         live(key(
             "clients.max_request_bytes",
@@ -398,6 +415,33 @@ fn http() -> Vec<Key> {
             "Whether `listen` may be reached from other machines. There is no password and no encryption: whoever reaches it can read names, \
              sizes and rates, though no keys and no values.",
         ),
+    ]
+}
+
+fn backup() -> Vec<Key> {
+    vec![
+        key(
+            "backup.dir",
+            path(),
+            "",
+            "",
+            "Folder of backups, on another disk if it can be, to which `BGSAVE` adds one; none: `BGSAVE` writes what is in memory into the store's \
+             tables, and makes no copy.",
+        ),
+        live(key(
+            "backup.keep",
+            whole_or(&[OFF], 1, 1_000_000),
+            OFF,
+            "backups",
+            "How many backups of this store stay there: older ones are removed after each. `off`: all.",
+        )),
+        live(key(
+            "backup.limit_bytes_per_s",
+            whole_or(&[OFF], MIN_LIMIT_BYTES_PER_S, TIB),
+            DEFAULT_LIMIT_BYTES_PER_S,
+            "bytes per second",
+            "How fast the store is read for a backup at most, so that clients keep the rest of the device; `off`: as fast as it goes.",
+        )),
     ]
 }
 

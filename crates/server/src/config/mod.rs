@@ -12,6 +12,7 @@ mod describe;
 mod file;
 mod key;
 mod keys;
+mod replace;
 mod resolve;
 
 use std::collections::BTreeMap;
@@ -23,18 +24,26 @@ pub use describe::{commented_file, reference};
 pub use key::{Key, Kind};
 pub use keys::{SECTIONS, keys};
 
-pub(crate) use key::OFF;
+pub(crate) use key::{OFF, addresses};
 pub(crate) use keys::{find, path_of_store_option};
+pub(crate) use replace::Replaced;
 
 use crate::error::{Error, Result};
 
 /// The variable that names the file.
 pub const FILE_VARIABLE: &str = "ECOTONE_CONFIG";
 
+/// The variable that wins over [`LOG_LEVEL`], as in many programs.
+const LOG_VARIABLE: &str = "RUST_LOG";
+
+/// The key of how much is logged.
+const LOG_LEVEL: &str = "server.log_level";
+
 /// What was said of the settings. What nobody spoke of has its default.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    said: BTreeMap<&'static str, Said>,
+    /// Of each key all that was said; the last counts.
+    said: BTreeMap<&'static str, Vec<Said>>,
     file: Option<PathBuf>,
 }
 
@@ -119,7 +128,10 @@ impl Config {
     pub fn set(&mut self, path: &str, text: &str, place: Place) -> Result<()> {
         let key = find(path).ok_or_else(|| Error::Configuration(format!("{place}: {}", no_such_key(path))))?;
         key.kind.check(text).map_err(|why| Error::Configuration(refusal(&place, key, text, &why)))?;
-        self.said.insert(&key.path, Said { text: text.to_owned(), place });
+        let said = self.said.entry(&key.path).or_default();
+        // Of what clients say only the last is of interest; of all others each stands in a place of its own.
+        said.retain(|said| said.place != place);
+        said.push(Said { text: text.to_owned(), place });
         Ok(())
     }
 
@@ -133,7 +145,7 @@ impl Config {
             .split_once('=')
             .ok_or_else(|| Error::Configuration(format!("{place}: {assignment:?} is not of the form name=value")))?;
         let path = path_of_store_option(name);
-        if self.said.get(path.as_str()).is_some_and(|said| said.place == place) {
+        if self.said(&path).is_some_and(|said| said.place == place) {
             return Err(Error::Configuration(format!("{place}: {name} is given twice")));
         }
         self.set(&path, value, place)
@@ -141,10 +153,15 @@ impl Config {
 
     /// The text that holds at the key of this path: what was said, or its default.
     pub fn text(&self, path: &str) -> &str {
-        match self.said.get(path) {
+        match self.said(path) {
             Some(said) => &said.text,
             None => find(path).map_or("", |key| &key.default),
         }
+    }
+
+    /// What counts of what was said of the key of this path.
+    fn said(&self, path: &str) -> Option<&Said> {
+        self.said.get(path)?.last()
     }
 
     /// Whether anybody spoke of it.
@@ -154,10 +171,42 @@ impl Config {
 
     /// The file that says what holds at the key of this path, if one does.
     pub(crate) fn file_that_says(&self, path: &str) -> Option<&Path> {
-        match &self.said.get(path)?.place {
+        match &self.said(path)?.place {
             Place::Line { file, .. } => Some(file),
             _ => None,
         }
+    }
+
+    /// What was said and does not count, because what wins over it says something else: a line for the log for each, with both places
+    /// and no values.
+    pub fn overridden(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        for (path, said) in &self.said {
+            let Some((winner, others)) = said.split_last() else { continue };
+            let differs = |other: &&Said| other.text != winner.text;
+            told.extend(others.iter().filter(differs).map(|other| {
+                format!(
+                    "{path} of {} does not count: {} says something else and wins over it",
+                    other.place, winner.place
+                )
+            }));
+        }
+        if let (Some(said), Some(_)) = (self.said(LOG_LEVEL), std::env::var_os(LOG_VARIABLE)) {
+            told.push(format!(
+                "{LOG_LEVEL} of {} does not count: environment variable {LOG_VARIABLE} wins over it",
+                said.place
+            ));
+        }
+        told
+    }
+
+    /// For each of these keys that a client has changed: the place that wins over the file at the next start and says something else.
+    pub(crate) fn lost_at_next_start<'a>(&'a self, paths: &'a [&str]) -> impl Iterator<Item = (&'a str, &'a Place)> {
+        paths.iter().filter_map(|path| {
+            let (changed, others) = self.said.get(*path)?.split_last()?;
+            let stays = others.last().filter(|other| matches!(other.place, Place::Variable(_) | Place::Argument(_)))?;
+            (changed.place == Place::Client && stays.text != changed.text).then_some((*path, &stays.place))
+        })
     }
 
     /// The file it came from.
@@ -165,23 +214,27 @@ impl Config {
         self.file.as_deref()
     }
 
-    /// Writes what clients have changed since the start into the file that the rest came from. Its comments stay.
+    /// Writes what clients have changed since the start into the file that the rest came from. All else in it stays. Returns the keys that were
+    /// written, and how the file was.
     ///
     /// # Errors
     ///
     /// [`Error::Configuration`] if there is no file, or it cannot be written; it is as it was then.
-    pub fn rewrite(&self) -> Result<()> {
+    pub(crate) fn rewrite(&self) -> Result<(Vec<&'static str>, Replaced)> {
         let file = self.file.as_ref().ok_or_else(|| Error::Configuration("there is no configuration file".into()))?;
         let changed = keys().iter().filter_map(|key| {
-            let said = self.said.get(key.path.as_str())?;
+            let said = self.said(&key.path)?;
             (said.place == Place::Client).then_some((key, said.text.as_str()))
         });
-        file::rewrite(file, &changed.collect::<Vec<_>>())
+        let changed: Vec<_> = changed.collect();
+        // Where the file cannot have another beside it, the store's folder is one that can be written to.
+        let replaced = file::rewrite(file, &changed, Path::new(self.text("server.dir")))?;
+        Ok((changed.iter().map(|(key, _)| key.path.as_str()).collect(), replaced))
     }
 
     /// An error that names the key of this path, its value and the place that it has it from.
     pub(crate) fn refuse(&self, path: &str, why: &str) -> Error {
-        match (self.said.get(path), find(path)) {
+        match (self.said(path), find(path)) {
             (Some(said), Some(key)) => Error::Configuration(refusal(&said.place, key, &said.text, why)),
             _ => Error::Configuration(format!("{path} = {}: {why}", self.text(path))),
         }

@@ -9,9 +9,10 @@ use ecotone_engine::{Error as StoreError, MemoryLimit, StoreOptions};
 use ecotone_offload::Error as FederationError;
 use ecotone_policy::ids::ServerId;
 use ecotone_resp::serve::{Lanes, Listen, ListenTls, TlsError, TlsFile, TlsFiles};
-use ecotone_resp::service::Limits;
+use ecotone_resp::service::{DebugCommand, Limits};
 
 use super::{Config, OFF, keys};
+use crate::backup::{BackupOptions, LocalTarget};
 use crate::error::{Error, Result};
 use crate::host_memory::host_memory;
 use crate::options::{HttpOptions, ServeOptions};
@@ -40,6 +41,7 @@ impl Config {
             let why = "a server needs a folder: give --dir, server.dir in the configuration or ECOTONE_SERVER_DIR";
             return Err(Error::Configuration(why.into()));
         }
+        self.check_backups()?;
         let store = self.store()?;
         let listen: SocketAddr = self.parsed("federation.listen")?;
         let given = |path: &str| Some(self.text(path)).filter(|text| !text.is_empty()).map(str::to_owned);
@@ -73,6 +75,29 @@ impl Config {
             lost_log_lines: None,
         };
         Ok(options)
+    }
+
+    /// Where `BGSAVE` makes backups, and how; `None`: nowhere.
+    pub(crate) fn backup_target(&self) -> Option<LocalTarget> {
+        let directory = self.path("backup.dir")?;
+        // Each is a number or a word that means none; values have been checked.
+        let number = |path: &str| self.text(path).parse().ok();
+        let options =
+            BackupOptions { limit_bytes_per_s: number("backup.limit_bytes_per_s"), keep: number("backup.keep") };
+        Some(LocalTarget { directory, options })
+    }
+
+    /// Refuses a folder of backups among files that the server has for itself.
+    fn check_backups(&self) -> Result<()> {
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let Some(backups) = self.path("backup.dir").map(absolute) else { return Ok(()) };
+        let own = absolute(PathBuf::from(self.text("server.dir")));
+        let is_own = backups == own || ["store", "worker"].iter().any(|within| backups.starts_with(own.join(within)));
+        if is_own {
+            let why = "the server has that folder for itself; name another, on another disk if it can be";
+            return Err(self.refuse("backup.dir", why));
+        }
+        Ok(())
     }
 
     /// Where clients are listened for; `None`: nowhere.
@@ -162,6 +187,7 @@ impl Config {
             password: (!password.is_empty()).then(|| password.to_owned()),
             slow_after: self.number("clients.slow_after_us")?.map(Duration::from_micros),
             slowlog_entries: self.parsed("clients.slowlog_entries")?,
+            debug_command: DebugCommand::of(self.text("clients.enable_debug_command")).unwrap_or_default(),
         })
     }
 
@@ -210,6 +236,7 @@ impl Config {
     /// The options of the store, as [`store_options`] makes them of what was said.
     pub(crate) fn store(&self) -> Result<StoreOptions> {
         let said = self.said.iter().filter_map(|(path, said)| {
+            let said = said.last()?;
             let name = match path.split_once('.')? {
                 ("store", name) => name.to_owned(),
                 ("space", name) => format!("space_{name}"),

@@ -36,6 +36,7 @@ const WRONG: &[(&str, &str)] = &[
     ("clients.waiting_threads", "0"),
     ("clients.io_uring", "\"on\""),
     ("clients.password", "1234"),
+    ("clients.enable_debug_command", "\"maybe\""),
     ("clients.max_clients", "0"),
     ("clients.max_request_bytes", "1000"),
     ("clients.max_argument_bytes", "536870913"),
@@ -92,6 +93,9 @@ const WRONG: &[(&str, &str)] = &[
     ("federation.policy", "\"Eco\""),
     ("federation.worker_slots", "-1"),
     ("federation.network_bytes_per_s", "0"),
+    ("backup.dir", "true"),
+    ("backup.keep", "0"),
+    ("backup.limit_bytes_per_s", "0"),
     ("energy.active_watts", "0"),
     ("energy.idle_watts", "nan"),
     ("http.listen", "\"localhost\""),
@@ -125,6 +129,7 @@ fn every_key_is_refused_where_it_is_wrong_with_its_line_and_what_it_must_be() {
                 "clients.tls_key",
                 "clients.tls_client_ca",
                 "clients.password",
+                "backup.dir",
             ];
             assert!(harmless.contains(path), "{path} = {text:?} was taken from the environment");
         }
@@ -140,6 +145,43 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     let texts = ["max_clients", "lanes", "pipeline_requests", "send_timeout_s"];
     let texts = texts.map(|name| config.text(&format!("clients.{name}")).to_owned());
     assert_eq!(texts, ["100", "20", "3", "60"]);
+}
+
+#[test]
+fn what_does_not_count_is_told_with_both_places_and_without_values() {
+    let text = "[clients]\npassword = \"in the file\"\nmax_clients = 1\nlanes = 2\n[store]\ndurability = \"always\"\n";
+    let (_folder, file) = file_with(text);
+    let environment =
+        [("ECOTONE_CLIENTS_PASSWORD", "outside"), ("ECOTONE_CLIENTS_LANES", "2"), ("ECOTONE_STORE_DURABILITY", "none")];
+    let mut config = Config::load(Some(&file), variables(&environment)).unwrap();
+    config.set_store_option("durability=none", Place::Argument("--store-option".into())).unwrap();
+    config.set("store.durability", "everysec", Place::Argument("--durability".into())).unwrap();
+    let told = config.overridden();
+    let expected = [
+        (":2", "clients.password", "environment variable ECOTONE_CLIENTS_PASSWORD"),
+        (":6", "store.durability", "--durability says"),
+        ("environment variable ECOTONE_STORE_DURABILITY", "store.durability", "--durability says"),
+        ("--store-option", "store.durability", "--durability says"),
+    ];
+    assert_eq!(told.len(), expected.len(), "what says the same counts: {told:?}");
+    for (line, (loser, path, winner)) in told.iter().zip(expected) {
+        assert!(line.starts_with(path) && line.contains(loser) && line.contains(winner), "{line}");
+        assert!(!line.contains("in the file") && !line.contains("outside"), "{line}");
+    }
+    assert!(Config::load(Some(&file), []).unwrap().overridden().is_empty());
+
+    // What a client changes is lost where something wins over the file that says something else.
+    for (path, text) in [("clients.password", "by a client"), ("clients.max_clients", "7")] {
+        config.set(path, text, Place::Client).unwrap();
+    }
+    let lost = |config: &Config| -> Vec<String> {
+        let all: Vec<&str> = keys().iter().map(|key| key.path.as_str()).collect();
+        config.lost_at_next_start(&all).map(|(path, place)| format!("{path}: {place}")).collect()
+    };
+    assert_eq!(lost(&config), ["clients.password: environment variable ECOTONE_CLIENTS_PASSWORD"]);
+    config.set("clients.password", "outside", Place::Client).unwrap();
+    assert!(lost(&config).is_empty(), "it is the same");
+    assert_eq!((config.text("clients.password"), config.text("clients.max_clients")), ("outside", "7"));
 }
 
 #[test]

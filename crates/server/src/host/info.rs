@@ -31,14 +31,18 @@ fn by_reason<'a>(prefix: &str, counts: impl IntoIterator<Item = (&'a &'static st
     sorted.into_iter().map(|(reason, count)| line(&format!("{prefix}_{}", reason.replace('-', "_")), count)).collect()
 }
 
-/// The store.
-pub(super) fn store(store: &Store) -> Lines {
+/// The store. `keys` are those of clients, once they were counted.
+pub(super) fn store(store: &Store, keys: Option<u64>) -> Lines {
     let counters = store.counters();
     let mut lines = vec![line("directory", store.directory().display())];
     // Who watches asks each second, and so may many others.
     let dedup = store.dedup_lately();
     match store.properties() {
-        Ok(properties) => lines.extend(of_tree(&properties, &counters, store.value_log().as_ref(), dedup.as_ref())),
+        Ok(properties) => {
+            let keys = keys.unwrap_or_else(|| keys_about(&properties, dedup.as_ref()));
+            lines.push(line("keys_estimate", keys));
+            lines.extend(of_tree(&properties, &counters, store.value_log().as_ref(), dedup.as_ref()));
+        }
         Err(error) => lines.push(line("error", error)),
     }
     lines.extend([
@@ -137,7 +141,6 @@ fn of_tree(
     let mut lines = vec![
         line("writers", writers(properties).name()),
         line("delayed_write_rate_bytes_per_s", properties.delayed_write_rate_bytes_per_s),
-        line("keys_estimate", keys_about(properties, dedup)),
         line("table_bytes", properties.table_bytes),
         line("memtable_bytes", properties.memtable_bytes),
         line("memtables_waiting", properties.immutable_memtables),

@@ -6,6 +6,7 @@ mod info;
 mod settings;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use ecotone_engine::Store;
@@ -14,10 +15,11 @@ use ecotone_policy::ids::ServerId;
 use ecotone_policy::policy::PolicyName;
 use ecotone_power::ThreadDuties;
 use ecotone_resp::serve::Listening;
-use ecotone_resp::service::{Allocator, Host, InfoSection, Service};
+use ecotone_resp::service::{Allocator, BackupTarget, Host, InfoSection, Service};
 use parking_lot::Mutex;
+use tracing::{info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, Replaced};
 use crate::monitor::Watch;
 
 /// What a server consists of besides its clients.
@@ -80,7 +82,8 @@ impl Host for ServerHost {
             sections.push(InfoSection { name: "Server", lines: vec![("config_file".to_owned(), shown)] });
         }
         if is_asked("store") {
-            sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store) });
+            let keys = self.around.watch.seen().and_then(|seen| seen.keys);
+            sections.push(InfoSection { name: "Store", lines: info::store(&self.around.store, keys) });
         }
         if is_asked("federation") {
             sections.push(InfoSection { name: "Federation", lines: info::federation(&self.around) });
@@ -121,6 +124,14 @@ impl Host for ServerHost {
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
             service.set_limits(limits);
         }
+        let paths = settings::paths(settings);
+        for (path, place) in changed.lost_at_next_start(&paths.iter().map(String::as_str).collect::<Vec<_>>()) {
+            warn!(
+                setting = path, %place,
+                "CONFIG SET has changed a setting that counts until the server ends: at the next start the other place counts again, also \
+                 after CONFIG REWRITE; change it there"
+            );
+        }
         *config = changed;
         Ok(())
     }
@@ -132,7 +143,25 @@ impl Host for ServerHost {
         if config.file().is_none() {
             return Err("The server is running without a config file".into());
         }
-        config.rewrite().map_err(|error| format!("Rewriting config file: {error}"))
+        let (written, replaced) = config.rewrite().map_err(|error| format!("Rewriting config file: {error}"))?;
+        let file = config.file().unwrap_or(Path::new("")).display();
+        for (path, place) in config.lost_at_next_start(&written) {
+            warn!(
+                setting = path, %file, %place,
+                "CONFIG REWRITE has written a setting into the file over which another place wins: at the next start that counts; change it there"
+            );
+        }
+        match replaced {
+            Replaced::Whole => info!(%file, settings = written.join(", "), "the configuration is written"),
+            Replaced::InPlace { why } => {
+                info!(%file, settings = written.join(", "), why, "the configuration is written, in place: the file could not be replaced")
+            }
+        }
+        Ok(())
+    }
+
+    fn backup_target(&self) -> Option<Arc<dyn BackupTarget>> {
+        Some(Arc::new(self.config.lock().backup_target()?))
     }
 
     fn shut_down(&self) {

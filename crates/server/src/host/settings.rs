@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ecotone_resp::keyspace::UPKEEP_HZ;
 use ecotone_resp::serve::{KEEPALIVE_IDLE, Listening};
 
-use crate::config::{Config, Kind, OFF, Place, find, keys};
+use crate::config::{Config, Kind, OFF, Place, addresses, find, keys};
 
 /// A setting of Redis that is one of ours.
 struct Alias {
@@ -36,6 +36,7 @@ const ALIASES: &[Alias] = &[
     Alias { name: "client-query-buffer-limit", path: "clients.max_request_bytes", units: Units::Bytes },
     Alias { name: "slowlog-log-slower-than", path: "clients.slow_after_us", units: Units::OffIs("-1") },
     Alias { name: "slowlog-max-len", path: "clients.slowlog_entries", units: Units::Same },
+    Alias { name: "enable-debug-command", path: "clients.enable_debug_command", units: Units::Same },
 ];
 
 /// What never changes.
@@ -140,6 +141,11 @@ pub(super) fn all(config: &Config, listening: Option<&Listening>) -> BTreeMap<St
     all
 }
 
+/// Those of the settings that a client has changed, as the configuration names them.
+pub(super) fn paths(settings: &[(String, String)]) -> Vec<String> {
+    settings.iter().map(|(given, _)| path(&given.to_lowercase()).to_owned()).collect()
+}
+
 /// Whether the value of the setting of this name, ours or Redis', is a password.
 pub(super) fn is_secret(name: &str) -> bool {
     path(name) == "clients.password"
@@ -196,12 +202,40 @@ pub(super) fn changed(
                 })?;
                 changed.set(path, &text, Place::Client).map_err(|error| refused(&error.to_string()))?;
             }
-            // Some clients set what holds already, to be sure of it.
-            _ if value == present => {}
+            // Some clients set what holds already, to be sure of it. Redis refuses that, too.
+            key if is_same(key.map(|key| &key.kind), present, value) => {}
             _ => return Err(refused("can't set immutable config")),
         }
     }
     Ok(changed)
+}
+
+/// Whether two values of a setting mean the same, however they are written: of a setting of ours by its `kind`, of Redis' by what it looks like.
+fn is_same(kind: Option<&Kind>, present: &str, value: &str) -> bool {
+    let both = |same: fn(&str) -> Option<String>| same(present).is_some_and(|present| same(value) == Some(present));
+    let flag = |text: &str| match text.to_ascii_lowercase().as_str() {
+        "yes" | "true" => Some("yes".to_owned()),
+        "no" | "false" => Some("no".to_owned()),
+        _ => None,
+    };
+    let size = |text: &str| bytes(text).map(|bytes| bytes.to_string());
+    let number = |text: &str| text.parse::<f64>().ok().map(|number| number.to_string());
+    let list = |text: &str| addresses(text).map(|all| format!("{all:?}"));
+    let is_word = |text: &str| text.eq_ignore_ascii_case(present);
+    let is_place = |text: &str| {
+        let absolute = |text: &str| std::path::absolute(text).ok();
+        !present.is_empty() && absolute(text).is_some_and(|path| absolute(present) == Some(path))
+    };
+    present == value
+        || match kind {
+            Some(Kind::Whole { .. }) => both(size) || is_word(value),
+            Some(Kind::Real { .. }) => both(number),
+            Some(Kind::Flag) => both(flag),
+            Some(Kind::OneOf(_)) => is_word(value),
+            Some(Kind::Address | Kind::Addresses) => both(list) || is_word(value),
+            Some(Kind::Text { .. }) => is_place(value),
+            None => both(flag) || both(size) || is_word(value) || (present.starts_with('/') && is_place(value)),
+        }
 }
 
 /// Refuses `settings` in Redis' words where they ask for more clients than the `most` that the process has descriptors for.
@@ -231,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn every_alias_names_a_key_that_can_change_and_no_name_stands_twice() {
+    fn every_alias_names_a_key_and_no_name_stands_twice() {
         for alias in ALIASES {
-            assert!(find(alias.path).is_some_and(|key| key.is_live), "{}", alias.name);
+            assert!(find(alias.path).is_some(), "{}", alias.name);
             assert!(FIXED.iter().all(|(name, _)| *name != alias.name), "{}", alias.name);
         }
     }
@@ -282,6 +316,27 @@ mod tests {
             ])
             .is_ok()
         );
+        // However it is written.
+        for (name, value) in [
+            ("appendonly", "YES"),
+            ("maxmemory", "0b"),
+            ("maxmemory-policy", "NoEviction"),
+            ("appendfsync", "EverySec"),
+            ("enable-debug-command", "No"),
+            ("store.memtable_bytes", "8mb"),
+            ("store.compression", "LZ4"),
+            ("clients.listen", "127.0.0.1:6379 "),
+            ("clients.io_uring", "yes"),
+            ("energy.idle_watts", "5"),
+            ("federation.listen", "127.0.0.1:7411"),
+        ] {
+            assert!(change(&[(name, value)]).is_ok(), "{name} {value}: {:?}", change(&[(name, value)]));
+        }
+        // All of them as CONFIG GET tells them, one by one and at once.
+        let told = all(&Config::default(), None);
+        for (name, value) in &told {
+            assert!(change(&[(name, value)]).is_ok(), "{name} {value}: {:?}", change(&[(name, value)]));
+        }
         for (settings, says) in [
             (&[("appendonly", "no")][..], "'appendonly') - can't set immutable config"),
             (&[("store.memtable_bytes", "1048576")], "'store.memtable_bytes') - can't set immutable config"),
@@ -289,6 +344,11 @@ mod tests {
             (&[("port", "1")], "can't set immutable config"),
             (&[("no-such", "1")], "Unknown option or number of arguments for CONFIG SET - 'no-such'"),
             (&[("hz", "100")], "'hz') - can't set immutable config"),
+            (&[("dir", "..")], "'dir') - can't set immutable config"),
+            (&[("enable-debug-command", "yes")], "'enable-debug-command') - can't set immutable config"),
+            (&[("store.memtable_bytes", "8m")], "'store.memtable_bytes') - can't set immutable config"),
+            (&[("server.name", "NAME")], "'server.name') - can't set immutable config"),
+            (&[("clients.tls_key", "/key.pem")], "'clients.tls_key') - can't set immutable config"),
             (&[("appendfsync", "always")], "'appendfsync') - can't set immutable config"),
             (&[("maxclients", "0")], "'maxclients') - argument must be between 1 and 1000000 inclusive"),
             (&[("maxclients", "0100")], "'maxclients') - argument couldn't be parsed into an integer"),

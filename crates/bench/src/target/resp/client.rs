@@ -8,8 +8,11 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustls::{ClientConnection, StreamOwned};
+
 use super::ServerAddress;
 use super::reply::{self, Arrived, Bounds, Reply};
+use super::tls::Tls;
 
 /// What an alert of TLS begins with, and no reply.
 const TLS_ALERT: u8 = 0x15;
@@ -75,6 +78,7 @@ pub struct Client {
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     Unix(UnixStream),
 }
 
@@ -86,6 +90,20 @@ impl Client {
     /// [`Broken::NoServer`].
     pub fn open(address: &ServerAddress, limits: Limits) -> Result<Self, Broken> {
         let stream = connect(address, &limits).map_err(Broken::NoServer)?;
+        Ok(Self { stream, limits, out: Vec::new(), input: Vec::new(), filled: 0, taken: 0 })
+    }
+
+    /// The same by TLS, with a server that `tls` trusts.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken::NoServer`], also where the certificate of either side is not taken.
+    pub fn open_tls(address: &ServerAddress, tls: &Tls, limits: Limits) -> Result<Self, Broken> {
+        let stream = match connect(address, &limits).map_err(Broken::NoServer)? {
+            Stream::Tcp(stream) => tls.handshake(address, stream).map_err(Broken::NoServer)?,
+            _ => return Err(Broken::NoServer(Error::new(ErrorKind::Unsupported, "there is no TLS on a Unix socket"))),
+        };
+        let stream = Stream::Tls(Box::new(stream));
         Ok(Self { stream, limits, out: Vec::new(), input: Vec::new(), filled: 0, taken: 0 })
     }
 
@@ -119,6 +137,7 @@ impl Client {
             return Ok(());
         }
         self.stream.write_all(&self.out)?;
+        self.stream.flush()?;
         self.out.clear();
         Ok(())
     }
@@ -230,6 +249,7 @@ fn connect(address: &ServerAddress, limits: &Limits) -> std::io::Result<Stream> 
     stream.set_read_timeout(limits.silence_timeout)?;
     match &stream {
         Stream::Tcp(stream) => stream.set_write_timeout(Some(limits.silence_timeout))?,
+        Stream::Tls(stream) => stream.sock.set_write_timeout(Some(limits.silence_timeout))?,
         Stream::Unix(stream) => stream.set_write_timeout(Some(limits.silence_timeout))?,
     }
     Ok(stream)
@@ -239,6 +259,7 @@ impl Stream {
     fn set_read_timeout(&self, timeout: Duration) -> std::io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_read_timeout(Some(timeout)),
+            Self::Tls(stream) => stream.sock.set_read_timeout(Some(timeout)),
             Self::Unix(stream) => stream.set_read_timeout(Some(timeout)),
         }
     }
@@ -248,6 +269,7 @@ impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
         }
     }
@@ -257,11 +279,15 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        match self {
+            Self::Tls(stream) => stream.flush(),
+            _ => Ok(()),
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::log_check::{BLOCK_BYTES, HEADER_BYTES, ZERO, unmasked};
+use crate::log_walk::{BLOCK_BYTES, HEADER_BYTES, ZERO, unmasked};
 
 const FULL: u8 = 1;
 const FIRST: u8 = 2;

@@ -36,7 +36,8 @@ pub(super) struct Version {
     pub(super) sequence: u64,
     pub(super) kind: EntryKind,
     pub(super) value: Vec<u8>,
-    precedence: u64,
+    /// Of the table that has it; 0 for a run.
+    pub(super) precedence: u64,
     reader: usize,
 }
 
@@ -103,6 +104,15 @@ impl Merge {
 
     /// The newest version of the next key, and others that are as new; none after the last key. Errors are those of runs.
     pub(super) fn next_key(&mut self, versions: &mut Vec<Version>) -> Result<()> {
+        self.next_versions(versions, |newest, version| newest.sequence == version.sequence)
+    }
+
+    /// All versions of the next key but those that are not `wanted` beside the newest, from the newest on; none after the last key.
+    pub(super) fn next_versions(
+        &mut self,
+        versions: &mut Vec<Version>,
+        wanted: impl Fn(&Version, &Version) -> bool,
+    ) -> Result<()> {
         versions.clear();
         self.open_tables()?;
         while let Some(next) = self.next.peek()
@@ -110,7 +120,7 @@ impl Merge {
         {
             let Some(version) = self.next.pop() else { break };
             self.advance(version.reader)?;
-            if versions.first().is_none_or(|newest| newest.sequence == version.sequence) {
+            if versions.first().is_none_or(|newest| wanted(newest, &version)) {
                 versions.push(version);
             }
         }

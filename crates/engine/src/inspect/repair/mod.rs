@@ -6,6 +6,7 @@
 //!
 //! - [`survey`]: which files there are, and what the MANIFEST says. [`tables`], [`wal`]: what is in them.
 //! - [`log_file`], [`runs`]: formats and working space.
+//! - [`unlisted`]: which of the tables that no MANIFEST names are a part of the store.
 //! - [`merge`], [`tombstones`], [`doubt`]: the newest version of a key, whether it is deleted, whether it may be too old.
 //! - [`save`]: the new store. [`report`]: what is said of all this.
 //!
@@ -27,12 +28,14 @@ mod save;
 mod survey;
 mod tables;
 mod tombstones;
+mod unlisted;
 mod wal;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ecotone_rocks_sys::salvage::RangeDeletion;
 use ecotone_rocks_sys::version::self_test;
 
 use self::merge::Merge;
@@ -104,9 +107,11 @@ pub fn repair_leaving_out(
         let mut runs = Runs::new(&working.0, RUN_BYTES);
         let mut deleted_ranges = Vec::new();
         let mut entries = WalEntries { runs: &mut runs, deleted_ranges: &mut deleted_ranges };
-        read_wals(&survey, values.as_ref(), &mut entries, &mut report, &mut progress)?;
+        let gap = read_wals(&survey, values.as_ref(), &mut entries, &mut report, &mut progress)?;
+        runs.finish()?;
+        judge_unlisted(&mut tables, &runs, &deleted_ranges, gap, &mut report, &mut progress)?;
         tables.add_deleted_ranges(deleted_ranges);
-        let merge = Merge::new(std::mem::take(&mut tables.sources), runs.finish()?)?;
+        let merge = Merge::new(std::mem::take(&mut tables.sources), runs.read()?)?;
         let store = working.0.join("store");
         save::save(&store, merge, &mut tables, values.as_ref(), leaves_out, &mut report, &mut progress)?;
         check(&store, report.saved_entries, &mut progress)?;
@@ -116,9 +121,63 @@ pub fn repair_leaving_out(
     })();
     working.remove();
     made?;
-    report.older_may_be_back =
-        !survey.is_sound() || report.unlisted_tables > 0 || report.lost_table_count > 0 || report.lost_wal_count > 0;
+    let adds = report.unlisted_tables > report.unfinished_tables;
+    report.older_may_be_back = !survey.is_sound() || adds || report.lost_table_count > 0 || report.lost_wal_count > 0;
     Ok(report)
+}
+
+/// The tables in `directory` that a sound MANIFEST does not name, while all are there that it does: what RocksDB removes once it is open. None where
+/// there is any doubt.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the directory cannot be listed.
+pub(crate) fn unnamed_tables(directory: &Path) -> Result<Vec<PathBuf>> {
+    let survey = survey(directory)?;
+    let is_there = |number: &u64| directory.join(format!("{number:06}.sst")).exists();
+    if !survey.is_sound() || !survey.names_data_family || !survey.listed.keys().all(is_there) {
+        return Ok(Vec::new());
+    }
+    let failed = |error| Error::io("list the directory", directory, &error);
+    let mut unnamed = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_table = path.extension().is_some_and(|extension| extension == "sst");
+        let number = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+        if is_table && number.is_some_and(|number| !survey.listed.contains_key(&number)) {
+            unnamed.push(path);
+        }
+    }
+    Ok(unnamed)
+}
+
+/// Finds out which tables count of those that a sound MANIFEST does not name. `gap`: what is missing before the first WAL unless one of them has it.
+fn judge_unlisted(
+    tables: &mut Tables,
+    runs: &Runs,
+    deleted_ranges: &[RangeDeletion],
+    gap: Option<LostWal>,
+    report: &mut RepairReport,
+    progress: &mut impl FnMut(Repairing),
+) -> Result<()> {
+    if tables.unlisted.is_empty() {
+        return Ok(());
+    }
+    let counting = unlisted::that_count(tables, runs.read()?, deleted_ranges, progress)?;
+    let unfinished = tables.unlisted.keys().filter(|number| !counting.contains(number));
+    let unfinished: Vec<_> = unfinished.filter_map(|number| Some(tables.known.get(number)?.name.clone())).collect();
+    if !unfinished.is_empty() {
+        report.unfinished_tables = unfinished.len() as u64;
+        let names = survey::listed(&unfinished);
+        report
+            .notes
+            .push(format!("{names} were being written when the process died: all that they hold is in other files"));
+    }
+    counting.iter().for_each(|number| tables.count(*number));
+    if let Some(gap) = gap.filter(|_| counting.is_empty()) {
+        report.lost_wal(gap);
+    }
+    Ok(())
 }
 
 /// The absolute path of the new store, checked.

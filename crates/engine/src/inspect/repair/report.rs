@@ -24,6 +24,11 @@ pub enum Repairing {
         /// How many there are.
         of: usize,
     },
+    /// It compares tables that the MANIFEST does not name with the others.
+    Unlisted {
+        /// Keys that were compared.
+        keys: u64,
+    },
     /// It saves entries.
     Entries {
         /// How many are saved.
@@ -104,6 +109,8 @@ pub struct RepairReport {
     pub table_bytes: u64,
     /// Tables read of which the MANIFEST says nothing: what a crash leaves behind, or what a damaged MANIFEST has forgotten.
     pub unlisted_tables: u64,
+    /// Those of them that hold nothing but what others do: what a flush or a compaction was writing when the process died.
+    pub unfinished_tables: u64,
     /// Segments found.
     pub segments: u64,
     /// Their bytes.

@@ -42,12 +42,14 @@ impl Runs {
         if self.bytes >= self.most_bytes { self.write() } else { Ok(()) }
     }
 
-    /// All that was added, to be read.
-    pub(super) fn finish(mut self) -> Result<Vec<Run>> {
-        if !self.entries.is_empty() {
-            self.write()?;
-        }
-        self.written.into_iter().map(Run::open).collect()
+    /// No more is added.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.entries.is_empty() { Ok(()) } else { self.write() }
+    }
+
+    /// All that was added, to be read; after [`finish`](Self::finish), as often as need be.
+    pub(super) fn read(&self) -> Result<Vec<Run>> {
+        self.written.iter().cloned().map(Run::open).collect()
     }
 
     fn write(&mut self) -> Result<()> {
@@ -139,7 +141,8 @@ mod tests {
                 runs.add(entry).unwrap();
             }
             let mut found = BTreeMap::<Vec<u8>, TableEntry>::new();
-            for mut run in runs.finish().unwrap() {
+            runs.finish().unwrap();
+            for mut run in runs.read().unwrap() {
                 let mut last = None;
                 while let Some(entry) = run.next_entry().unwrap() {
                     prop_assert!(last.as_ref() < Some(&entry.key), "keys rise within a run");

@@ -5,6 +5,10 @@
 //! or its end, or is not there, never costs a table; it may bring back one that was compacted into others and not deleted yet.
 //! Versions of a key are told apart by their sequence numbers, so that does harm only where the table which deleted a
 //! key, and then lost the deletion in a compaction, is not the newest any more.
+//!
+//! A MANIFEST begins with all tables that there were then. So a table with a smaller number than a sound one, which does not name it, was no part
+//! of the store: its deletion was cut short, or the job that wrote it. Unless the end of the MANIFEST is missing, and that said otherwise: then the tables or
+//! the WAL are gone whose place it took. While all of these are there, such a table is not looked at either.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -84,19 +88,43 @@ pub(super) fn survey(directory: &Path) -> Result<Survey> {
         files.sort_by_key(|file| file.number);
     }
     let mut survey = Survey { data_family: DATA_FAMILY_NUMBER, ..Survey::default() };
+    let mut given_up_below = 0;
     let (manifest, doubt) = choose_manifest(directory, &manifests, &mut survey.notes);
     let mut removed = HashSet::new();
     if let Some(manifest) = manifest {
         let damage = survey.read_manifest(manifest, &mut removed);
         survey.manifest = match damage.or(doubt) {
-            None => ManifestState::Sound,
+            None => {
+                given_up_below = manifest.number;
+                ManifestState::Sound
+            }
             Some(detail) => ManifestState::Damaged(detail),
         };
     }
     tables.retain(|table| !removed.contains(&table.number));
     wals.retain(|wal| wal.number >= survey.first_wal);
+    let is_there = |number| tables.binary_search_by_key(number, |table| table.number).is_ok();
+    if wals.first().is_some_and(|wal| wal.number == survey.first_wal) && survey.listed.keys().all(is_there) {
+        let is_given_up = |table: &Found| table.number < given_up_below && !survey.listed.contains_key(&table.number);
+        let given_up: Vec<_> = tables.extract_if(.., |table| is_given_up(table)).map(|table| table.name()).collect();
+        if !given_up.is_empty() {
+            survey.notes.push(format!(
+                "{} were given up before, and not removed: they are no part of the store",
+                listed(&given_up)
+            ));
+        }
+    }
     (survey.tables, survey.wals) = (tables, wals);
     Ok(survey)
+}
+
+/// Names that a note lists.
+const MOST_NAMED: usize = 3;
+
+/// The first of these names, and how many there are besides.
+pub(super) fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST_NAMED)].join(", ");
+    if names.len() > MOST_NAMED { format!("{shown} and {} more tables", names.len() - MOST_NAMED) } else { shown }
 }
 
 fn number_in(digits: &str) -> Option<u64> {

@@ -13,13 +13,17 @@ use crate::family::DATA_FAMILY;
 use crate::values::references;
 
 /// A table that the MANIFEST lists is taken before one that it does not.
-const LISTED: u64 = 1 << 63;
+pub(super) const LISTED: u64 = 1 << 63;
 
 /// What was found out about all tables.
 #[derive(Default)]
 pub(super) struct Tables {
     /// Those that can be read, at least in part.
     pub(super) sources: Vec<TableSource>,
+    /// Those of them that a sound MANIFEST does not name, by their numbers: what they delete is not among the tombstones until it is known that
+    /// they [count](Self::count).
+    pub(super) unlisted: BTreeMap<u64, Unlisted>,
+    pub(super) deleted_ranges: Vec<RangeDeletion>,
     pub(super) tombstones: Tombstones,
     pub(super) doubt: Doubt,
     /// What a report says of a table when a part of it turns out to be lost.
@@ -28,6 +32,15 @@ pub(super) struct Tables {
     pub(super) counts_references: bool,
     /// Whether one says that it is of the family that holds all data.
     pub(super) is_ours: bool,
+}
+
+/// What a table deletes.
+#[derive(Default)]
+pub(super) struct Unlisted {
+    pub(super) deleted_ranges: Vec<RangeDeletion>,
+    bounds: Option<Bounds>,
+    /// Some of it cannot be read.
+    pub(super) is_damaged: bool,
 }
 
 /// What is known of one table.
@@ -50,7 +63,7 @@ pub(super) fn look_at_tables(
         progress(Repairing::Table { done, of: survey.tables.len() });
         let listed = survey.listed.get(&file.number);
         match SalvagedTable::open(&file.path) {
-            Ok(table) => tables.add(file, table.description(), listed, report),
+            Ok(table) => tables.add(file, table.description(), listed, survey.is_sound(), report),
             // An unfinished table of a process that died. What was to be in it is where it came from.
             Err(error) if listed.is_none() && survey.is_sound() => {
                 report.notes.push(format!("{} is no part of the store and cannot be read: {error}", file.name()));
@@ -72,6 +85,14 @@ pub(super) fn look_at_tables(
 }
 
 impl Tables {
+    /// A table that the MANIFEST does not name is a part of the store: what it deletes is deleted.
+    pub(super) fn count(&mut self, number: u64) {
+        let Some(Unlisted { deleted_ranges, bounds, .. }) = self.unlisted.remove(&number) else { return };
+        for range in deleted_ranges {
+            self.tombstones.add(range, bounds.clone());
+        }
+    }
+
     /// Adds what WALs delete, and is ready for the merge then.
     pub(super) fn add_deleted_ranges(&mut self, ranges: Vec<RangeDeletion>) {
         for range in ranges {
@@ -87,6 +108,7 @@ impl Tables {
         file: &Found,
         description: &TableDescription,
         listed: Option<&ManifestTable>,
+        is_manifest_sound: bool,
         report: &mut RepairReport,
     ) {
         if !description.column_family.is_empty() && description.column_family != DATA_FAMILY {
@@ -101,8 +123,15 @@ impl Tables {
             let (from, to) = (description.first_key.clone()?, description.last_key.clone()?);
             Some(Bounds { from, to, ends_before_to: false })
         });
-        for range in &description.deleted_ranges {
-            self.tombstones.add(range.clone(), bounds.clone());
+        let lost_ranges = description.range_deletions.saturating_sub(description.range_deletions_read);
+        let deleted_ranges = description.deleted_ranges.clone();
+        if listed.is_none() && is_manifest_sound {
+            self.unlisted.insert(file.number, Unlisted { deleted_ranges, bounds, is_damaged: lost_ranges > 0 });
+        } else {
+            for range in deleted_ranges {
+                self.deleted_ranges.push(range.clone());
+                self.tombstones.add(range, bounds.clone());
+            }
         }
         let known = Known {
             name: file.name(),
@@ -111,7 +140,6 @@ impl Tables {
             // Without the MANIFEST that of a lost deletion of a range is not known.
             newest: listed.map_or(description.largest_sequence, |listed| listed.largest_sequence),
         };
-        let lost_ranges = description.range_deletions.saturating_sub(description.range_deletions_read);
         if lost_ranges > 0 {
             let reason = "the block with its deletions of ranges is damaged: what they deleted is back".into();
             report.lost_table(known.lost(reason, &None, &None, Some(lost_ranges), 1));

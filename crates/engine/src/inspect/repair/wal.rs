@@ -27,17 +27,20 @@ pub(super) struct WalEntries<'r> {
     pub(super) deleted_ranges: &'r mut Vec<RangeDeletion>,
 }
 
-/// Reads all WALs. Errors are those of the working space; what is wrong with a WAL is in the report.
+/// Reads all WALs. Errors are those of the working space; what is wrong with a WAL is in the report. But where writes are missing between the
+/// tables that the MANIFEST names and the first WAL, while there are others that may hold them, that is returned.
 pub(super) fn read_wals(
     survey: &Survey,
     values: Option<&ValueLog>,
     into: &mut WalEntries<'_>,
     report: &mut RepairReport,
     progress: &mut impl FnMut(Repairing),
-) -> Result<()> {
+) -> Result<Option<LostWal>> {
     let first_is_missing = report_missing(survey, report);
+    let tables_are_known = survey.is_sound() && !first_is_missing;
     // A table that the MANIFEST does not name may hold writes behind those that it knows of.
-    let tables_are_known = survey.is_sound() && report.unlisted_tables == 0 && !first_is_missing;
+    let mut follows_tables = report.unlisted_tables > 0;
+    let mut behind_tables = None;
     // The write that follows the last one read, and whether it is known that some are missing there.
     let mut next: Option<(u64, bool)> = tables_are_known.then_some((survey.last_sequence + 1, false));
     for (done, wal) in survey.wals.iter().enumerate() {
@@ -66,8 +69,13 @@ pub(super) fn read_wals(
             if let Some((next, known)) = next
                 && first > next
             {
-                report_gap(wal, first - next, known, report);
+                if follows_tables && !known {
+                    behind_tables = Some(gap_before(wal, first - next));
+                } else {
+                    report_gap(wal, first - next, known, report);
+                }
             }
+            follows_tables = false;
             next = Some((behind, false));
         };
         if let Some((offset, detail)) = damage {
@@ -81,7 +89,7 @@ pub(super) fn read_wals(
             next = next.map(|(next, _)| (next, true));
         }
     }
-    Ok(())
+    Ok(behind_tables)
 }
 
 /// WALs that must be there and are not: any at all where one is named, and those that were synced. A store that was opened and
@@ -112,8 +120,12 @@ fn report_gap(wal: &Found, writes: u64, known: bool, report: &mut RepairReport) 
         }
         return;
     }
+    report.lost_wal(gap_before(wal, writes));
+}
+
+fn gap_before(wal: &Found, writes: u64) -> LostWal {
     let reason = "writes before its begin are missing".into();
-    report.lost_wal(LostWal { wal: wal.name(), offset: 0, bytes: 0, writes: Some(writes), reason });
+    LostWal { wal: wal.name(), offset: 0, bytes: 0, writes: Some(writes), reason }
 }
 
 fn lost(wal: &Found, offset: u64, reason: String) -> LostWal {

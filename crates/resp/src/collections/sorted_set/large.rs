@@ -42,17 +42,17 @@ pub(super) fn score_of(large: Large, keys: &mut Keys<'_>, member: &[u8]) -> Outc
 /// Adds `member`, which is not in it, or is with the score `old`.
 pub(super) fn put(id: CollectionId, keys: &mut Keys<'_>, member: &[u8], score: f64, old: Option<f64>) -> Outcome {
     if let Some(old) = old {
-        keys.remove_element(id, &[&[PLACE], &score::encode(old), member]);
+        keys.remove_placed(id, &[&[PLACE], &score::encode(old), member]);
     }
     let score = score::encode(score);
     with_member_key(member, |sub_key| keys.set_element(id, sub_key, &score))?;
-    keys.set_element(id, &[&[PLACE], &score, member], &[])
+    keys.add_placed(id, &[&[PLACE], &score, member], &[])
 }
 
 /// Removes `member`, which is in it with `score`.
 pub(super) fn remove(id: CollectionId, keys: &mut Keys<'_>, member: &[u8], score: f64) {
     with_member_key(member, |sub_key| keys.remove_element(id, sub_key));
-    keys.remove_element(id, &[&[PLACE], &score::encode(score), member]);
+    keys.remove_placed(id, &[&[PLACE], &score::encode(score), member]);
 }
 
 pub(super) fn visit(

@@ -3,13 +3,15 @@
 //! A small one is the [places](score) of its members in one value. A large one has two entries for each member: `m`, a hash and the member
 //! with its score, and `s` and the member's place; its key says what [`Large`] does, and between which [ends] the places lie.
 //!
-//! What it costs in a large one, where n is the number of members: a score O(1); a range of scores O(1) and what is visited; a rank O(n),
-//! counted from the nearer end, as no entry says how many come before it.
+//! What it costs in a large one, where n is the number of members: a score O(1); a range of scores O(1) and what is visited; a [rank](ranks), or what lies
+//! behind an offset, O(log n) and some hundred members that are stepped over, once its part of the set has been counted: no entry says how many come before it,
+//! so the first time costs O(n) from the nearer end.
 //!
 //! Unlike Redis, -0 is always 0. Redis does so in small sets, and keeps the sign in large ones.
 
 mod ends;
 mod large;
+mod ranks;
 pub mod score;
 mod small;
 
@@ -21,7 +23,6 @@ use twox_hash::XxHash3_64;
 use super::Large;
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Keys, MAX_KEY_BYTES, Tag, Type};
-use crate::memory::Collected;
 
 use ends::Ends;
 pub use large::hash;
@@ -52,15 +53,9 @@ impl Member {
     }
 }
 
-/// Members that are read against the order that is asked for, and kept in memory until they are turned.
-const MOST_TURNED: u64 = 16_384;
-
 /// After one removal in so many it is looked whether it was at an end: often enough for those who take the first member time and again, and
 /// seldom enough that removals from the middle cost hardly more.
 const LOOKS_ONE_IN: u64 = 128;
-
-/// Members that are counted from one end before as many are from the other; twice as many each time.
-const FIRST_COUNTED: u64 = 256;
 
 /// What the key of a large one says is seldom longer.
 const LARGE_BYTES: usize = 64;
@@ -70,35 +65,6 @@ fn note_left(left: &mut Option<Vec<u8>>, member: &[u8], score: f64) {
     // Of places, not of members: one member may be put off time and again.
     if XxHash3_64::oneshot_with_seed(score.to_bits(), member).is_multiple_of(LOOKS_ONE_IN) {
         *left = Some(score::place(score, member));
-    }
-}
-
-/// Members of a range that are counted step by step.
-struct Counted {
-    rest: Range<Vec<u8>>,
-    members: u64,
-}
-
-impl Counted {
-    fn of(range: Range<Vec<u8>>) -> Self {
-        Self { rest: range, members: 0 }
-    }
-
-    /// Counts up to `most` more. Whether that were all.
-    fn is_all_after(&mut self, most: u64, set: &SortedSet<'_>, keys: &mut Keys<'_>) -> Outcome<bool> {
-        let (mut left, mut last) = (most, None);
-        set.visit(keys, &self.rest, Direction::Forward, |score, name| {
-            left -= 1;
-            if left > 0 {
-                return ControlFlow::Continue(());
-            }
-            last = Some(Member { score, name: name.to_vec() });
-            ControlFlow::Break(())
-        })?;
-        self.members += most - left;
-        let Some(last) = last else { return Ok(true) };
-        self.rest.start = last.behind();
-        Ok(false)
     }
 }
 
@@ -320,69 +286,6 @@ impl<'k> SortedSet<'k> {
             ControlFlow::Break(())
         })?;
         Ok(found)
-    }
-
-    /// How many members stand before `member`, which is in it, in the order of all. Those before it are counted or those behind it,
-    /// whichever are fewer. The set [holds still](Self::hold_still).
-    pub fn rank(&self, keys: &mut Keys<'_>, member: &Member) -> Outcome<u64> {
-        self.hold_still(keys)?;
-        let all = score::all();
-        let mut before = Counted::of(all.start..member.place());
-        let mut behind = Counted::of(member.behind()..all.end);
-        let mut most = FIRST_COUNTED;
-        loop {
-            if before.is_all_after(most, self, keys)? {
-                return Ok(before.members);
-            }
-            if behind.is_all_after(most, self, keys)? {
-                return Ok((self.len() - 1).saturating_sub(behind.members));
-            }
-            most *= 2;
-        }
-    }
-
-    /// Shows `visit` up to `count` members from the one with the rank `first` on; ranks are counted from the end if `direction` says so.
-    /// They are looked for from the nearer end, if they are not too many to be turned. The set [holds still](Self::hold_still).
-    pub fn visit_ranks(
-        &self,
-        keys: &mut Keys<'_>,
-        first: u64,
-        count: u64,
-        direction: Direction,
-        mut visit: impl FnMut(f64, &[u8]) -> ControlFlow<()>,
-    ) -> Outcome {
-        let count = count.min(self.len().saturating_sub(first));
-        if count == 0 {
-            return Ok(());
-        }
-        self.hold_still(keys)?;
-        let behind = self.len() - first - count;
-        let is_nearer = first <= behind || count > MOST_TURNED;
-        let (direction, mut skip) = match (is_nearer, direction) {
-            (true, direction) => (direction, first),
-            (false, Direction::Forward) => (Direction::Reverse, behind),
-            (false, Direction::Reverse) => (Direction::Forward, behind),
-        };
-        let (mut left, mut turned) = (count, Collected::new(keys.room()));
-        self.visit(keys, &score::all(), direction, |score, name| {
-            if skip > 0 {
-                skip -= 1;
-                return ControlFlow::Continue(());
-            }
-            left -= 1;
-            let flow = if is_nearer {
-                visit(score, name)
-            } else {
-                turned.add(name.len(), || Member { score, name: name.to_vec() })
-            };
-            if left == 0 { ControlFlow::Break(()) } else { flow }
-        })?;
-        for member in turned.whole()?.iter().rev() {
-            if visit(member.score, &member.name).is_break() {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// Shows `visit` hash, member and score of those whose [`hash`] is from `from` on, in the order of their hashes. `false`, and nothing is

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ecotone_resp::backups::Backups;
 use ecotone_resp::histogram::BUCKETS;
 use ecotone_resp::occasions::Occasion;
 use ecotone_resp::service::Service;
@@ -31,6 +32,21 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         "The most that it may be (clients.max_memory_bytes).",
         service.map(|of| of.limits.read().memory_bytes),
     );
+    let ends = service.map(|of| &of.certificate_ends);
+    let ends = ends.map(|ends| [("certificate", ends.certificate_s()), ("client_ca", ends.client_ca_s())]);
+    page.gauges(
+        "ecotone_tls_certificate_expiry_seconds",
+        "When a certificate that TLS is spoken with is over, in seconds since 1970, by what it is: the server's own or one between it and its \
+         authority, whichever is over first, or of the authorities of clients the first. None without clients.tls_listen.",
+        ["file"],
+        ends.into_iter().flatten().filter_map(|(file, end_s)| Some(([file], end_s?))),
+    );
+    page.gauge(
+        "ecotone_ranks_collections",
+        "Large sorted sets of which it is known, in memory, how many members lie where.",
+        service.map(|of| of.keyspace.ranks().collections()),
+    );
+    page.gauge("ecotone_ranks_bytes", "Memory that this takes.", service.map(|of| of.keyspace.ranks().bytes()));
     page.gauge(
         "ecotone_clients_lanes",
         "Threads that serve clients at the moment.",
@@ -97,6 +113,7 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
             ([""; 0], of.responses.histogram.counts(), sum_s)
         }),
     );
+    backups(page, service.map(|of| &*of.backups));
     let words = statistics.map(|of| of.errors_by_word.lock().clone()).unwrap_or_default();
     page.counters(
         "ecotone_clients_errors_total",
@@ -105,6 +122,31 @@ pub(super) fn write(page: &mut Page, service: Option<&Service>) {
         bounded(words),
     );
     commands(page, service);
+}
+
+fn backups(page: &mut Page, backups: Option<&Backups>) {
+    let counts = backups.map(|of| &of.counts);
+    page.gauge(
+        "ecotone_backup_held",
+        "Backups that are being made: each holds the store as it was when it began.",
+        backups.map(Backups::held),
+    );
+    page.gauge(
+        "ecotone_backup_last_completed_timestamp_seconds",
+        "When the last backup was completed, in seconds since 1970; none before the first since the start.",
+        counts.map(|of| number(&of.last_completed_s)).filter(|at_s| *at_s > 0),
+    );
+    page.counter("ecotone_backup_completed_total", "Backups completed.", counts.map(|of| number(&of.completed)));
+    page.counter(
+        "ecotone_backup_given_up_total",
+        "Backups that ended before they were complete; the next one goes on from there.",
+        counts.map(|of| number(&of.given_up)),
+    );
+    page.counter(
+        "ecotone_backup_read_bytes_total",
+        "Bytes of the store's files that were read for backups.",
+        counts.map(|of| number(&of.read_bytes)),
+    );
 }
 
 /// At most [`MOST_WORDS`], and the rest together.

@@ -4,7 +4,7 @@ use ecotone_engine::{DedupProperties, Room, ValueLogProperties};
 
 use super::page::Page;
 use crate::http::face::Parts;
-use crate::monitor::{keys_about, taken_and_live_bytes};
+use crate::monitor::taken_and_live_bytes;
 use crate::seen::Seen;
 
 pub(super) fn write(page: &mut Page, seen: Option<&Seen>, parts: Option<&Parts>) {
@@ -82,8 +82,8 @@ fn tree(page: &mut Page, seen: Option<&Seen>) {
         ),
         (
             "ecotone_store_keys",
-            "Keys, by RocksDB's estimate of entries, without those that newer ones are known to hide; elements of large collections count.",
-            seen.map(|seen| keys_about(&seen.properties, seen.dedup.as_ref())),
+            "Keys of clients, as INFO keyspace counts them: within a tenth and a minute. Without clients entries, by RocksDB's estimate.",
+            seen.and_then(|seen| seen.keys),
         ),
         ("ecotone_store_memtable_bytes", "Bytes of all memtables.", tree.map(|of| of.memtable_bytes)),
         ("ecotone_store_memtables_waiting", "Memtables that wait for a flush.", tree.map(|of| of.immutable_memtables)),
@@ -165,6 +165,16 @@ fn work(page: &mut Page, seen: Option<&Seen>) {
             "ecotone_store_expired_values_total",
             "Values that compactions of this server removed because their time was over.",
             done.map(|of| of.expired_values),
+        ),
+        (
+            "ecotone_store_skipped_entries_total",
+            "Entries that scans stepped over because they were gone: deletions, what these hide, and older versions.",
+            done.map(|of| of.skipped_entries),
+        ),
+        (
+            "ecotone_store_range_cleanups_total",
+            "Flushes and compactions of ranges that were made because scans stepped over so many entries there.",
+            done.map(|of| of.range_cleanups),
         ),
         (
             "ecotone_store_block_cache_hits_total",

@@ -1,0 +1,248 @@
+//! The server that has a store open: whether there is one, where it can be asked, and asking it.
+//!
+//! Commands that read a store's folder are wrong about one that is written meanwhile. So they look first who has it open for writing: by the
+//! lock of the store, which names a process, and by the file in which that process says where it listens
+//! ([`ecotone_server::addresses`]). That file is believed only where both name one process, and what answers must be it as well.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
+use ecotone_engine::{LockHolder, holder};
+use ecotone_server::addresses::{self, Addresses};
+
+use crate::store_folder::store_in;
+
+/// Bounds of what a server is asked here: a report of a thousand findings, or of all segments of a large store, is the longest reply.
+const LIMITS: Limits = Limits {
+    connect_timeout: Duration::from_secs(5),
+    silence_timeout: Duration::from_secs(60),
+    reply_timeout: Some(Duration::from_secs(120)),
+    reply_bounds: Bounds { bytes: 256 << 20, elements: 0 },
+};
+
+/// Where the password of clients comes from.
+#[derive(clap::Args)]
+pub(crate) struct PasswordArgument {
+    /// File with the password of clients [default: what ECOTONE_CLIENTS_PASSWORD says, or none]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+impl PasswordArgument {
+    /// The file's, without the end of its line; else the variable's.
+    pub(crate) fn password(&self) -> Result<Option<String>> {
+        if let Some(path) = &self.password_file {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the password in {} (--password-file)", path.display()))?;
+            let password = text.lines().next().unwrap_or_default();
+            if password.is_empty() {
+                bail!("the first line of {} is empty; it must be the password (--password-file)", path.display());
+            }
+            return Ok(Some(password.to_owned()));
+        }
+        Ok(std::env::var("ECOTONE_CLIENTS_PASSWORD").ok().filter(|password| !password.is_empty()))
+    }
+}
+
+/// What an argument `DIR|HOST:PORT` leads to.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// A store that nobody has open for writing.
+    Store(PathBuf),
+    /// A server that can be asked, or why it cannot.
+    Server(LiveServer),
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct LiveServer {
+    /// The store that it has open, where that is what was asked for, and its process, where the kernel tells it.
+    store: Option<(PathBuf, Option<i32>)>,
+    /// Where it listens, where that is known.
+    listens: Option<Listens>,
+}
+
+#[derive(Debug)]
+enum Listens {
+    Said(Box<Addresses>),
+    At(String),
+}
+
+/// Looks what is at `argument`: the folder of a store or of a server, or the address of one.
+pub(crate) fn place(argument: &Path) -> Place {
+    let store = store_in(argument);
+    if !store.exists()
+        && let Some(address) = argument.to_str().filter(|text| is_address(text))
+    {
+        return Place::Server(LiveServer { store: None, listens: Some(Listens::At(address.to_owned())) });
+    }
+    let pid = match holder(&store) {
+        Some(LockHolder::AnotherProcess { pid }) => pid,
+        Some(LockHolder::ThisProcess) | None => return Place::Store(store),
+    };
+    // The server's folder, whichever of the two was named.
+    let folders = [Some(argument), store.parent()].into_iter().flatten();
+    let said = pid.and_then(|pid| folders.into_iter().find_map(|folder| addresses::of(folder, pid)));
+    Place::Server(LiveServer { store: Some((store, pid)), listens: said.map(|said| Listens::Said(Box::new(said))) })
+}
+
+/// Whether it can be `HOST:PORT`.
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok())
+}
+
+impl LiveServer {
+    /// Who has the store open, for a line that says so.
+    pub(crate) fn in_use(&self) -> String {
+        match &self.store {
+            Some((store, Some(pid))) => format!("the store {} is in use by process {pid}", store.display()),
+            Some((store, None)) => format!("the store {} is in use by another process", store.display()),
+            None => "the server has its store open".into(),
+        }
+    }
+
+    /// Connects to it. `command` is what it would be asked by whoever can connect, for who cannot: the words of the command line before the
+    /// address, and requests.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be asked: who has the store, why not, and how else.
+    pub(crate) fn connect(&self, password: Option<&str>, command: &str, requests: &str) -> Result<Connected> {
+        let addresses = self.addresses(command, requests)?;
+        let mut failed = String::new();
+        for address in &addresses {
+            match Client::open(address, LIMITS) {
+                Ok(client) => {
+                    let mut connected = Connected { client, address: shown(address) };
+                    self.introduce(&mut connected, password)?;
+                    return Ok(connected);
+                }
+                Err(broken) => {
+                    let _ = write!(failed, "; {}: {broken}", shown(address));
+                }
+            }
+        }
+        bail!(
+            "{}, and no server answers where it listens{failed}: ask it by `{command} HOST:PORT`, or stop it",
+            self.in_use()
+        )
+    }
+
+    /// Where it can be asked without TLS.
+    fn addresses(&self, command: &str, requests: &str) -> Result<Vec<ServerAddress>> {
+        let said = match &self.listens {
+            Some(Listens::At(address)) => return Ok(vec![ServerAddress::Tcp(address.clone())]),
+            Some(Listens::Said(said)) => said,
+            None => bail!(
+                "{}, which does not say in its folder where it listens: if it is a server, ask it by `{command} HOST:PORT`, with the \
+                 address where it serves clients; or stop it first",
+                self.in_use()
+            ),
+        };
+        let socket = said.socket.iter().map(|path| ServerAddress::Unix(path.clone()));
+        let plain = said.clients.iter().map(|address| ServerAddress::Tcp(address.to_string()));
+        let found: Vec<_> = socket.chain(plain).collect();
+        match (found.is_empty(), said.tls.first()) {
+            (false, _) => Ok(found),
+            (true, Some(tls)) => bail!(
+                "{}, which serves clients by TLS only, and this command does not speak TLS: send it {requests} with a client that does, \
+                 such as redis-cli --tls -h {} -p {}; or have it listen on a socket as well (clients.unix_socket)",
+                self.in_use(),
+                tls.ip(),
+                tls.port()
+            ),
+            (true, None) => bail!("{}, which serves no clients that could ask it: stop it first", self.in_use()),
+        }
+    }
+
+    /// Gives the password, and makes sure that it is the server that has the store.
+    fn introduce(&self, connected: &mut Connected, password: Option<&str>) -> Result<()> {
+        let how = "give it with --password-file FILE or in ECOTONE_CLIENTS_PASSWORD";
+        if let Some(password) = password
+            && let Reply::Error(said) = connected.reply(&[b"AUTH", password.as_bytes()])?
+            && said.starts_with("WRONGPASS")
+        {
+            bail!(
+                "{}, and the server at {} does not take the password ({said}): {how}",
+                self.in_use(),
+                connected.address
+            );
+        }
+        let info = match connected.reply(&[b"INFO", b"server"])? {
+            Reply::Bulk(Some(info)) => String::from_utf8_lossy(&info).into_owned(),
+            Reply::Error(said) if said.starts_with("NOAUTH") => {
+                bail!("{}, and the server at {} asks for a password: {how}", self.in_use(), connected.address)
+            }
+            other => bail!("the server at {} answers INFO by {other:?}", connected.address),
+        };
+        let own = info.lines().find_map(|line| line.strip_prefix("process_id:")?.trim().parse::<i32>().ok());
+        if let (Some((_, Some(pid))), Some(Listens::Said(_))) = (&self.store, &self.listens)
+            && own != Some(*pid)
+        {
+            bail!("{}, but another server answers at {}: stop the process first", self.in_use(), connected.address);
+        }
+        Ok(())
+    }
+}
+
+fn shown(address: &ServerAddress) -> String {
+    match address {
+        ServerAddress::Tcp(address) => address.clone(),
+        ServerAddress::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// A connection to a server that takes commands.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    client: Client,
+    address: String,
+}
+
+impl Connected {
+    /// Where it is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends one request. An error reply is a reply.
+    pub(crate) fn reply(&mut self, parts: &[&[u8]]) -> Result<Reply> {
+        self.client.ask(parts).map_err(|broken| match broken {
+            Broken::SpeaksTls => anyhow!("the server at {} speaks TLS, which this command does not", self.address),
+            broken => anyhow!("the server at {} does not answer: {broken}", self.address),
+        })
+    }
+
+    /// Sends one request, of which an error reply is an error.
+    pub(crate) fn ask(&mut self, parts: &[&[u8]]) -> Result<Reply> {
+        match self.reply(parts)? {
+            Reply::Error(said) => bail!("the server at {} answers: {said}", self.address),
+            reply => Ok(reply),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_told_from_a_folder() {
+        for (text, is) in [
+            ("127.0.0.1:6379", true),
+            ("[::1]:6379", true),
+            ("host:1", true),
+            ("/a:b/c:1", false),
+            ("folder", false),
+            (":6379", false),
+            ("host:port", false),
+            ("host:70000", false),
+        ] {
+            assert_eq!(is_address(text), is, "{text}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Backups that clients take away (`BACKUP`): checkpoints of the store that are held while somebody copies their files.
+//!
+//! Bounds: [`MAX_HELD`] checkpoints at a time. One of which nothing was asked for [`MAX_IDLE`] ends; so do all while the store refuses writes for want
+//! of space, since what they hold cannot be freed. The place of one that was idle for [`YIELDS_AFTER`] goes to who asks for another: a client
+//! that died keeps nobody from trying again.
+//!
+//! Failure: whatever happens to the client, the server or the thread in here, the space of a checkpoint comes back: when it ends, when its time is over, or
+//! at the next start.
+//!
+//! Threads: any. One looks once a second at what is held, while anything is.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ecotone_engine::{Error as StoreError, HeldCheckpoint};
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+
+use crate::keyspace::Keyspace;
+
+/// Checkpoints that are held at a time, `BGSAVE`'s included.
+pub const MAX_HELD: usize = 4;
+
+/// A backup of which nothing is asked for so long is given up.
+pub const MAX_IDLE: Duration = Duration::from_secs(120);
+
+/// One of which nothing was asked for so long gives its place to another.
+pub const YIELDS_AFTER: Duration = Duration::from_secs(10);
+
+/// Bytes that one request reads: together with its checksum less than any client may be owed.
+pub const MAX_READ_BYTES: usize = 512 << 10;
+
+/// Bytes that one request has compared.
+pub const MAX_HASHED_BYTES: u64 = 16 << 20;
+
+/// Time between two looks at what is held.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// The backups of one store.
+#[derive(Debug, Default)]
+pub struct Backups {
+    state: Mutex<State>,
+    /// What was done since the start.
+    pub counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Arc<Held>>,
+    /// Checkpoints that are being made, and have a place already.
+    begun: usize,
+    watcher: Option<JoinHandle<()>>,
+    has_stopped: bool,
+}
+
+/// What was done since the start.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Backups of which who made them said that they are complete.
+    pub completed: AtomicU64,
+    /// Others that have ended.
+    pub given_up: AtomicU64,
+    /// Bytes of files that were read for backups.
+    pub read_bytes: AtomicU64,
+    /// When the last one was completed, in seconds since 1970; 0 before the first.
+    pub last_completed_s: AtomicU64,
+}
+
+/// A backup that is being made: the store as it was when it began.
+#[derive(Debug)]
+pub struct Held {
+    /// What it is asked for by.
+    pub id: String,
+    /// The moment, in ms since 1970.
+    pub time_ms: u64,
+    /// The [lineage](ecotone_engine::Store::lineage) of the store.
+    pub store: String,
+    /// Its files.
+    pub checkpoint: HeldCheckpoint,
+    asked: Mutex<Instant>,
+}
+
+/// Why there is no backup.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// [`MAX_HELD`] are being made.
+    #[error("{} backups are being made already: try again once one of them has ended", MAX_HELD)]
+    TooMany,
+    /// The server stops.
+    #[error("the server stops: begin the backup again once it is back")]
+    Stops,
+    /// It has ended, or never was.
+    #[error(
+        "there is no backup of this id: it ended, nothing was asked of it for {} s, the server was started again, or space ran short \
+         (see the server's log); begin another",
+        MAX_IDLE.as_secs()
+    )]
+    Unknown,
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The thread that watches could not be had.
+    #[error("no thread could be had to watch over the backup: {0}")]
+    NoThread(std::io::Error),
+}
+
+impl Held {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.checkpoint.files().values().map(|file| file.bytes).sum()
+    }
+
+    fn idle(&self) -> Duration {
+        self.asked.lock().elapsed()
+    }
+}
+
+impl Backups {
+    /// Begins one: of all that was acknowledged before.
+    ///
+    /// # Errors
+    ///
+    /// See [`BackupError`].
+    pub fn begin(self: &Arc<Self>, keyspace: &Arc<Keyspace>) -> Result<Arc<Held>, BackupError> {
+        let (begun, yields) = {
+            let mut state = self.state.lock();
+            if state.has_stopped {
+                return Err(BackupError::Stops);
+            }
+            let yields = match state.held.len() + state.begun < MAX_HELD {
+                true => None,
+                false => Some(state.most_idle().ok_or(BackupError::TooMany)?),
+            };
+            state.begun += 1;
+            (Begun(self), yields)
+        };
+        // Outside of the lock, here and below: files are removed with it.
+        if let Some(yields) = yields {
+            self.give_up(&yields, "another was begun, and there was no other place");
+        }
+        let store = keyspace.store();
+        let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let checkpoint = store.hold_checkpoint()?;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let held = Arc::new(Held {
+            id: format!("{time_ms:x}-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            time_ms,
+            store: store.lineage()?,
+            checkpoint,
+            asked: Mutex::new(Instant::now()),
+        });
+        let mut state = self.state.lock();
+        if state.has_stopped {
+            return Err(BackupError::Stops);
+        }
+        state.watch(self, keyspace)?;
+        state.held.push(held.clone());
+        drop(state);
+        drop(begun);
+        Ok(held)
+    }
+
+    /// One that is being made. That counts as asking of it.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::Unknown`].
+    pub fn find(&self, id: &[u8]) -> Result<Arc<Held>, BackupError> {
+        let state = self.state.lock();
+        let held = state.held.iter().find(|held| held.id.as_bytes() == id).ok_or(BackupError::Unknown)?;
+        *held.asked.lock() = Instant::now();
+        Ok(held.clone())
+    }
+
+    /// A part of a file, at most [`MAX_READ_BYTES`].
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::Store`].
+    pub fn read(&self, held: &Held, file: &str, offset: u64, bytes: usize) -> Result<Vec<u8>, BackupError> {
+        let read = held.checkpoint.read(file, offset, bytes.min(MAX_READ_BYTES))?;
+        self.counts.read_bytes.fetch_add(read.len() as u64, Ordering::Relaxed);
+        *held.asked.lock() = Instant::now();
+        Ok(read)
+    }
+
+    /// The SHA-256 of a part of a file, at most [`MAX_HASHED_BYTES`], in hexadecimal digits.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::Store`].
+    pub fn hash(&self, held: &Held, file: &str, offset: u64, bytes: u64) -> Result<String, BackupError> {
+        let mut context = ring::digest::Context::new(&SHA256);
+        let (mut at, end) = (offset, offset.saturating_add(bytes.min(MAX_HASHED_BYTES)));
+        while at < end {
+            let piece = self.read(held, file, at, usize::try_from(end - at).unwrap_or(MAX_READ_BYTES))?;
+            if piece.is_empty() {
+                break;
+            }
+            context.update(&piece);
+            at += piece.len() as u64;
+        }
+        Ok(hex(context.finish().as_ref()))
+    }
+
+    /// Ends one, completed or not, and gives back its space.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::Unknown`].
+    pub fn end(&self, id: &[u8], is_completed: bool) -> Result<(), BackupError> {
+        let held = self.find(id)?;
+        if !is_completed {
+            self.give_up(&held, "who made it said so");
+            return Ok(());
+        }
+        if self.forget(&held) {
+            self.counts.completed.fetch_add(1, Ordering::Relaxed);
+            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            self.counts.last_completed_s.store(now_s, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// How many are being made.
+    pub fn held(&self) -> usize {
+        self.state.lock().held.len()
+    }
+
+    /// Ends all, and begins no other: before the store is closed.
+    pub fn finish(&self) {
+        let (held, watcher) = {
+            let mut state = self.state.lock();
+            state.has_stopped = true;
+            (state.held.clone(), state.watcher.take())
+        };
+        for held in held {
+            self.give_up(&held, "the server stops");
+        }
+        if let Some(watcher) = watcher {
+            watcher.thread().unpark();
+            // One that panicked has told so.
+            let _ = watcher.join();
+        }
+    }
+
+    fn give_up(&self, held: &Arc<Held>, why: &str) {
+        if self.forget(held) {
+            self.counts.given_up.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(backup = held.id, why, "a backup was given up");
+        }
+    }
+
+    /// Whether it was there. Its files go with who has it last.
+    fn forget(&self, held: &Arc<Held>) -> bool {
+        let mut state = self.state.lock();
+        let before = state.held.len();
+        state.held.retain(|other| !Arc::ptr_eq(other, held));
+        state.held.len() < before
+    }
+
+    /// Gives up what has to be. Whether anything is left to watch.
+    fn look(&self, keyspace: &Weak<Keyspace>) -> bool {
+        let is_short = keyspace
+            .upgrade()
+            .is_some_and(|keyspace| matches!(keyspace.store().check_room(), Err(StoreError::OutOfSpace { .. })));
+        let end = |held: &&Arc<Held>| is_short || held.idle() >= MAX_IDLE;
+        // Of the others none is kept from here: whoever ends one takes its files with it.
+        let ended: Vec<_> = self.state.lock().held.iter().filter(end).cloned().collect();
+        for held in ended {
+            self.give_up(
+                &held,
+                if is_short {
+                    "the store is short of the space that it holds"
+                } else {
+                    "nothing was asked of it for too long"
+                },
+            );
+        }
+        let mut state = self.state.lock();
+        if state.held.is_empty() && state.begun == 0 {
+            // Whoever begins the next one starts another.
+            state.watcher = None;
+        }
+        state.watcher.is_some()
+    }
+}
+
+impl State {
+    /// The one that gives its place to another.
+    fn most_idle(&self) -> Option<Arc<Held>> {
+        let most = self.held.iter().max_by_key(|held| held.idle())?;
+        (most.idle() >= YIELDS_AFTER).then(|| most.clone())
+    }
+
+    fn watch(&mut self, backups: &Arc<Backups>, keyspace: &Arc<Keyspace>) -> Result<(), BackupError> {
+        if self.watcher.is_none() {
+            let (backups, keyspace) = (Arc::downgrade(backups), Arc::downgrade(keyspace));
+            let watch = move || {
+                while backups.upgrade().is_some_and(|backups| backups.look(&keyspace)) {
+                    std::thread::park_timeout(LOOKS_EVERY);
+                }
+            };
+            let started = std::thread::Builder::new().name("backups".into()).spawn(watch);
+            self.watcher = Some(started.map_err(BackupError::NoThread)?);
+        }
+        Ok(())
+    }
+}
+
+/// A place that was taken, until what it is for is held or has failed.
+struct Begun<'b>(&'b Backups);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().begun -= 1;
+    }
+}
+
+/// The SHA-256 of `bytes`, in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(digest(&SHA256, bytes).as_ref())
+}
+
+/// Two hexadecimal digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing into a text does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test fails where it is surprised
+
+    use std::path::Path;
+
+    use ecotone_engine::{CHECKPOINTS_DIRECTORY, Durability, OpenMode, Store, StoreOptions};
+
+    use super::*;
+
+    fn keyspace(directory: &Path) -> Arc<Keyspace> {
+        let store = Store::open(directory, OpenMode::CreateOrOpen, StoreOptions::default()).unwrap();
+        Keyspace::open(Arc::new(store), Durability::EverySecond).unwrap()
+    }
+
+    fn checkpoints(directory: &Path) -> usize {
+        std::fs::read_dir(directory.join(CHECKPOINTS_DIRECTORY)).map_or(0, Iterator::count)
+    }
+
+    /// The thread that watches may have one for a moment longer.
+    fn until_held(directory: &Path, number: usize) {
+        let began = Instant::now();
+        while checkpoints(directory) != number {
+            assert!(began.elapsed() < Duration::from_secs(60), "{} checkpoints are held", checkpoints(directory));
+            std::thread::yield_now();
+        }
+    }
+
+    /// As if nothing had been asked of it for so long.
+    fn rests(held: &Held, idle: Duration) {
+        *held.asked.lock() = Instant::now().checked_sub(idle).unwrap();
+    }
+
+    #[test]
+    fn only_so_many_are_held_and_one_that_rests_gives_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let (keyspace, backups) = (keyspace(directory.path()), Arc::new(Backups::default()));
+        let held: Vec<_> = (0..MAX_HELD).map(|_| backups.begin(&keyspace).unwrap()).collect();
+        assert!(matches!(backups.begin(&keyspace), Err(BackupError::TooMany)));
+        assert_eq!(checkpoints(directory.path()), MAX_HELD);
+        let (first, second) = (held[0].id.clone(), held[1].id.clone());
+        rests(&held[0], YIELDS_AFTER);
+        rests(&held[1], YIELDS_AFTER + LOOKS_EVERY);
+        // Asking keeps it, and of those that rest the one that did so for longest goes.
+        rests(&held[2], 2 * YIELDS_AFTER);
+        backups.find(held[2].id.as_bytes()).unwrap();
+        drop(held);
+        backups.begin(&keyspace).unwrap();
+        assert!(backups.find(first.as_bytes()).is_ok());
+        assert!(matches!(backups.find(second.as_bytes()), Err(BackupError::Unknown)));
+        assert_eq!(checkpoints(directory.path()), MAX_HELD);
+        assert!(matches!(backups.end(second.as_bytes(), true), Err(BackupError::Unknown)));
+        backups.end(first.as_bytes(), true).unwrap();
+        assert_eq!((backups.held(), checkpoints(directory.path())), (MAX_HELD - 1, MAX_HELD - 1));
+        backups.finish();
+        assert_eq!((backups.held(), checkpoints(directory.path())), (0, 0));
+        assert!(matches!(backups.begin(&keyspace), Err(BackupError::Stops)));
+        let counts = &backups.counts;
+        let counts = [&counts.completed, &counts.given_up].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counts, [1, MAX_HELD as u64]);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_ends_and_what_is_asked_for_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (keyspace, backups) = (keyspace(directory.path()), Arc::new(Backups::default()));
+        keyspace.store().put(b"k", b"value").unwrap();
+        let (one, other) = (backups.begin(&keyspace).unwrap(), backups.begin(&keyspace).unwrap());
+        rests(&one, MAX_IDLE);
+        backups.read(&other, "STORE", 0, 10).unwrap();
+        assert!(backups.look(&Arc::downgrade(&keyspace)));
+        assert!(backups.find(one.id.as_bytes()).is_err() && backups.find(other.id.as_bytes()).is_ok());
+        let whole = std::fs::read(directory.path().join("STORE")).unwrap();
+        assert_eq!(backups.hash(&other, "STORE", 3, 1 << 40).unwrap(), sha256(&whole[3..]));
+        assert_eq!(backups.read(&other, "STORE", 3, 4).unwrap(), whole[3..7]);
+        assert!(matches!(backups.read(&other, "../STORE", 0, 1), Err(BackupError::Store(_))));
+        drop(one);
+        assert_eq!(backups.held(), 1);
+        until_held(directory.path(), 1);
+        // A keyspace and backups that go without a word leave nothing, either.
+        drop((other, backups));
+        until_held(directory.path(), 0);
+    }
+}
