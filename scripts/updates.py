@@ -11,12 +11,12 @@ COLOURS = ("#c0392b", "#2c3e50", "#2980b9", "#16a085", "#8e44ad")
 
 
 def plot(title, runs):
-    most_seconds = max(sample["seconds"] for _, samples in runs for sample in samples)
+    max_seconds = max(sample["seconds"] for _, samples in runs for sample in samples)
     most_sar = max(sample["sar"] for _, samples in runs for sample in samples)
     top = int(most_sar) + 1
 
     def x(seconds):
-        return LEFT + (RIGHT - LEFT) * seconds / most_seconds
+        return LEFT + (RIGHT - LEFT) * seconds / max_seconds
 
     def y(sar):
         return FLOOR - (FLOOR - TOP) * sar / top
@@ -30,8 +30,8 @@ def plot(title, runs):
     for tick in range(top + 1):
         out.append(f'<path d="M{LEFT} {y(tick):.1f}H{RIGHT}" stroke="#ddd"/>'
                    f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
-    step = next(step for step in (10, 20, 60, 120, 300, 600) if most_seconds / step <= 10 or step == 600)
-    for tick in range(0, int(most_seconds) + 1, step):
+    step = next(step for step in (10, 20, 60, 120, 300, 600) if max_seconds / step <= 10 or step == 600)
+    for tick in range(0, int(max_seconds) + 1, step):
         out.append(f'<path d="M{x(tick):.1f} {FLOOR}v4" stroke="#888"/>'
                    f'<text x="{x(tick):.1f}" y="{FLOOR + 18}" text-anchor="middle">{tick} s</text>')
     for at, ((name, samples), colour) in enumerate(zip(runs, COLOURS)):

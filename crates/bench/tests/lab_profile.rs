@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 use ecotone_bench::lab::{
-    Demand, HOST_SHARE, LEAST_SPEED, LabError, LabOptions, OfferedRate, Profile, ScaledProfile, StoreSettings,
+    Demand, HOST_SHARE, LabError, LabOptions, MIN_SPEED, OfferedRate, Profile, ScaledProfile, StoreSettings,
 };
 use ecotone_bench::workload::Workload;
 use ecotone_policy::policy::PolicyName;
@@ -66,7 +66,7 @@ fn six_servers_shrink_to_fit_two_cores_and_are_whole_on_four() {
     for (server, speed) in small.servers.iter().zip([0.120914, 0.091357, 0.040305]) {
         assert!(near(server.speed, speed), "{server:?}");
     }
-    assert!(small.servers.iter().all(|server| server.speed >= LEAST_SPEED));
+    assert!(small.servers.iter().all(|server| server.speed >= MIN_SPEED));
     let whole = scaled("six", 4.0, ALONE);
     assert_eq!(whole.servers.iter().map(|server| server.cores).collect::<Vec<_>>(), [8, 6, 4, 8, 6, 4]);
 }
@@ -121,7 +121,7 @@ fn errors_name_file_key_and_reason() {
         (server("speed = 1.5"), "servers[0].speed", "at most 1 host core"),
         (server("speed = 0.5\nghz = 1.0"), "servers[0].speed", "only one"),
         (server(""), "servers[0].ghz", "missing"),
-        (server("ghz = 1.0\nleast_cores = 9"), "servers[0].least_cores", "1 to `cores`"),
+        (server("ghz = 1.0\nleast_cores = 9"), "servers[0].min_cores", "1 to `cores`"),
         (server("ghz = 1.0\n[store]\nmemtable_bytes = 7"), "store.memtable_bytes", "at least 65536"),
         (server("ghz = 1.0\n[store]\nl0_stop_trigger = 3"), "store.l0_stop_trigger", "must not be below"),
         (server("ghz = 1.0\n[store]\ncompression = \"zip\""), "store.compression", "none, lz4, zstd"),

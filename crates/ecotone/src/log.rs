@@ -3,8 +3,8 @@
 //! Who reads it may be slow, or have stopped reading: then a write waits, and so would every thread of a server that logs something. So a server
 //! [hands its lines](background) to a thread that writes them. Commands that are over soon write them themselves.
 //!
-//! Bounds: [`MOST_LINES`] wait; what is logged beyond them is lost and counted (`ecotone_log_lines_lost_total`). At its end the process waits for the
-//! lines that are left, for [`MOST_WAIT`].
+//! Bounds: [`MAX_LINES`] wait; what is logged beyond them is lost and counted (`ecotone_log_lines_lost_total`). At its end the process waits for the
+//! lines that are left, for [`MAX_WAIT`].
 //!
 //! Failure: a line that cannot be written is lost. The device may be full, or who read it gone, and whoever logs goes on all the same. So are the
 //! last lines of a process that is killed.
@@ -19,10 +19,10 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait to be written: those of a busy minute.
-const MOST_LINES: usize = 4096;
+const MAX_LINES: usize = 4096;
 
 /// How long a process that ends waits for who reads them.
-const MOST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// How often it looks whether there is room to ask for that.
 const LOOK: Duration = Duration::from_millis(10);
@@ -76,7 +76,7 @@ pub(crate) fn directly(level: &str) {
 
 /// The same as `text` or `json`, by a thread where one is to be had. Call [`flush`] at the end.
 pub(crate) fn background(level: &str, format: &str) {
-    let (sender, told) = sync_channel(MOST_LINES);
+    let (sender, told) = sync_channel(MAX_LINES);
     match std::thread::Builder::new().name("ecotone-log".into()).spawn(move || write(&told)) {
         Ok(_) => {
             let lines = LINES.get_or_init(|| Lines(sender)).clone();
@@ -96,10 +96,10 @@ pub(crate) fn say(line: &str) {
     };
 }
 
-/// Waits until what was logged is written, for [`MOST_WAIT`] at most.
+/// Waits until what was logged is written, for [`MAX_WAIT`] at most.
 pub(crate) fn flush() {
     let Some(Lines(lines)) = LINES.get() else { return };
-    let until = Instant::now() + MOST_WAIT;
+    let until = Instant::now() + MAX_WAIT;
     let (written, answer) = channel();
     let mut question = Told::WhenWritten(written);
     while let Err(TrySendError::Full(refused)) = lines.try_send(question) {

@@ -17,7 +17,7 @@ use redis::RealRedis;
 const PASSWORD: &str = "the password of a test";
 
 /// Fewer checks than this are no session.
-const LEAST_CHECKS: usize = 55;
+const MIN_CHECKS: usize = 55;
 
 /// Time a script may take.
 const SECONDS: &str = "120";
@@ -60,7 +60,7 @@ fn checks(command: &[&str], environment: &[(&str, &str)], address: &str) -> Vec<
     let printed = output(&[command, &[address, PASSWORD]].concat(), environment);
     let checks: Vec<String> = printed.lines().filter_map(|line| line.strip_prefix("ok ")).map(str::to_owned).collect();
     assert_eq!(printed.lines().last().unwrap(), format!("{} checks", checks.len()));
-    assert!(checks.len() >= LEAST_CHECKS, "{printed}");
+    assert!(checks.len() >= MIN_CHECKS, "{printed}");
     checks
 }
 

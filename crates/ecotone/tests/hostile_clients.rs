@@ -24,7 +24,7 @@ const AROUND_BYTES: usize = 512 << 10;
 
 /// What it may have resident more than before they came: what all clients may take; what stands in no account of theirs, which is what one value
 /// takes on each thread that reads one; what the allocator holds on to; what the profile lets the store take.
-const MOST_MORE_BYTES: usize = CLIENT_BYTES + THREADS * VALUE_BYTES + (96 << 20);
+const MAX_MORE_BYTES: usize = CLIENT_BYTES + THREADS * VALUE_BYTES + (96 << 20);
 
 /// Threads of the server that have a value in hand for clients: two lanes, each with its threads that may wait and the one that writes what is
 /// long. Of what that writes there is one copy more, for the store.
@@ -335,11 +335,11 @@ fn attack(limits: &str, announced_bytes: usize) {
         }
         sums
     });
-    let most_more = status(&server, "VmHWM").saturating_sub(before);
-    println!("{done} wishes were granted, {refused} refused; {most_more} bytes more than {before} were resident");
+    let max_more = status(&server, "VmHWM").saturating_sub(before);
+    println!("{done} wishes were granted, {refused} refused; {max_more} bytes more than {before} were resident");
     assert!(
-        most_more < MOST_MORE_BYTES,
-        "{most_more} bytes more than {before} were resident, the most is {MOST_MORE_BYTES}"
+        max_more < MAX_MORE_BYTES,
+        "{max_more} bytes more than {before} were resident, the most is {MAX_MORE_BYTES}"
     );
     assert!(done > 0 && refused > 2 * HOSTILE, "{done} {refused}");
     server.terminate();

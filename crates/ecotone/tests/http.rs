@@ -20,10 +20,10 @@ use common::{Server, configuration, serve};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connections that the server takes at a time.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// Connections of one address that the server takes at a time.
-const MOST_OF_ONE_PEER: usize = 16;
+const MAX_OF_ONE_PEER: usize = 16;
 
 /// Tries to be answered, of which the quickest counts: the machine may have had something else to do.
 const TRIES: usize = 3;
@@ -249,7 +249,7 @@ fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
     let mut slow = Vec::new();
     // A health check that waits until those are cut off fails, and its server is restarted.
     let tries = (0..TRIES).map(|_| {
-        slow.extend((0..MOST_CONNECTIONS + 20).map(|number| connect(if number % 2 == 0 { begun } else { "" })));
+        slow.extend((0..MAX_CONNECTIONS + 20).map(|number| connect(if number % 2 == 0 { begun } else { "" })));
         let began = Instant::now();
         assert_eq!(get(&server.http, "/healthz").status, 200);
         began.elapsed()
@@ -257,7 +257,7 @@ fn who_sends_nothing_or_slowly_is_cut_off_and_others_are_answered() {
     let quickest = tries.min().unwrap();
     assert!(quickest < Duration::from_secs(1), "{quickest:?}");
     // Of one address the newest stay, and are told when their time is over; the others made room.
-    let oldest = slow.len() - MOST_OF_ONE_PEER - 1;
+    let oldest = slow.len() - MAX_OF_ONE_PEER - 1;
     assert!(matches!(slow[oldest].read(&mut [0]), Ok(0) | Err(_)));
     // Bytes that trickle in do not prolong it.
     let (mut last, mut trickle) = (connect(begun), connect(begun));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use ecotone_bench::command::BenchReport;
 
 /// What the profile promises.
-const MOST_RESIDENT_BYTES: u64 = 128 << 20;
+const MAX_RESIDENT_BYTES: u64 = 128 << 20;
 
 fn bench(workload: &str, arguments: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ecotone"));
@@ -31,7 +31,7 @@ fn a_small_device_has_little_resident_while_values_are_relocated() {
     let load = ["--keys", "60000", "--ops", "300000", "--threads", "8", "--profile", "small-device"];
     let report = report(bench("ycsb-a", &load));
     assert!(report.relocated_bytes.unwrap() > 0, "nothing was relocated, so this shows nothing");
-    assert!(resident(&report) < MOST_RESIDENT_BYTES, "{} bytes", resident(&report));
+    assert!(resident(&report) < MAX_RESIDENT_BYTES, "{} bytes", resident(&report));
 }
 
 #[test]
@@ -41,6 +41,6 @@ fn a_small_device_has_little_resident_under_many_readers_and_a_writer() {
     let of = |profile| bench("readwhilewriting", &[&load[..], &[profile]].concat());
     let (small, default) = (of("small-device"), of("default"));
     let (small, default) = (resident(&report(small)), resident(&report(default)));
-    assert!(small < MOST_RESIDENT_BYTES, "{small} bytes");
-    assert!(default > MOST_RESIDENT_BYTES, "{default} bytes: the load is too light to show that the profile holds");
+    assert!(small < MAX_RESIDENT_BYTES, "{small} bytes");
+    assert!(default > MAX_RESIDENT_BYTES, "{default} bytes: the load is too light to show that the profile holds");
 }

@@ -13,7 +13,7 @@ use common::Server;
 const PROGRAM: &str = "/usr/local/bin/ecotone";
 
 /// What `systemd-analyze security` may say of it, in tenths: with systemd 252 it is 1.1. Later ones may know of more to take away.
-const MOST_EXPOSURE: u32 = 20;
+const MAX_EXPOSURE: u32 = 20;
 
 fn contrib(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd").join(name)
@@ -74,7 +74,7 @@ fn systemd_has_nothing_to_say_against_the_unit() {
 
 #[test]
 fn systemd_finds_the_unit_little_exposed() {
-    let threshold = format!("--threshold={MOST_EXPOSURE}");
+    let threshold = format!("--threshold={MAX_EXPOSURE}");
     let Some((status, said)) = analyzed(&["security", "--offline=yes", "--no-pager", &threshold], &unit()) else {
         return;
     };

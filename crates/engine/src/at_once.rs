@@ -10,7 +10,7 @@ use crate::read::ending_early;
 use crate::{Error, StoreOptions};
 
 /// Removed entries that a scan steps over before it says that it would take waiting.
-pub(crate) const MOST_SKIPPED: u64 = 2000;
+pub(crate) const MAX_SKIPPED: u64 = 2000;
 
 /// How one store is read so.
 pub(crate) struct AtOnce {
@@ -30,7 +30,7 @@ impl AtOnce {
     pub(crate) fn scan_options(&self) -> ReadOptions {
         let mut options = read_options(self.asks_kernel);
         // Stepping over what was removed takes time as well, also within one step.
-        options.set_max_skippable_internal_keys(MOST_SKIPPED);
+        options.set_max_skippable_internal_keys(MAX_SKIPPED);
         options
     }
 

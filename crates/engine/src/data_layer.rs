@@ -129,7 +129,7 @@ impl Opening {
             .with_mapped_reads(store_options.mapped_read_bytes)
             .with_page_cache(store_options.page_cache_bytes);
         let log = Arc::new(match store_options.max_open_files {
-            Some(most) => log.with_most_open(most as usize),
+            Some(most) => log.with_max_open(most as usize),
             None => log,
         });
         if let Some(gate) = gate {

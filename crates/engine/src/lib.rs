@@ -112,7 +112,7 @@ pub use offload::slots::{LocalPermit, LocalSlots};
 pub use offload::verify::{ReceivedTable, VerifiedResult, VerifyError, verify_outputs, verify_received_outputs};
 pub use offload::{Collects, CompactionOffload, InputTable, RemoteJob, RemoteOutcome, TableFormat};
 pub use options::{
-    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, LEAST_OPEN_FILES, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES,
+    DEFAULT_SEPARATION_BYTES, EXPIRED_SWEEP_SECONDS, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_OPEN_FILES,
     OpenMode, Separation, StoreOptions, WriteOptions,
 };
 pub use profile::Profile;
@@ -122,7 +122,7 @@ pub use scan::{Direction, Entry, Scan};
 pub use store::Store;
 pub use sync_pace::{SYNC_INTERVAL, SyncPace};
 pub use values::ValueLogProperties;
-pub use values::log::MOST_OPEN as MOST_OPEN_SEGMENTS;
+pub use values::log::MAX_OPEN as MAX_OPEN_SEGMENTS;
 pub use values::pointer::{Pointer, SegmentNumber};
 pub use worker::{CancelFlag, WorkerError, WorkerOptions, WorkerRequest, run_remote_compaction};
 pub use write::Batch;

@@ -31,7 +31,7 @@ use crate::values::barrier::mark_flushing;
 use crate::values::relocation::mark_part;
 
 /// Compactions and flushes whose end RocksDB never told are forgotten beyond this number.
-const MOST_RUNNING: usize = 1024;
+const MAX_RUNNING: usize = 1024;
 
 /// What is known of running flushes and compactions.
 #[derive(Default)]
@@ -84,7 +84,7 @@ impl Running {
 
     fn begin_compaction(&self, number: i32, input_records: Option<u64>) {
         let mut compactions = self.compactions.lock();
-        if compactions.len() >= MOST_RUNNING {
+        if compactions.len() >= MAX_RUNNING {
             compactions.clear();
         }
         compactions.insert(number, Compaction { input_records, ..Compaction::default() });
@@ -98,7 +98,7 @@ impl Running {
 
     fn begin_flush(&self, number: i32) {
         let mut flushes = self.flushes.lock();
-        if flushes.len() >= MOST_RUNNING {
+        if flushes.len() >= MAX_RUNNING {
             flushes.clear();
         }
         flushes.insert(number, Instant::now());

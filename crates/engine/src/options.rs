@@ -35,7 +35,7 @@ pub enum OpenMode {
 }
 
 /// The fewest tables that may be held open: RocksDB takes a part of them for itself.
-pub const LEAST_OPEN_FILES: u32 = 16;
+pub const MIN_OPEN_FILES: u32 = 16;
 
 /// The shortest segment, and the longest: a pointer's offset has 32 bits.
 pub(crate) const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4 * KIB..=2 * GIB;
@@ -53,7 +53,7 @@ pub const DEFAULT_SEPARATION_BYTES: u32 = 128;
 pub const EXPIRED_SWEEP_SECONDS: u64 = 30 * 24 * 60 * 60;
 
 /// Ten years: what is asked for beyond is a mistake of units.
-const MOST_EXPIRED_SWEEP_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
+const MAX_EXPIRED_SWEEP_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
 
 /// Which values go to the value log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -266,7 +266,7 @@ impl StoreOptions {
     /// Into how many parts RocksDB is to divide its cache of tables, as a power of two, where tables are held to a number; its own are 64. Each part rounds up, so that a
     /// sixteenth more are open at most.
     pub fn table_cache_shard_bits(&self) -> Option<i32> {
-        self.max_open_files.map(|files| (files / LEAST_OPEN_FILES).max(1).ilog2().min(6) as i32)
+        self.max_open_files.map(|files| (files / MIN_OPEN_FILES).max(1).ilog2().min(6) as i32)
     }
 
     /// Checks every field; the error names the first one that is out of its range.
@@ -303,7 +303,7 @@ impl StoreOptions {
         at_least("block_bytes", self.block_bytes, KIB)?;
         at_most("block_bytes", self.block_bytes, MIB)?;
         if let Some(files) = self.max_open_files {
-            at_least("max_open_files", files.into(), LEAST_OPEN_FILES.into())?;
+            at_least("max_open_files", files.into(), MIN_OPEN_FILES.into())?;
             at_most("max_open_files", files.into(), 1 << 24)?;
         }
         if self.max_wal_bytes != 0 {
@@ -323,7 +323,7 @@ impl StoreOptions {
                 "1 is too few with a dedup.threshold: RocksDB would compact nothing else while duplicates are merged";
             return Err(Error::invalid("background_compactions", problem));
         }
-        at_most("expired_sweep_seconds", self.expired_sweep_seconds, MOST_EXPIRED_SWEEP_SECONDS)?;
+        at_most("expired_sweep_seconds", self.expired_sweep_seconds, MAX_EXPIRED_SWEEP_SECONDS)?;
         self.relocation.validate().map_err(|error| Error::invalid("relocation", error.to_string()))?;
         if let Some(memory) = &self.memory {
             memory.validate()?;

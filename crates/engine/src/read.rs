@@ -91,7 +91,7 @@ impl std::fmt::Debug for Value<'_> {
 pub const LOOKED_UP_BYTES: usize = 1024 * 1024;
 
 /// How often a lookup follows a pointer that has changed. Each time a whole segment has gone between two reads of one key.
-const MOST_FOLLOWED: usize = 16;
+const MAX_FOLLOWED: usize = 16;
 
 /// The store as it was at one moment. Holds back the removal of overwritten values while it lives.
 pub struct Snapshot<'s> {
@@ -425,7 +425,7 @@ impl Store {
             return Err(Error::corrupt_value(key, &HeaderError::NoValueLog));
         };
         let mut record = Vec::new();
-        for _ in 0..MOST_FOLLOWED {
+        for _ in 0..MAX_FOLLOWED {
             let error = match values.log.read(key, pointer, &mut record) {
                 Ok(value) => return Ok(Some(Value { attributes, place: Place::Separated(record, value) })),
                 Err(error) => error,

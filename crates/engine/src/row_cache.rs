@@ -17,8 +17,8 @@
 //! - A row in a range that was removed is gone: where it is still here, who asks for it sees that ([`removed`]). With a range that is likely to hold
 //!   most of them all rows go, whose memory a thread frees.
 //!
-//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MOST_ROW_BYTES`], values
-//! beside them of at most [`MOST_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
+//! Bounds: the bytes given, shared evenly by the shards, with what a row costs beside its bytes; rows of at most [`MAX_ROW_BYTES`], values
+//! beside them of at most [`MAX_VALUE_BYTES`]. Rows that a wide removal took count until they are freed, and others come only as far as both
 //! have room. While they are freed a further wide removal is remembered as any other range, so there is one thread at most.
 //!
 //! Threads: any. A shard is locked for a few hundred nanoseconds; longer where a value takes the place of many rows, where its places double,
@@ -47,11 +47,11 @@ use crate::batch_records::{Record, records};
 use crate::header::{Header, Kind};
 
 /// Longer rows are not kept: copying them costs what finding them does.
-pub(crate) const MOST_ROW_BYTES: usize = 1024;
+pub(crate) const MAX_ROW_BYTES: usize = 1024;
 
 /// Longer values stay where they are: their pages hold little else, so the kernel keeps them as well, and one would take the place of
 /// dozens of pointers.
-pub(crate) const MOST_VALUE_BYTES: usize = 2048;
+pub(crate) const MAX_VALUE_BYTES: usize = 2048;
 
 /// Of the bytes given, at most one in so many parts is for places: of values of 1 KiB about a dozen times as many as there are rows with them then.
 const PLACES_OF_SHARD: u64 = 4;
@@ -60,10 +60,10 @@ const PLACES_OF_SHARD: u64 = 4;
 const VALUES_OF_SHARD: u64 = 8;
 
 /// In so many shards threads seldom meet. A power of two.
-const MOST_SHARDS: u64 = 128;
+const MAX_SHARDS: u64 = 128;
 
 /// Where there is little memory there are fewer, so that each has room for some rows with values.
-const LEAST_SHARD_BYTES: u64 = 16 * 1024;
+const MIN_SHARD_BYTES: u64 = 16 * 1024;
 
 /// What a row takes beside its bytes: its allocation, and its place in the table of the shard, which grows by doubling and has places for
 /// rows that have gone as well.
@@ -171,7 +171,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// `key` and `stored` are short: neither is kept beyond [`MOST_ROW_BYTES`] and the longest key. An empty `value` is none.
+    /// `key` and `stored` are short: neither is kept beyond [`MAX_ROW_BYTES`] and the longest key. An empty `value` is none.
     fn of(key: &[u8], stored: &[u8], value: &[u8]) -> Self {
         let bytes = joined(&[key, stored, value]);
         Self { bytes, key_bytes: key.len() as u32, stored_bytes: stored.len() as u32 }
@@ -251,7 +251,7 @@ pub(crate) struct RowCounts {
 impl RowCache {
     /// Of about `bytes`. Where there are pointers, those whose rows have no room any more are kept without them.
     pub(crate) fn new(bytes: u64, has_pointers: bool) -> Self {
-        let shards = 1 << (bytes / LEAST_SHARD_BYTES).clamp(1, MOST_SHARDS).ilog2();
+        let shards = 1 << (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).ilog2();
         let bytes = bytes / shards;
         let places_bytes = if has_pointers { bytes / PLACES_OF_SHARD } else { 0 };
         let shard = || Shard {
@@ -450,7 +450,7 @@ impl RowCache {
     /// Keeps what RocksDB has `stored` with `key`, found since `absent` was told of it.
     pub(crate) fn keep(&self, absent: Absent, key: &[u8], stored: &[u8]) {
         let Some(changes) = absent.changes else { return };
-        if stored.len() > MOST_ROW_BYTES {
+        if stored.len() > MAX_ROW_BYTES {
             return;
         }
         let row = Row::of(key, stored, &[]);
@@ -468,7 +468,7 @@ impl RowCache {
 
     /// Keeps the `value` that the pointer of `row` leads to, unless that row has gone meanwhile.
     pub(crate) fn keep_value(&self, row: &Row, value: &[u8]) {
-        if value.len() > MOST_VALUE_BYTES {
+        if value.len() > MAX_VALUE_BYTES {
             return;
         }
         let hash = XxHash3_64::oneshot(row.key());
@@ -514,7 +514,7 @@ impl RowCache {
         let had_place = !shard.places.are_empty() && shard.places.take(self.tag(key)).is_some();
         // Of the room so many bytes are still taken by rows that have gone.
         let gone_bytes = self.gone_bytes();
-        if shard.is_mixed || stored.len() > MOST_ROW_BYTES {
+        if shard.is_mixed || stored.len() > MAX_ROW_BYTES {
             shard.rows.remove(&hash);
         } else if let Some(here) = shard.rows.peek(&hash) {
             let had_value = here.row.value().is_some();
@@ -584,7 +584,7 @@ impl Shard {
 
     /// Whether `value` may stand beside its pointer.
     fn takes_value(&self, value: &[u8]) -> bool {
-        value.len() <= MOST_VALUE_BYTES && weight(value.len()) <= self.rows.capacity() / VALUES_OF_SHARD
+        value.len() <= MAX_VALUE_BYTES && weight(value.len()) <= self.rows.capacity() / VALUES_OF_SHARD
     }
 }
 

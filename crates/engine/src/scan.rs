@@ -82,16 +82,16 @@ impl Store {
         self.scan_with(range, direction, options, None)
     }
 
-    /// The entries of `range` as long as none is behind more than `most_skipped` removed ones in a row: that ends the scan with
+    /// The entries of `range` as long as none is behind more than `max_skipped` removed ones in a row: that ends the scan with
     /// [`Error::WouldWait`].
     pub fn scan_skipping<'k>(
         &self,
         range: impl RangeBounds<&'k [u8]>,
         direction: Direction,
-        most_skipped: u64,
+        max_skipped: u64,
     ) -> Scan<'_> {
         let mut options = ReadOptions::default();
-        options.set_max_skippable_internal_keys(most_skipped);
+        options.set_max_skippable_internal_keys(max_skipped);
         self.scan_with(range, direction, options, None)
     }
 

@@ -20,7 +20,7 @@ use rust_rocksdb::{
 use crate::at_once::AtOnce;
 use crate::cleanup::{self, Cleanup};
 use crate::data_layer::{DataLayer, Opening, Shared};
-use crate::dedup::known::{KnownSamples, most_samples};
+use crate::dedup::known::{KnownSamples, max_samples};
 use crate::dedup::sketch::{Sketching, add_collectors};
 use crate::dedup::{self, Dedup};
 use crate::directory_lock::{DirectoryLock, unless_in_use};
@@ -38,7 +38,7 @@ use crate::limits::watch::Watch;
 use crate::listener::{BackgroundState, Listener, Running, Totals};
 use crate::offload::adapter::{Adapter, OffloadState, OnlyHere};
 use crate::offload::slots::LocalSlots;
-use crate::options::LEAST_OPEN_FILES;
+use crate::options::MIN_OPEN_FILES;
 use crate::own_compactions::OwnCompactions;
 use crate::raw::TableLimit;
 use crate::read::ending_early;
@@ -204,7 +204,7 @@ impl Store {
         let known = table_format.collects.samples.then(|| {
             let asks_filters = table_format.collects.filter_bits_per_key > 0;
             let memory_bytes = options.memory.as_ref().map(|memory| memory.limit_bytes());
-            KnownSamples::new(most_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
+            KnownSamples::new(max_samples(memory_bytes), asks_filters.then_some(options.dedup.max_filter_bytes))
         });
         let sketching = known.as_ref().map_or_else(|| Sketching::new(0).into(), |known| known.sketching().clone());
         add_collectors(&mut rocks_options, table_format.collects, &sketching);
@@ -453,8 +453,8 @@ impl Store {
     /// Holds no more than so many tables open from now on; at least 16. Those that are open stay so until they are removed. Writes a new OPTIONS file.
     pub fn bound_open_tables(&self, most: u32) -> Result<()> {
         self.check_writable()?;
-        if most < LEAST_OPEN_FILES {
-            return Err(Error::invalid("most", format!("{most} is below the least, {LEAST_OPEN_FILES}")));
+        if most < MIN_OPEN_FILES {
+            return Err(Error::invalid("most", format!("{most} is below the least, {MIN_OPEN_FILES}")));
         }
         self.db.set_db_options(&[("max_open_files", &most.to_string())]).map_err(|e| self.failure(&e))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a sync is expected to take on a device of which nothing is known: with more, two and a pause as long do not fit in the interval.
-const MOST_THAT_FITS: Duration = Duration::from_millis(SYNC_INTERVAL.as_millis() as u64 / 3);
+const MAX_THAT_FITS: Duration = Duration::from_millis(SYNC_INTERVAL.as_millis() as u64 / 3);
 
 /// How long syncs pause. They are expected to take as long as the longest one lately: what there is to write changes from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct SyncPace {
 impl SyncPace {
     /// No sync yet.
     pub const fn new() -> Self {
-        Self { expected: MOST_THAT_FITS }
+        Self { expected: MAX_THAT_FITS }
     }
 
     /// A sync took so long. One that was longer than others is forgotten by an eighth with each further one.
@@ -68,7 +68,7 @@ mod tests {
     fn a_burst_after_little_is_durable_within_a_second_as_well() {
         let mut pace = SyncPace::new();
         // The first one may be of a burst.
-        assert!(pace.pause() + 2 * MOST_THAT_FITS <= SYNC_INTERVAL);
+        assert!(pace.pause() + 2 * MAX_THAT_FITS <= SYNC_INTERVAL);
         let burst = Duration::from_millis(250);
         pace.took(burst);
         for _ in 0..3 {

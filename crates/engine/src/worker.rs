@@ -28,7 +28,7 @@ use crate::{DATA_FAMILY, tuning};
 const WORKER_OPEN_FILES: &str = "64";
 
 /// An OPTIONS file has about 16 KiB; a larger one than this is none.
-const MOST_OPTIONS_BYTES: u64 = 1024 * 1024;
+const MAX_OPTIONS_BYTES: u64 = 1024 * 1024;
 
 /// What a worker is to do.
 pub struct WorkerRequest<'a> {
@@ -231,7 +231,7 @@ impl WorkerRequest<'_> {
 
     fn read_whole(&self, path: &Path) -> io::Result<Vec<u8>> {
         let file = self.files.open(path)?.ok_or(io::ErrorKind::NotFound)?;
-        if file.len() > MOST_OPTIONS_BYTES {
+        if file.len() > MAX_OPTIONS_BYTES {
             return Err(io::Error::other(format!("{} bytes are too many for options", file.len())));
         }
         let mut bytes = vec![0; file.len() as usize];

@@ -14,7 +14,7 @@ use ecotone_engine::{Direction, Store, StoreOptions};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The least that a cleanup costs, in entries that were stepped over before (`cleanup::plan`).
-const LEAST_COST: u64 = 40_000;
+const MIN_COST: u64 = 40_000;
 
 const LIVE: u32 = 500;
 
@@ -75,7 +75,7 @@ fn however_long_a_range_churns_reads_of_it_are_cheap_again() {
         from += 8_000;
         // What cleans up was paid for by who stepped over it.
         let counters = store.counters();
-        assert!(counters.range_cleanups > 0 && counters.skipped_entries >= LEAST_COST * counters.range_cleanups);
+        assert!(counters.range_cleanups > 0 && counters.skipped_entries >= MIN_COST * counters.range_cleanups);
     });
     for family in ["scattered", "first", "last"] {
         let left = (0..from).filter(|number| store.get(&key(family, *number)).unwrap().is_some());
@@ -126,7 +126,7 @@ fn what_nobody_scans_is_left_alone_and_what_cannot_go_costs_no_more_than_it_held
         skipped(&store, "kept", Direction::Forward, usize::MAX);
     }
     let counters = store.counters();
-    assert!(counters.skipped_entries >= LEAST_COST * counters.range_cleanups, "{counters:?}");
+    assert!(counters.skipped_entries >= MIN_COST * counters.range_cleanups, "{counters:?}");
     let (from, to) = (b"kept/".as_slice(), b"kept0".as_slice());
     assert_eq!(snapshot.scan(from..to, Direction::Forward).unwrap().count(), 5_000);
     drop(snapshot);

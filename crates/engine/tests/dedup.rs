@@ -185,7 +185,7 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
             let off = DedupOptions { threshold: ExtensionThreshold::Off, ..DedupOptions::default() };
             let mut dedup = if mode == DedupMode::Off { off } else { eager(mode) };
             // So few samples promise too much now and then; a store that backs off would look as if it were done.
-            dedup.parameters.least_found_share = 0.01;
+            dedup.parameters.min_found_share = 0.01;
             dedup.max_filter_bytes = max_filter_bytes;
             // Compactions for relocation would meet what hides as well.
             let relocation =
@@ -225,7 +225,7 @@ fn what_hides_in_deep_levels_is_merged_away_and_no_answer_changes() {
 fn what_hid_when_a_store_was_closed_is_merged_away_once_it_is_open() {
     let mut dedup = eager(DedupMode::Sample);
     // As above.
-    dedup.parameters.least_found_share = 0.01;
+    dedup.parameters.min_found_share = 0.01;
     let (_directory, store, model) = loaded(options(false, dedup));
     let begin = Instant::now();
     let done = loop {

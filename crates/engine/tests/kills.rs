@@ -253,9 +253,9 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
     let path = directory.path().join("store");
     let mut random = Random::new(seed);
     let mut kept = Kept { sizes, next: [1; WRITERS], newest: HashMap::new() };
-    let (mut relocating_lives, mut removing_lives, mut recounted_tables, mut most_relocated) = (0, 0, 0, 0);
+    let (mut relocating_lives, mut removing_lives, mut recounted_tables, mut max_relocated) = (0, 0, 0, 0);
     for round in 0..rounds {
-        let up_to = |random: &mut Random, most_ms| Duration::from_millis(random.below(most_ms) as u64);
+        let up_to = |random: &mut Random, max_ms| Duration::from_millis(random.below(max_ms) as u64);
         let after = match round % LONG_ROUNDS {
             1 => After::Opening(Duration::from_millis(1_100) + up_to(&mut random, 200)),
             2 | 12 => After::Start(up_to(&mut random, 60)),
@@ -266,7 +266,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
         };
         let said = live_and_die(&path, durability, sizes, kept.next, after);
         relocating_lives += u64::from(said.relocated_bytes > 0);
-        most_relocated = most_relocated.max(said.relocated_bytes);
+        max_relocated = max_relocated.max(said.relocated_bytes);
         removing_lives += u64::from(said.removed_segments > 0);
 
         recounted_tables += recount_tables(&path, &format!("kill {round}"));
@@ -307,7 +307,7 @@ fn nothing_acknowledged_is_lost(durability: Durability, sizes: Sizes, rounds: u6
         "the kills were to meet relocation: {met}"
     );
     // More than is collected of one stream.
-    assert!(sizes == Sizes::Small || most_relocated > 512 << 10, "{most_relocated} bytes relocated at most");
+    assert!(sizes == Sizes::Small || max_relocated > 512 << 10, "{max_relocated} bytes relocated at most");
 }
 
 #[test]

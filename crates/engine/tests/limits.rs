@@ -233,10 +233,10 @@ fn threads_that_overwrite_near_the_end_of_the_disk_never_reach_it_and_never_wait
         let watched = Watched::begin(disk.path());
         // 25 MiB live on a disk of 64, written five times over.
         let model = overwrite(&store, 6, 12_000, 120 * MIB);
-        let (least_free, _) = watched.end();
+        let (min_free, _) = watched.end();
         assert_equals(&store, &model);
         heard.assert_sound(&store);
-        assert!(least_free > MIB, "{least_free} bytes were left");
+        assert!(min_free > MIB, "{min_free} bytes were left");
         store.close().unwrap();
         let store = Store::open(&disk.store(), OpenMode::Open, options(&heard, separated)).unwrap();
         assert_equals(&store, &model);
@@ -260,9 +260,9 @@ fn no_store_grows_beyond_what_it_may_take() {
             writers.into_iter().map(|writer| writer.join().unwrap()).collect()
         });
         store.flush(true).unwrap();
-        let (_, most_used) = watched.end();
-        assert!(most_used <= 48 * MIB, "{most_used}");
-        assert!(most_used > 24 * MIB, "{most_used}: most of what it may take can be used");
+        let (_, max_used) = watched.end();
+        assert!(max_used <= 48 * MIB, "{max_used}");
+        assert!(max_used > 24 * MIB, "{max_used}: most of what it may take can be used");
         let refused = fill_up(&store, 6 << 20);
         let message = store.put(&key(refused), &[1; 5000]).unwrap_err().to_string();
         assert!(message.contains("space.max_bytes"), "{message}");
@@ -379,8 +379,8 @@ fn a_compaction_that_does_not_fit_is_put_off_until_it_does() {
     let watched = Watched::begin(disk.path());
     let refused = store.compact(..).unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
-    let (least_free, _) = watched.end();
-    assert!(least_free > MIB, "{least_free} bytes were left");
+    let (min_free, _) = watched.end();
+    assert!(min_free > MIB, "{min_free} bytes were left");
     disk.empty();
     heard.wait_until_refused(false);
     let began = Instant::now();
@@ -432,9 +432,9 @@ fn relocation_stops_copying_where_the_room_for_it_is_gone() {
         copied = store.value_log().unwrap().relocated_bytes;
         std::thread::sleep(Duration::from_millis(300));
     }
-    let (least_free, _) = watched.end();
+    let (min_free, _) = watched.end();
     assert!(rival.came.load(Ordering::Relaxed));
-    assert!(least_free > 2 * MIB, "{least_free} bytes were left");
+    assert!(min_free > 2 * MIB, "{min_free} bytes were left");
     disk.empty();
     until(&store, |log| log.removed_bytes > 5 * MIB);
     heard.wait_until_refused(false);

@@ -63,18 +63,18 @@ fn a_store_that_is_overwritten_flat_out_does_not_outgrow_what_lives() {
     let options = StoreOptions { l0_compaction_trigger: 2, ..StoreOptions::separated(50) };
     let (_directory, store) = common::store(options);
     let (keys, value) = (64 * 1024_u64, vec![7; 1024]);
-    let mut most_bytes = 0;
+    let mut max_bytes = 0;
     for write in 0..16 * keys {
         // Every key once in each round, in an order that has nothing to do with theirs.
         let key = (write % keys).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         store.put(&key.to_be_bytes(), &value).unwrap();
         if write % 1024 == 0 {
-            most_bytes = most_bytes.max(store.value_log().unwrap().bytes);
+            max_bytes = max_bytes.max(store.value_log().unwrap().bytes);
         }
     }
     let live = keys * (12 + 8 + 1024);
     // Twice what it comes to on idle cores: where others take them, relocation falls behind writers that are slowed down to a tenth.
-    assert!(most_bytes < 10 * live, "{} MiB for {} MiB that live", most_bytes >> 20, live >> 20);
+    assert!(max_bytes < 10 * live, "{} MiB for {} MiB that live", max_bytes >> 20, live >> 20);
 }
 
 #[test]

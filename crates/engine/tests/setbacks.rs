@@ -258,10 +258,10 @@ fn a_cohort_that_waits_gives_way_to_a_cheaper_one_and_both_to_one_on_purpose() {
 
 #[test]
 fn writers_are_slowed_down_where_garbage_is_to_go_and_never_where_it_is_too_little() {
-    let writes_until_paced = |least_garbage: Bytes, most_writes: u64| {
+    let writes_until_paced = |min_garbage: Bytes, max_writes: u64| {
         let (_directory, store) = common::store(StoreOptions {
             relocation: RelocationParameters {
-                min_garbage_bytes: least_garbage,
+                min_garbage_bytes: min_garbage,
                 pace_ratio: 1.01,
                 slowest_ratio: 1.02,
                 ..RelocationParameters::default()
@@ -271,7 +271,7 @@ fn writers_are_slowed_down_where_garbage_is_to_go_and_never_where_it_is_too_litt
         });
         let mut model = Model::new();
         let mut writes = 0;
-        while writes < most_writes && store.value_log().unwrap().paced_ms == 0 {
+        while writes < max_writes && store.value_log().unwrap().paced_ms == 0 {
             fill(&store, &mut model, writes, 1_000, 2_000);
             store.flush(true).unwrap();
             writes += 1_000;

@@ -42,7 +42,7 @@ const OUTPUT_SLACK_BYTES: u64 = 16 << 20;
 const OUTPUT_TABLES_MAX: usize = 8192;
 
 /// The most that a job may write, on either side: no compaction doubles its input.
-pub(crate) fn most_output_bytes(input_bytes: u64) -> u64 {
+pub(crate) fn max_output_bytes(input_bytes: u64) -> u64 {
     input_bytes.saturating_mul(2).saturating_add(OUTPUT_SLACK_BYTES)
 }
 
@@ -76,7 +76,7 @@ impl Outputs {
         Ok(Outputs {
             directory,
             chunk_bytes: shared.options.limits.chunk_bytes,
-            bytes_allowed: most_output_bytes(job.input_bytes),
+            bytes_allowed: max_output_bytes(job.input_bytes),
             bytes: 0,
             names: HashSet::new(),
             checker,

@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::exports::{ExportGuard, Role, Token};
 use crate::federation::Shared;
 use crate::file_client::{FileClient, Peer};
-use crate::outputs::most_output_bytes;
+use crate::outputs::max_output_bytes;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::protocol::wire::job_event::Event;
 use crate::protocol::wire::{Admitted, Declined, Failed, Finished, Heartbeat, JobEvent, JobOffer, OutputReady};
@@ -45,7 +45,7 @@ use crate::steps::Step;
 /// Events of a job that wait for the network. Heartbeats are dropped when it is full; other events wait.
 const EVENTS_WAITING: usize = 64;
 /// More than that are of no use; of each table so many for each key are in memory.
-const MOST_FILTER_BITS: u8 = 20;
+const MAX_FILTER_BITS: u8 = 20;
 /// Longest deadline that an owner can ask for: an hour.
 const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 /// Longer than any job.
@@ -89,8 +89,8 @@ struct Job {
 }
 
 impl Job {
-    fn most_output_bytes(&self) -> u64 {
-        most_output_bytes(self.input_bytes)
+    fn max_output_bytes(&self) -> u64 {
+        max_output_bytes(self.input_bytes)
     }
 }
 
@@ -238,8 +238,8 @@ impl WorkerSide {
         let token = Token::from_wire(&offer.token)?;
         let mut jobs = self.jobs.lock();
         // What running jobs have written already is counted twice, on the safe side.
-        let promised = jobs.values().filter(|job| job.ended.lock().is_none()).map(|job| job.most_output_bytes());
-        let needed = promised.fold(most_output_bytes(offer.input_bytes), u64::saturating_add);
+        let promised = jobs.values().filter(|job| job.ended.lock().is_none()).map(|job| job.max_output_bytes());
+        let needed = promised.fold(max_output_bytes(offer.input_bytes), u64::saturating_add);
         let needed = needed.saturating_add(limits.worker_disk_reserve_bytes);
         if free < needed {
             let detail = format!("{free} bytes are free on the disk, this job and those that run may need {needed}");
@@ -455,7 +455,7 @@ fn run(
             references: offer.counts_references,
             samples: offer.samples_keys || offer.counts_references,
             filter_bits_per_key: u8::try_from(offer.filter_bits_per_key)
-                .map_or(MOST_FILTER_BITS, |bits| bits.min(MOST_FILTER_BITS)),
+                .map_or(MAX_FILTER_BITS, |bits| bits.min(MAX_FILTER_BITS)),
             expiry: offer.tells_expiry,
         },
     };
@@ -518,7 +518,7 @@ impl WriteTap for OutputTap {
             TapEvent::Appended { bytes, .. } => {
                 let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 let written = before + bytes.len() as u64;
-                if written > self.job.most_output_bytes() {
+                if written > self.job.max_output_bytes() {
                     return Err(std::io::Error::other("the job's output is larger than twice its input"));
                 }
                 // This server's own store may lie on the same disk.

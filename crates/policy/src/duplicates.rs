@@ -53,14 +53,14 @@ pub struct Overlap {
 }
 
 /// Fewer samples of a segment tell nothing for certain: of thousands of segments in which little hides some have two or three.
-pub const LEAST_SAMPLES: u32 = 8;
+pub const MIN_SAMPLES: u32 = 8;
 
 /// Garbage that no compaction has met yet, as samples tell it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HiddenBytes {
     /// How much it is likely to be.
     pub estimate: Bytes,
-    /// The same less a standard deviation, and nothing where there are fewer than [`LEAST_SAMPLES`]: of few samples next to nothing is known.
+    /// The same less a standard deviation, and nothing where there are fewer than [`MIN_SAMPLES`]: of few samples next to nothing is known.
     pub at_least: Bytes,
 }
 
@@ -75,8 +75,8 @@ pub struct Duplicates {
     /// One in so many keys is kept; a power of two times [`SAMPLED_ONE_IN`].
     one_in: u64,
     samples: usize,
-    most_samples: usize,
-    most_steps: usize,
+    max_samples: usize,
+    max_steps: usize,
 }
 
 /// A sample of a table that came, with its place among these, or is gone.
@@ -87,7 +87,7 @@ struct Step {
 }
 
 /// So many are put in the order of their keys at a time: more would take memory and save nothing.
-const MOST_STEPS: usize = 1 << 16;
+const MAX_STEPS: usize = 1 << 16;
 
 /// What something replaces.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +108,7 @@ struct InSegment {
 impl InSegment {
     /// Whether a key is sampled is chance, so the root of the squares is the standard deviation of the sum.
     fn at_least(&self) -> f64 {
-        if self.samples < LEAST_SAMPLES { 0.0 } else { self.bytes as f64 - (self.squares as f64).sqrt() }
+        if self.samples < MIN_SAMPLES { 0.0 } else { self.bytes as f64 - (self.squares as f64).sqrt() }
     }
 }
 
@@ -120,17 +120,17 @@ impl KeySample {
 }
 
 impl Duplicates {
-    /// Nothing yet. Of `most_samples` samples (at least 2) 32 bytes each are kept by table, and some 50 by key.
+    /// Nothing yet. Of `max_samples` samples (at least 2) 32 bytes each are kept by table, and some 50 by key.
     #[must_use]
-    pub fn new(most_samples: usize) -> Self {
+    pub fn new(max_samples: usize) -> Self {
         Self {
             tables: BTreeMap::new(),
             versions: BTreeMap::new(),
             hidden: Hidden::default(),
             one_in: SAMPLED_ONE_IN,
             samples: 0,
-            most_samples: most_samples.max(2),
-            most_steps: MOST_STEPS,
+            max_samples: max_samples.max(2),
+            max_steps: MAX_STEPS,
         }
     }
 
@@ -194,12 +194,12 @@ impl Duplicates {
     /// Whether fewer keys are kept than there is room for, because there were more once: who has the samples of all tables should begin anew with them.
     pub fn is_needlessly_thin(&self) -> bool {
         // Of twice as many keys there are about twice as many samples, which then stay.
-        self.one_in > SAMPLED_ONE_IN && self.samples < self.most_samples / 4
+        self.one_in > SAMPLED_ONE_IN && self.samples < self.max_samples / 4
     }
 
     /// Nothing, as at first.
     pub fn clear(&mut self) {
-        *self = Self { most_steps: self.most_steps, ..Self::new(self.most_samples) };
+        *self = Self { max_steps: self.max_steps, ..Self::new(self.max_samples) };
     }
 
     /// All tables with their samples.
@@ -213,7 +213,7 @@ impl Duplicates {
     }
 
     fn take_many(&mut self, steps: &mut Vec<Step>, overlaps: &mut [(u64, Overlap)]) {
-        if steps.len() >= self.most_steps {
+        if steps.len() >= self.max_steps {
             self.take(steps, overlaps);
         }
     }
@@ -243,7 +243,7 @@ impl Duplicates {
             }
         }
         steps.clear();
-        while self.samples > self.most_samples && self.one_in < SPARSEST {
+        while self.samples > self.max_samples && self.one_in < SPARSEST {
             self.thin();
         }
     }
@@ -545,10 +545,10 @@ mod tests {
                 1..20,
             ),
             most in prop_oneof![Just(10_000_usize), 2..40_usize],
-            most_steps in prop_oneof![Just(MOST_STEPS), 1..30_usize],
+            max_steps in prop_oneof![Just(MAX_STEPS), 1..30_usize],
         ) {
             let (mut at_once, mut one_by_one) = (Duplicates::new(most), Duplicates::new(most));
-            at_once.most_steps = most_steps;
+            at_once.max_steps = max_steps;
             for (round, (gone, came)) in rounds.into_iter().enumerate() {
                 let is_gone = |table: u64| gone & 1 << (table % 8) != 0;
                 let samples = |keys: &BTreeMap<u64, (bool, u64)>| -> Vec<_> {

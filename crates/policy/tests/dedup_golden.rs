@@ -317,8 +317,8 @@ fn pyramid() -> Vec<Table> {
     all
 }
 
-fn plan(tables: &[Table], seeds: &[u64], output_level: u32, most_mib: u64) -> Vec<(Vec<u64>, u64)> {
-    let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+fn plan(tables: &[Table], seeds: &[u64], output_level: u32, max_mib: u64) -> Vec<(Vec<u64>, u64)> {
+    let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
     let plan = merges(tables, seeds, output_level, &limits).into_iter();
     plan.map(|merge| (merge.seeds, merge.bytes.0 >> 20)).collect()
 }
@@ -489,7 +489,7 @@ fn the_time_of_merges_is_learned_and_bounds_their_bytes() {
     let mut time = MergeTime::default();
     assert!((time.predict(Bytes(50_000_000)).0 - 1.01).abs() < 1e-9);
     // 2.4 s are left, 1.6 of them with the margin: 0.01 and 79.5 MB at 50 MB/s.
-    let most = |time: &MergeTime| time.most_bytes(&CALM, TablesPerSecond(2.5), &parameters).unwrap();
+    let most = |time: &MergeTime| time.max_bytes(&CALM, TablesPerSecond(2.5), &parameters).unwrap();
     assert!((most(&time).0 as f64 / 79.5e6 - 1.0).abs() < 1e-6, "{}", most(&time));
     for _ in 0..20 {
         time.learn(Bytes(20_000_000), Seconds(2.0));
@@ -497,18 +497,18 @@ fn the_time_of_merges_is_learned_and_bounds_their_bytes() {
     }
     assert!((time.predict(Bytes(15_000_000)).0 / 1.5 - 1.0).abs() < 0.05, "{}", time.predict(Bytes(15_000_000)));
     assert!((most(&time).0 as f64 / 16e6 - 1.0).abs() < 0.05, "{}", most(&time));
-    assert_eq!(time.most_bytes(&CALM, TablesPerSecond::ZERO, &parameters), None);
+    assert_eq!(time.max_bytes(&CALM, TablesPerSecond::ZERO, &parameters), None);
     let here = Pressure { l0_tables: 20, ..CALM };
-    assert_eq!(time.most_bytes(&here, TablesPerSecond(1.0), &parameters), Some(Bytes(0)));
+    assert_eq!(time.max_bytes(&here, TablesPerSecond(1.0), &parameters), Some(Bytes(0)));
     time.learn(Bytes(1), Seconds(f64::NAN));
     assert!(time.predict(Bytes(15_000_000)).is_plausible());
 }
 
 /// Seconds of writes that never rest until a merge of 32 MiB may begin, after these were learned.
-fn until_allowed(time: &mut MergeTime, most_seconds: u32) -> Option<u32> {
+fn until_allowed(time: &mut MergeTime, max_seconds: u32) -> Option<u32> {
     let (parameters, input) = (DedupParameters::default(), TablesPerSecond(2.5));
-    (0..most_seconds).find(|second| {
-        let is_allowed = time.most_bytes(&CALM, input, &parameters).unwrap() >= Bytes::from_mib(32);
+    (0..max_seconds).find(|second| {
+        let is_allowed = time.max_bytes(&CALM, input, &parameters).unwrap() >= Bytes::from_mib(32);
         time.forbids(Time::from_seconds(f64::from(*second)), &CALM, input, &parameters);
         is_allowed
     })

@@ -189,10 +189,10 @@ proptest! {
     }
 
     #[test]
-    fn plans_keep_their_limits(tables in trees(), most_mib in 1_u64..40, level in 0_u32..4, output_level in 1_u32..6) {
+    fn plans_keep_their_limits(tables in trees(), max_mib in 1_u64..40, level in 0_u32..4, output_level in 1_u32..6) {
         let seeds: Vec<_> = tables.iter().filter(|table| table.level == level).map(|table| table.number).collect();
         let by_number: BTreeMap<_, _> = tables.iter().map(|table| (table.number, table)).collect();
-        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
         let mut taken = BTreeSet::new();
         for merge in merges(&tables, &seeds, output_level, &limits) {
             prop_assert!(merge.bytes <= limits.max_bytes);
@@ -215,12 +215,12 @@ proptest! {
     fn a_table_is_rewritten_with_as_much_of_what_is_above_it_as_fits(
         tables in trees(),
         chosen in any::<prop::sample::Index>(),
-        most_mib in 0_u64..40,
+        max_mib in 0_u64..40,
     ) {
         let able: Vec<_> = tables.iter().filter(|table| table.level > 0).collect();
         prop_assume!(!able.is_empty());
         let table = able[chosen.index(able.len())];
-        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
         // Called with what overlaps it in one level, from the uppermost on, and at last with itself.
         let overlapping = |level: u32| {
             let upper = tables.iter().filter(|upper| upper.level == level);
@@ -241,11 +241,11 @@ proptest! {
     #[test]
     fn every_slab_is_a_merge_of_a_table_with_nothing_below_it_and_of_something_above(
         tables in trees(),
-        most_mib in 1_u64..40,
+        max_mib in 1_u64..40,
         (from, to) in (0_u8..60, 0_u8..60),
     ) {
         let range = KeyRange { first: vec![from.min(to)], end: vec![from.max(to)] };
-        let limits = MergeLimits { max_bytes: Bytes::from_mib(most_mib) };
+        let limits = MergeLimits { max_bytes: Bytes::from_mib(max_mib) };
         let slabs = slabs(&Tree::new(&tables), &range, &limits);
         let meet = |a: &Table, b: &Table| a.first <= b.last && b.first <= a.last;
         let is_lowest = |table: &Table| table.level > 0 && !tables.iter().any(|other| other.level > table.level && meet(other, table));

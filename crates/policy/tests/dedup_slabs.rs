@@ -96,9 +96,9 @@ fn three_levels() -> Vec<Table> {
 #[test]
 fn a_table_has_a_slab_from_each_level_above_it() {
     let tables = three_levels();
-    let of = |first: &str, end: &str, most_mib| {
+    let of = |first: &str, end: &str, max_mib| {
         let range = KeyRange { first: first.into(), end: end.into() };
-        let slabs = slabs(&Tree::new(&tables), &range, &MergeLimits { max_bytes: Bytes::from_mib(most_mib) });
+        let slabs = slabs(&Tree::new(&tables), &range, &MergeLimits { max_bytes: Bytes::from_mib(max_mib) });
         slabs.map(|slabs| slabs.into_iter().map(|slab| (slab.merge.seeds, slab.merge.inputs)).collect::<Vec<_>>())
     };
     let (all, without_l1) = ((vec![1], vec![1, 2, 3, 4, 5, 6]), (vec![2], vec![2, 3, 4]));

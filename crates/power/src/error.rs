@@ -19,7 +19,7 @@ pub enum PowerError {
     /// A core speed that cgroup quotas cannot give. Next step: choose another speed.
     #[error(
         "an emulated core of speed {speed} cannot be made from a CPU quota: use at least {min} and at most 1 of a host core \
-         (the kernel's least quota is {least_quota_us} us and periods here are at most {max_period_us} us)"
+         (the kernel's least quota is {min_quota_us} us and periods here are at most {max_period_us} us)"
     )]
     CoreSpeed {
         /// The speed asked for, in host cores.
@@ -27,7 +27,7 @@ pub enum PowerError {
         /// The least speed that can be emulated.
         min: f64,
         /// The kernel's least quota in microseconds.
-        least_quota_us: u64,
+        min_quota_us: u64,
         /// The longest period used here, in microseconds.
         max_period_us: u64,
     },

@@ -16,7 +16,7 @@ pub fn host_cores() -> Result<f64, PowerError> {
     let form = |what: String| PowerError::Form { path: path.to_path_buf(), what };
     let status = fs::read_to_string(path).map_err(|e| form(e.to_string()))?;
     let allowed = allowed_cpus(&status).ok_or_else(|| form("no usable Cpus_allowed_list".to_owned()))?;
-    let quota = CpuHierarchy::detect().ok().and_then(|h| least_quota(h.version(), h.mount(), h.own_group()));
+    let quota = CpuHierarchy::detect().ok().and_then(|h| min_quota(h.version(), h.mount(), h.own_group()));
     Ok(quota.map_or(allowed, |quota| quota.min(allowed)).max(0.01))
 }
 
@@ -33,7 +33,7 @@ fn allowed_cpus(status: &str) -> Option<f64> {
 }
 
 /// The tightest CPU quota, in cores, from `group` up to `mount`; `None` if there is none.
-fn least_quota(version: CgroupVersion, mount: &Path, group: &Path) -> Option<f64> {
+fn min_quota(version: CgroupVersion, mount: &Path, group: &Path) -> Option<f64> {
     group.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(|dir| quota_of(version, dir)).reduce(f64::min)
 }
 
@@ -74,18 +74,18 @@ mod tests {
         let group = mount.path().join("outer/inner");
         fs::create_dir_all(&group).unwrap();
         let v2 = |dir: &Path, text: &str| fs::write(dir.join("cpu.max"), text).unwrap();
-        assert_eq!(least_quota(CgroupVersion::V2, mount.path(), &group), None);
+        assert_eq!(min_quota(CgroupVersion::V2, mount.path(), &group), None);
         v2(&group, "max 100000\n");
-        assert_eq!(least_quota(CgroupVersion::V2, mount.path(), &group), None);
+        assert_eq!(min_quota(CgroupVersion::V2, mount.path(), &group), None);
         v2(&mount.path().join("outer"), "150000 100000\n");
         v2(&group, "400000 100000\n");
-        assert_eq!(least_quota(CgroupVersion::V2, mount.path(), &group), Some(1.5));
+        assert_eq!(min_quota(CgroupVersion::V2, mount.path(), &group), Some(1.5));
 
         fs::write(group.join("cpu.cfs_quota_us"), "-1\n").unwrap();
         fs::write(group.join("cpu.cfs_period_us"), "100000\n").unwrap();
-        assert_eq!(least_quota(CgroupVersion::V1, mount.path(), &group), None);
+        assert_eq!(min_quota(CgroupVersion::V1, mount.path(), &group), None);
         fs::write(group.join("cpu.cfs_quota_us"), "25000\n").unwrap();
-        assert_eq!(least_quota(CgroupVersion::V1, mount.path(), &group), Some(0.25));
+        assert_eq!(min_quota(CgroupVersion::V1, mount.path(), &group), Some(0.25));
     }
 
     #[test]

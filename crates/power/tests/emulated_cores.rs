@@ -23,7 +23,7 @@ use ecotone_power::{DutyScope, EnergyMeter, PowerError, PowerModel, ThreadDuties
 const TRIES: u32 = 6;
 
 /// Of one core, while something is measured. A machine that loses more gives no quota its due, whatever it says of throttling.
-const MOST_STOLEN_SHARE: f64 = 0.02;
+const MAX_STOLEN_SHARE: f64 = 0.02;
 
 /// How long threads are watched: 50 periods.
 const WATCH: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ fn measured<T>(test: &str, mut attempt: impl FnMut() -> (T, f64)) -> Option<T> {
         let (begun, stolen_s) = (Instant::now(), stolen_cpu_s());
         let (result, throttled_share) = attempt();
         let stolen_share = (stolen_cpu_s() - stolen_s) / begun.elapsed().as_secs_f64();
-        if throttled_share > 0.9 && stolen_share < MOST_STOLEN_SHARE {
+        if throttled_share > 0.9 && stolen_share < MAX_STOLEN_SHARE {
             return Some(result);
         }
     }

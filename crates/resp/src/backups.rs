@@ -132,7 +132,7 @@ impl Backups {
             }
             let yields = match state.held.len() + state.begun < MAX_HELD {
                 true => None,
-                false => Some(state.most_idle().ok_or(BackupError::TooMany)?),
+                false => Some(state.max_idle().ok_or(BackupError::TooMany)?),
             };
             state.begun += 1;
             (Begun(self), yields)
@@ -291,7 +291,7 @@ impl Backups {
 
 impl State {
     /// The one that gives its place to another.
-    fn most_idle(&self) -> Option<Arc<Held>> {
+    fn max_idle(&self) -> Option<Arc<Held>> {
         let most = self.held.iter().max_by_key(|held| held.idle())?;
         (most.idle() >= YIELDS_AFTER).then(|| most.clone())
     }

@@ -6,7 +6,7 @@ use ecotone_engine::Error as StoreError;
 
 /// An argument is repeated in a refusal up to here. Redis repeats all of it, where it repeats any; but one that is as long as a request may be would be copied for
 /// nobody to read, on a thread that others wait for.
-const MOST_REPEATED_BYTES: usize = 1024;
+const MAX_REPEATED_BYTES: usize = 1024;
 
 /// Why a command was not carried out. Nothing of it was written.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +48,9 @@ impl Failure {
         Self::Refused(Cow::Owned(text.into()))
     }
 
-    /// A refusal that repeats an argument between two texts, as [`repeated`] has it, up to [`MOST_REPEATED_BYTES`].
+    /// A refusal that repeats an argument between two texts, as [`repeated`] has it, up to [`MAX_REPEATED_BYTES`].
     pub fn repeating(before: &str, argument: &[u8], behind: &str) -> Self {
-        let argument = &argument[..argument.len().min(MOST_REPEATED_BYTES)];
+        let argument = &argument[..argument.len().min(MAX_REPEATED_BYTES)];
         Self::with([before.as_bytes(), repeated(argument), behind.as_bytes()].concat())
     }
 

@@ -18,13 +18,13 @@ use crate::protocol::reply::Reply;
 use crate::service::Service;
 
 /// Bytes of names, and of all arguments together, that the reply to an unknown command repeats, as in Redis.
-const MOST_REPEATED: usize = 128;
+const MAX_REPEATED: usize = 128;
 
 /// Commands with more arguments are carried out where waiting is allowed: they take longer than other clients of a thread should wait.
-pub(crate) const MOST_ARGUMENTS_AT_ONCE: usize = 1024;
+pub(crate) const MAX_ARGUMENTS_AT_ONCE: usize = 1024;
 
 /// A command that makes nothing larger may write this much, all the same, into a full store: a small collection with an element less.
-const MOST_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
+const MAX_FREELY_WRITTEN_BYTES: usize = 16 * 1024;
 
 /// Most commands have no more keys. For those no memory is taken.
 const FEW_SLOTS: usize = 4;
@@ -187,10 +187,10 @@ fn check_number(command: &Command, arguments: &[&[u8]]) -> Result<(), Failure> {
 fn unknown(arguments: &[&[u8]]) -> Failure {
     let mut begin = Vec::new();
     for argument in &arguments[1..] {
-        if begin.len() >= MOST_REPEATED {
+        if begin.len() >= MAX_REPEATED {
             break;
         }
-        let argument = &argument[..argument.len().min(MOST_REPEATED - begin.len())];
+        let argument = &argument[..argument.len().min(MAX_REPEATED - begin.len())];
         begin.extend_from_slice(&[b"'", repeated(argument), b"' "].concat());
     }
     Failure::with([b"ERR unknown command '", shown(arguments[0]), b"', with args beginning with: ", &begin].concat())
@@ -198,7 +198,7 @@ fn unknown(arguments: &[&[u8]]) -> Failure {
 
 /// What of a name is repeated where Redis repeats no more than its beginning.
 pub(crate) fn shown(name: &[u8]) -> &[u8] {
-    repeated(&name[..name.len().min(MOST_REPEATED)])
+    repeated(&name[..name.len().min(MAX_REPEATED)])
 }
 
 fn refuse(service: &Service, client: &mut Client, reply: &mut Reply, failure: &Failure) -> Step {
@@ -274,7 +274,7 @@ pub fn execute_command<'s>(
 ) -> Step {
     let Given { waiting, waits_for_latches, mut known } = given.into();
     let takes_long = command.has(flag::WAITS) && waiting != Waiting::Allowed;
-    if takes_long || arguments.len() > MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
+    if takes_long || arguments.len() > MAX_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Step::MustWait;
     }
     if command.has(flag::WRITE) && group.is_closed_to(command.has(flag::DENYOOM)) {
@@ -410,7 +410,7 @@ pub(crate) fn run_latched(
     let mut error = None;
     match outcome {
         // To write all of a long value again for a new time takes room as well.
-        Ok(()) => group.begins(group.written_since(mark) > MOST_FREELY_WRITTEN_BYTES),
+        Ok(()) => group.begins(group.written_since(mark) > MAX_FREELY_WRITTEN_BYTES),
         Err(failure) => {
             reply.truncate(replied);
             group.undo_to(mark);

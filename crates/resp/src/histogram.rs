@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The first bucket holds times up to 2^`LEAST_BITS` nanoseconds, about a microsecond.
-const LEAST_BITS: u32 = 10;
+/// The first bucket holds times up to 2^`MIN_BITS` nanoseconds, about a microsecond.
+const MIN_BITS: u32 = 10;
 
-/// The last bucket but one holds times up to 2^`MOST_BITS` nanoseconds, about 4.3 seconds; the last what is longer.
-const MOST_BITS: u32 = 32;
+/// The last bucket but one holds times up to 2^`MAX_BITS` nanoseconds, about 4.3 seconds; the last what is longer.
+const MAX_BITS: u32 = 32;
 
 /// Buckets, the one for the longest times included.
-pub const BUCKETS: usize = (MOST_BITS - LEAST_BITS + 2) as usize;
+pub const BUCKETS: usize = (MAX_BITS - MIN_BITS + 2) as usize;
 
 /// Counts of times. Any thread may count; who reads meanwhile sees each count before or after.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Histogram {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         // Bits of one less, so that the bounds belong to the bucket below them.
         let bits = u64::BITS - took_ns.saturating_sub(1).leading_zeros();
-        let bucket = bits.clamp(LEAST_BITS, MOST_BITS + 1) - LEAST_BITS;
+        let bucket = bits.clamp(MIN_BITS, MAX_BITS + 1) - MIN_BITS;
         self.0[bucket as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -54,7 +54,7 @@ impl Histogram {
 
     /// The longest time of each bucket but the last, in seconds.
     pub fn bounds_s() -> [f64; BUCKETS - 1] {
-        std::array::from_fn(|bucket| (1u64 << (LEAST_BITS + bucket as u32)) as f64 / 1e9)
+        std::array::from_fn(|bucket| (1u64 << (MIN_BITS + bucket as u32)) as f64 / 1e9)
     }
 }
 

@@ -20,7 +20,7 @@ pub const SMALL_BYTES: usize = 128 * 1024;
 
 /// A command that takes more goes on where waiting is allowed: to move the bytes alone takes longer than other clients of a thread should
 /// wait. A value of half of it is written twice, into the group and into its batch.
-pub const MOST_TAKEN_AT_ONCE_BYTES: usize = 2 * 1024 * 1024;
+pub const MAX_TAKEN_AT_ONCE_BYTES: usize = 2 * 1024 * 1024;
 
 /// What an allocation takes besides its bytes, about.
 const ALLOCATION_BYTES: usize = 16;
@@ -29,12 +29,12 @@ const ALLOCATION_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct Memory {
     taken_bytes: Arc<AtomicUsize>,
-    most_bytes: AtomicUsize,
+    max_bytes: AtomicUsize,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { taken_bytes: Arc::default(), most_bytes: AtomicUsize::new(usize::MAX) }
+        Self { taken_bytes: Arc::default(), max_bytes: AtomicUsize::new(usize::MAX) }
     }
 }
 
@@ -44,15 +44,15 @@ impl Memory {
         &self.taken_bytes
     }
 
-    /// From now on no more than `most_bytes` are given.
-    pub(crate) fn limit_to(&self, most_bytes: usize) {
-        self.most_bytes.store(most_bytes, Ordering::Relaxed);
+    /// From now on no more than `max_bytes` are given.
+    pub(crate) fn limit_to(&self, max_bytes: usize) {
+        self.max_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
     /// Takes `bytes` more, if they are there.
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        let most_bytes = self.most_bytes.load(Ordering::Relaxed);
-        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= most_bytes);
+        let max_bytes = self.max_bytes.load(Ordering::Relaxed);
+        let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= max_bytes);
         self.taken_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -85,7 +85,7 @@ impl<'m> Room<'m> {
     /// [`Failure::MustWait`]; [`texts::SHORT_OF_MEMORY`].
     pub fn take(&mut self, bytes: usize) -> Outcome {
         let taken_bytes = self.taken_bytes.saturating_add(bytes);
-        if taken_bytes > MOST_TAKEN_AT_ONCE_BYTES && !self.may_take_long {
+        if taken_bytes > MAX_TAKEN_AT_ONCE_BYTES && !self.may_take_long {
             return Err(Failure::MustWait);
         }
         let to_charge = taken_bytes.saturating_sub(SMALL_BYTES).saturating_sub(self.charged_bytes);
@@ -187,9 +187,9 @@ mod tests {
     use super::*;
     use crate::protocol::reply::{Reply, Version};
 
-    fn limited(most_bytes: usize) -> Arc<Memory> {
+    fn limited(max_bytes: usize) -> Arc<Memory> {
         let memory = Arc::new(Memory::default());
-        memory.limit_to(most_bytes);
+        memory.limit_to(max_bytes);
         memory
     }
 
@@ -217,7 +217,7 @@ mod tests {
         assert!(all.is_break() && collected.len() > 900 && collected.len() < 1300, "{}", collected.len());
         assert!(matches!(collected.whole(), Err(Failure::Refused(_))));
         let mut on_a_lane = Collected::new(Room::new(&memory, false));
-        assert!(on_a_lane.add(MOST_TAKEN_AT_ONCE_BYTES, || ()).is_break());
+        assert!(on_a_lane.add(MAX_TAKEN_AT_ONCE_BYTES, || ()).is_break());
         assert!(matches!(on_a_lane.whole(), Err(Failure::MustWait)));
         assert_eq!(memory.taken_bytes().load(Ordering::Relaxed), 0);
     }

@@ -1,6 +1,6 @@
 //! Commands that took long (`SLOWLOG`).
 //!
-//! Bounds: so many entries as [`crate::service::Limits`] says, each of at most [`MOST_ARGUMENTS`] arguments of [`MOST_BYTES`] bytes: Redis'.
+//! Bounds: so many entries as [`crate::service::Limits`] says, each of at most [`MAX_ARGUMENTS`] arguments of [`MAX_BYTES`] bytes: Redis'.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 /// Arguments of a command that are kept.
-const MOST_ARGUMENTS: usize = 32;
+const MAX_ARGUMENTS: usize = 32;
 
 /// Bytes of an argument that are kept.
-const MOST_BYTES: usize = 128;
+const MAX_BYTES: usize = 128;
 
 /// The slow log.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Slowlog {
 
     /// Notes a command. The oldest beyond `most` are forgotten.
     pub fn add(&self, arguments: &[&[u8]], at_s: u64, took: Duration, address: &str, name: &[u8], most: usize) {
-        let kept = if arguments.len() > MOST_ARGUMENTS { MOST_ARGUMENTS - 1 } else { arguments.len() };
+        let kept = if arguments.len() > MAX_ARGUMENTS { MAX_ARGUMENTS - 1 } else { arguments.len() };
         let mut short: Vec<Vec<u8>> = arguments[..kept].iter().map(|argument| shortened(argument)).collect();
         if kept < arguments.len() {
             short.push(format!("... ({} more arguments)", arguments.len() - kept).into_bytes());
@@ -98,10 +98,10 @@ fn in_ns(slow_after: Option<Duration>) -> u64 {
 }
 
 fn shortened(argument: &[u8]) -> Vec<u8> {
-    if argument.len() <= MOST_BYTES {
+    if argument.len() <= MAX_BYTES {
         return argument.to_vec();
     }
-    let mut short = argument[..MOST_BYTES].to_vec();
-    short.extend_from_slice(format!("... ({} more bytes)", argument.len() - MOST_BYTES).as_bytes());
+    let mut short = argument[..MAX_BYTES].to_vec();
+    short.extend_from_slice(format!("... ({} more bytes)", argument.len() - MAX_BYTES).as_bytes());
     short
 }

@@ -152,7 +152,7 @@ impl Loops {
 const RATES: usize = 5;
 
 /// Nothing is measured over less time.
-const LEAST_WINDOW: Duration = Duration::from_secs(1);
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// How fast counts grow: between the last two looks that were a second apart. Nobody wakes up to measure.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Rates {
     pub fn of(&self, totals: [u64; RATES]) -> [f64; RATES] {
         let mut window = self.0.lock();
         let elapsed = window.since.elapsed();
-        if elapsed >= LEAST_WINDOW {
+        if elapsed >= MIN_WINDOW {
             let before = window.totals;
             // Less than before: they began again from 0.
             window.per_second =

@@ -24,7 +24,7 @@ const LIVE: u64 = 500;
 const STEPS: u64 = 600;
 
 /// What one step may step over, twice as much as lives; a fresh one visits as many entries and more.
-const MOST_SKIPPED: u64 = 2 * LIVE;
+const MAX_SKIPPED: u64 = 2 * LIVE;
 
 fn skipped(service: &Service) -> u64 {
     service.keyspace.store().counters().skipped_entries
@@ -101,7 +101,7 @@ impl Churn<'_> {
             until(&format!("{request}: {:?}", service.keyspace.store().counters()), || {
                 let before = skipped(service);
                 self.client.ask(request);
-                skipped(service) - before <= MOST_SKIPPED
+                skipped(service) - before <= MAX_SKIPPED
             });
             assert!(skipped(service) - before < 1 << 32, "{request}");
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const FUZZ_SECONDS: &str = "ECOTONE_FUZZ_SECONDS";
 
 /// The longest input that is made.
-const MOST_BYTES: usize = 2048;
+const MAX_BYTES: usize = 2048;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 struct Random(u64);
@@ -53,7 +53,7 @@ fn mutated(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             _ => input.insert(at, random.next() as u8),
         }
     }
-    input.truncate(MOST_BYTES);
+    input.truncate(MAX_BYTES);
     input
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::redis::texts;
 use common::{Fixture, TestClient};
 use ecotone_resp::collections::by_hash::{self, MAX_NAME_BYTES};
-use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
+use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Group, Tag, Type, Waiting};
 
@@ -36,18 +36,18 @@ fn a_hash_grows_by_its_fields_and_stays_large_until_it_is_gone() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     let mut model = Model::new();
-    for number in 0..2 * MOST_SMALL_ELEMENTS {
+    for number in 0..2 * MAX_SMALL_ELEMENTS {
         let (field, value) = (format!("field{number}"), number.to_string());
         assert_eq!(client.ask(&format!("HSET a {field} {value}")), ":1\r\n");
         assert_eq!(client.ask(&format!("HSET a {field} {value}")), ":0\r\n");
         model.insert(field.into(), value.into());
-        assert_eq!(fixture.large("a").is_some(), model.len() > MOST_SMALL_ELEMENTS, "{number}");
-        if number % 16 == 0 || number.abs_diff(MOST_SMALL_ELEMENTS) < 3 {
+        assert_eq!(fixture.large("a").is_some(), model.len() > MAX_SMALL_ELEMENTS, "{number}");
+        if number % 16 == 0 || number.abs_diff(MAX_SMALL_ELEMENTS) < 3 {
             assert_eq!(all(&mut client, "a"), model);
         }
     }
     let before = fixture.large("a").unwrap();
-    for number in 0..2 * MOST_SMALL_ELEMENTS {
+    for number in 0..2 * MAX_SMALL_ELEMENTS {
         assert_eq!(all(&mut client, "a"), model);
         assert_eq!(fixture.large("a").unwrap().id, before.id);
         let field = format!("field{number}");
@@ -66,7 +66,7 @@ fn a_hash_grows_by_its_bytes() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     // Beside the value stand its length of two bytes, and the field with its length, one byte each.
-    for (bytes, grows) in [(MOST_SMALL_BYTES - 4, false), (MOST_SMALL_BYTES - 3, true), (1 << 20, true)] {
+    for (bytes, grows) in [(MAX_SMALL_BYTES - 4, false), (MAX_SMALL_BYTES - 3, true), (1 << 20, true)] {
         let value = vec![b'v'; bytes];
         client.ask("HSET a f 1 g 2");
         client.ask("HDEL a g");

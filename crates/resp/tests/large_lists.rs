@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use common::redis::texts;
 use common::{Fixture, TestClient};
-use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
+use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
 use ecotone_resp::execute::Step;
 use ecotone_resp::keyspace::{Tag, Type};
 
@@ -33,10 +33,10 @@ fn make_large(fixture: &Fixture, client: &mut TestClient<'_>, key: &str, count: 
 fn a_list_grows_and_stays_large_until_it_is_gone() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    for number in 1..=2 * MOST_SMALL_ELEMENTS {
+    for number in 1..=2 * MAX_SMALL_ELEMENTS {
         let end = if number % 3 == 0 { "LPUSH" } else { "RPUSH" };
         assert_eq!(client.ask(&format!("{end} a {number}")), format!(":{number}\r\n"));
-        assert_eq!(fixture.large("a").is_some(), number > MOST_SMALL_ELEMENTS, "{number}");
+        assert_eq!(fixture.large("a").is_some(), number > MAX_SMALL_ELEMENTS, "{number}");
     }
     while client.ask("LLEN a") != ":0\r\n" {
         assert!(fixture.large("a").is_some());
@@ -46,7 +46,7 @@ fn a_list_grows_and_stays_large_until_it_is_gone() {
     assert_eq!(client.ask("EXISTS a"), ":0\r\n");
     assert_eq!(fixture.reclaimed(), 1);
     // One byte of length stands before the first element, two before a long one.
-    for (bytes, grows) in [(MOST_SMALL_BYTES - 4, false), (MOST_SMALL_BYTES - 3, true)] {
+    for (bytes, grows) in [(MAX_SMALL_BYTES - 4, false), (MAX_SMALL_BYTES - 3, true)] {
         client.send(&[b"RPUSH", b"b", b"x", &vec![b'v'; bytes]]);
         assert_eq!(fixture.large("b").is_some(), grows, "{bytes}");
         client.ask("DEL b");

@@ -385,13 +385,13 @@ fn the_time_that_a_client_sleeps_is_time_of_its_command() {
         assert!((slept_ms..slept_ms + 1000).contains(&took.as_millis()), "{took:?}");
     }
     let sections = info(&mut client, "INFO commandstats");
-    for (name, least_us, most_us) in
+    for (name, min_us, max_us) in
         [("debug", 2_750_000, 9_000_000), ("exec", 1_250_000, 2_749_000), ("wait", 0, 1_999_000)]
     {
         let line = &sections[0].1[&format!("cmdstat_{name}")];
         let (_, usec) = line.split_once("usec=").unwrap();
         let usec: u64 = usec.split(',').next().unwrap().parse().unwrap();
-        assert!((least_us..=most_us).contains(&usec), "{name}: {line}");
+        assert!((min_us..=max_us).contains(&usec), "{name}: {line}");
     }
 }
 

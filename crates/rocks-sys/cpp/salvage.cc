@@ -76,11 +76,11 @@ class SalvagedTable {
     return record;
   }
 
-  // Whole blocks, until `most_bytes` are reached. None at the end.
-  Record Next(uint64_t most_bytes) {
+  // Whole blocks, until `max_bytes` are reached. None at the end.
+  Record Next(uint64_t max_bytes) {
     Record items;
     uint64_t count = 0;
-    while (index_->Valid() && items.data().size() < most_bytes) {
+    while (index_->Valid() && items.data().size() < max_bytes) {
       ReadBlock(&items, &count);
       index_->Next();
     }
@@ -221,9 +221,9 @@ extern "C" ecotone_code ecotone_salvage_open(ecotone_bytes path, void** table, e
   });
 }
 
-extern "C" ecotone_code ecotone_salvage_next(void* table, uint64_t most_bytes, ecotone_buffer* out) {
+extern "C" ecotone_code ecotone_salvage_next(void* table, uint64_t max_bytes, ecotone_buffer* out) {
   return ecotone::Contain(out, [&] {
-    ecotone::Give(static_cast<ecotone::SalvagedTable*>(table)->Next(most_bytes).data(), out);
+    ecotone::Give(static_cast<ecotone::SalvagedTable*>(table)->Next(max_bytes).data(), out);
     return ecotone_code{ECOTONE_OK};
   });
 }

@@ -243,8 +243,8 @@ ecotone_code ecotone_file_checksum(ecotone_bytes path, uint32_t* crc, ecotone_bu
 
 // Opens a table that may be damaged; `out` gets what it says of itself. `table` gets what ecotone_salvage_close frees.
 ecotone_code ecotone_salvage_open(ecotone_bytes path, void** table, ecotone_buffer* out);
-// The next entries and gaps, about `most_bytes` of them; none at the end. One caller at a time.
-ecotone_code ecotone_salvage_next(void* table, uint64_t most_bytes, ecotone_buffer* out);
+// The next entries and gaps, about `max_bytes` of them; none at the end. One caller at a time.
+ecotone_code ecotone_salvage_next(void* table, uint64_t max_bytes, ecotone_buffer* out);
 void ecotone_salvage_close(void* table);
 // What one record of a MANIFEST says.
 ecotone_code ecotone_manifest_edit(ecotone_bytes record, ecotone_buffer* out);

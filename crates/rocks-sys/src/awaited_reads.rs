@@ -26,30 +26,30 @@ use crate::direct_reads::{Arrived, Held, Memory};
 use crate::local_file::MissedRead;
 
 /// Reads that are under way at a time: more would only wait in the device's queue.
-const MOST_UNDER_WAY: usize = 256;
+const MAX_UNDER_WAY: usize = 256;
 
 /// Longer reads are refused: they are no short look into memory afterwards either.
-const MOST_READ_BYTES: usize = 64 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// What is handed over takes no more memory at a time.
-const MOST_HELD_BYTES: usize = MOST_UNDER_WAY * MOST_READ_BYTES;
+const MAX_HELD_BYTES: usize = MAX_UNDER_WAY * MAX_READ_BYTES;
 
 /// Threads of the kernel that wait for file systems which cannot read otherwise: as many as of ours would.
-const MOST_WORKERS: u32 = 16;
+const MAX_WORKERS: u32 = 16;
 
 /// So often one look at what is over asks the kernel to do what is left to do: it does 20 at a time.
-const MOST_TURNS: usize = MOST_UNDER_WAY.div_ceil(20);
+const MAX_TURNS: usize = MAX_UNDER_WAY.div_ceil(20);
 
 /// How often it is asked again to take reads that it has no memory for.
-const MOST_TRIES: usize = 16;
+const MAX_TRIES: usize = 16;
 
 /// Where all reads go that bring something into the kernel's memory. The kernel may write to it at any time; nobody reads it.
-struct Nowhere(UnsafeCell<[u8; MOST_READ_BYTES]>);
+struct Nowhere(UnsafeCell<[u8; MAX_READ_BYTES]>);
 
 // SAFETY: this process neither reads nor writes it.
 unsafe impl Sync for Nowhere {}
 
-static NOWHERE: Nowhere = Nowhere(UnsafeCell::new([0; MOST_READ_BYTES]));
+static NOWHERE: Nowhere = Nowhere(UnsafeCell::new([0; MAX_READ_BYTES]));
 
 /// Reads that are under way. A clone of a token stands for each, and is dropped when it is over.
 pub struct AwaitedReads<T> {
@@ -82,13 +82,13 @@ impl<T: Clone> AwaitedReads<T> {
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .setup_submit_all()
-            .setup_cqsize(2 * MOST_UNDER_WAY as u32)
-            .build(MOST_UNDER_WAY as u32)?;
+            .setup_cqsize(2 * MAX_UNDER_WAY as u32)
+            .build(MAX_UNDER_WAY as u32)?;
         let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         ring.submitter().register_eventfd(over.as_raw_fd())?;
-        ring.submitter().register_iowq_max_workers(&mut [MOST_WORKERS; 2])?;
-        let under_way = (0..MOST_UNDER_WAY).map(|_| None).collect();
-        let free = (0..MOST_UNDER_WAY as u16).rev().collect();
+        ring.submitter().register_iowq_max_workers(&mut [MAX_WORKERS; 2])?;
+        let under_way = (0..MAX_UNDER_WAY).map(|_| None).collect();
+        let free = (0..MAX_UNDER_WAY as u16).rev().collect();
         Ok((Self { ring, under_way, free, memory: Rc::default(), _of_one_thread: PhantomData }, over))
     }
 
@@ -100,13 +100,13 @@ impl<T: Clone> AwaitedReads<T> {
     /// The kernel takes no more: drop this, and with it what is under way.
     pub fn add(&mut self, reads: Vec<MissedRead>, token: &T) -> io::Result<bool> {
         // The kernel has a meaning of its own for the last offset.
-        let is_refused = |read: &MissedRead| read.bytes > MOST_READ_BYTES as u64 || read.offset > i64::MAX as u64;
+        let is_refused = |read: &MissedRead| read.bytes > MAX_READ_BYTES as u64 || read.offset > i64::MAX as u64;
         if reads.len() > self.free.len() || reads.iter().any(is_refused) {
             return Ok(false);
         }
         let direct = reads.iter().filter(|read| read.direct.is_some());
         let held: usize = direct.map(|read| Memory::held_by(read.bytes as usize)).sum();
-        if self.memory.held_bytes() + held > MOST_HELD_BYTES {
+        if self.memory.held_bytes() + held > MAX_HELD_BYTES {
             return Ok(false);
         }
         for read in reads {
@@ -135,7 +135,7 @@ impl<T: Clone> AwaitedReads<T> {
     ///
     /// As of [`add`](Self::add).
     pub fn submit(&mut self) -> io::Result<()> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             match self.ring.submit() {
                 Ok(_) if self.ring.submission().is_empty() => return Ok(()),
                 Ok(_) => (),
@@ -152,7 +152,7 @@ impl<T: Clone> AwaitedReads<T> {
     ///
     /// As of [`add`](Self::add).
     pub fn end_some(&mut self, mut arrived: impl FnMut(&T, Arrived)) -> io::Result<()> {
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MAX_TURNS {
             // The kernel does some of them at a time, and need not tell of the rest once more.
             self.submit()?;
             for over in self.ring.completion() {
@@ -184,6 +184,6 @@ impl<T> Drop for AwaitedReads<T> {
 
 impl<T> std::fmt::Debug for AwaitedReads<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AwaitedReads").field("under_way", &(MOST_UNDER_WAY - self.free.len())).finish()
+        f.debug_struct("AwaitedReads").field("under_way", &(MAX_UNDER_WAY - self.free.len())).finish()
     }
 }

@@ -5,7 +5,7 @@
 //! page of the kernel's, and takes the place of none. Who may wait [reads at once](DirectFile::read).
 //!
 //! Bounds: those of [`noting_missed`](crate::local_file::noting_missed) and of [`crate::awaited_reads`], which counts what has arrived until it is
-//! dropped. Of memory that is done with [`MOST_SPARE`] pieces of [`SPARE_BYTES`] are kept for each of those, and for each thread that waits one as
+//! dropped. Of memory that is done with [`MAX_SPARE`] pieces of [`SPARE_BYTES`] are kept for each of those, and for each thread that waits one as
 //! large as its longest read.
 //!
 //! Failure: what a read does not bring is missed again. Where a file system offers no such reads there is no [`DirectFile`].
@@ -31,13 +31,13 @@ use crate::local_file::{MissedRead, note_direct, notes_missed};
 const BLOCK_BYTES: usize = 512;
 
 /// Devices that want their reads coarser are not read so: most of what came would be thrown away.
-const MOST_ALIGNMENT_BYTES: u64 = 4096;
+const MAX_ALIGNMENT_BYTES: u64 = 4096;
 
 /// Memory of this size serves read after read: that of most values of which the kernel's cache would hold a whole page.
 const SPARE_BYTES: usize = 4096;
 
 /// So much of it is kept: as one client's reads take, or those of several.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE: usize = 64;
 
 /// Says which bytes are the same: those of one number never change, however often they are read, and by which descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl Drop for Held {
         let bytes = self.buffer.range.len();
         held_bytes.set(held_bytes.get() - bytes);
         let mut spare = spare.borrow_mut();
-        if bytes == SPARE_BYTES && spare.len() < MOST_SPARE {
+        if bytes == SPARE_BYTES && spare.len() < MAX_SPARE {
             spare.push(std::mem::take(&mut self.buffer));
         }
     }
@@ -173,7 +173,7 @@ impl DirectFile {
         let Ok(told) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Ok(None) };
         let alignment = u64::from(told.stx_dio_offset_align);
         let fits = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0
-            && (1..=MOST_ALIGNMENT_BYTES).contains(&alignment)
+            && (1..=MAX_ALIGNMENT_BYTES).contains(&alignment)
             && alignment.is_power_of_two()
             && told.stx_dio_mem_align as usize <= BLOCK_BYTES;
         Ok(fits.then(|| Self { file: Arc::new(file), number, alignment: alignment.max(BLOCK_BYTES as u64) }))

@@ -199,7 +199,7 @@ unsafe extern "C" {
     pub fn ecotone_read_table(path: Bytes, stop: *const bool, recount: *const Recount, out: *mut Buffer) -> Code;
     pub fn ecotone_file_checksum(path: Bytes, crc: *mut u32, out: *mut Buffer) -> Code;
     pub fn ecotone_salvage_open(path: Bytes, table: *mut *mut c_void, out: *mut Buffer) -> Code;
-    pub fn ecotone_salvage_next(table: *mut c_void, most_bytes: u64, out: *mut Buffer) -> Code;
+    pub fn ecotone_salvage_next(table: *mut c_void, max_bytes: u64, out: *mut Buffer) -> Code;
     pub fn ecotone_salvage_close(table: *mut c_void);
     pub fn ecotone_manifest_edit(record: Bytes, out: *mut Buffer) -> Code;
     pub fn ecotone_header_version(major: *mut u32, minor: *mut u32, patch: *mut u32);

@@ -18,7 +18,7 @@ use crate::direct_reads::FileNumber;
 use crate::ffi;
 
 /// So many misses are noted at a time: as many as are read at once for one client with gain.
-const MOST_NOTED: usize = 64;
+const MAX_NOTED: usize = 64;
 
 /// Bytes of a file that were not in memory.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) fn notes_missed() -> bool {
 /// Notes `missed`. False where there is no more room.
 pub(crate) fn note_direct(missed: MissedRead) -> bool {
     DIRECT.with_borrow_mut(|noted| {
-        let Some(noted) = noted.as_mut().filter(|noted| noted.len() < MOST_NOTED) else { return false };
+        let Some(noted) = noted.as_mut().filter(|noted| noted.len() < MAX_NOTED) else { return false };
         noted.push(missed);
         true
     })
@@ -100,9 +100,9 @@ fn set(waits_never: bool) -> bool {
 /// Calls `run`, and notes what it does not find in memory of files that are read [`without_waiting`], and of those of
 /// [`note_missed`]: as many as are read at once for one client with gain. Each holds a descriptor until it is dropped. Of what `run` does in such a call of its own nothing is noted here.
 pub fn noting_missed<T>(run: impl FnOnce() -> T) -> (T, Vec<MissedRead>) {
-    let mut reads = [const { MaybeUninit::<ffi::MissedRead>::uninit() }; MOST_NOTED];
+    let mut reads = [const { MaybeUninit::<ffi::MissedRead>::uninit() }; MAX_NOTED];
     let mut noted =
-        Noted { missed: ffi::MissedReads { reads: reads.as_mut_ptr().cast(), capacity: MOST_NOTED, count: 0 } };
+        Noted { missed: ffi::MissedReads { reads: reads.as_mut_ptr().cast(), capacity: MAX_NOTED, count: 0 } };
     // SAFETY: `noted` and `reads` stay where they are until `Noting` ends, which takes the pointer back.
     let noting = Noting { before: unsafe { ffi::ecotone_notes_missed(&raw mut noted.missed) } };
     let direct = NotingDirect { before: DIRECT.replace(Some(Vec::new())) };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::ffi;
 
 /// Parts of one append.
-pub const MOST_PARTS: usize = 4;
+pub const MAX_PARTS: usize = 4;
 
 /// A file that is being appended to. Trimmed when dropped.
 #[derive(Debug)]
@@ -51,14 +51,14 @@ impl MappedFile {
         Ok(Self { raw: NonNull::new(raw).ok_or(io::ErrorKind::OutOfMemory)?, len, _file: file })
     }
 
-    /// Appends at most [`MOST_PARTS`] `parts`, one behind the other, and returns where they begin.
+    /// Appends at most [`MAX_PARTS`] `parts`, one behind the other, and returns where they begin.
     ///
     /// # Errors
     ///
     /// Those of a write, `InvalidInput` where there are more parts. Nothing was appended: the next call writes over what this one left.
     pub fn append(&mut self, parts: &[&[u8]]) -> io::Result<u64> {
-        let mut borrowed = [ffi::Bytes::borrow(&[]); MOST_PARTS];
-        if parts.len() > MOST_PARTS {
+        let mut borrowed = [ffi::Bytes::borrow(&[]); MAX_PARTS];
+        if parts.len() > MAX_PARTS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "more parts than an append may have"));
         }
         for (borrowed, part) in borrowed.iter_mut().zip(parts) {

@@ -116,13 +116,13 @@ impl SalvagedTable {
         &self.description
     }
 
-    /// The next entries and gaps: whole blocks, until `most_bytes` are reached. None at the end.
+    /// The next entries and gaps: whole blocks, until `max_bytes` are reached. None at the end.
     ///
     /// # Errors
     ///
     /// Only what keeps it from going on at all, such as a lack of memory.
-    pub fn next_items(&mut self, most_bytes: u64) -> Result<Vec<Item>> {
-        self.handle.next_items(most_bytes)
+    pub fn next_items(&mut self, max_bytes: u64) -> Result<Vec<Item>> {
+        self.handle.next_items(max_bytes)
     }
 }
 
@@ -246,10 +246,10 @@ mod read {
     }
 
     impl Handle {
-        pub fn next_items(&mut self, most_bytes: u64) -> Result<Vec<Item>> {
+        pub fn next_items(&mut self, max_bytes: u64) -> Result<Vec<Item>> {
             // SAFETY: the table is open, and borrowed for this call alone.
             let record =
-                call("read the table", |out| unsafe { ffi::ecotone_salvage_next(self.0.as_ptr(), most_bytes, out) })?;
+                call("read the table", |out| unsafe { ffi::ecotone_salvage_next(self.0.as_ptr(), max_bytes, out) })?;
             let mut fields = record.fields("items of a table");
             let items = fields.list(|fields| match fields.number()? {
                 ENTRY => {

@@ -37,7 +37,7 @@ impl Served {
         duties: Arc<dyn DutyObserver>,
     ) -> Result<Served> {
         let mut limits = options.config.limits()?;
-        let most = options.most_clients()?;
+        let most = options.max_clients()?;
         if limits.clients > most {
             warn!(
                 "clients.max_clients is {}, but the process may open too few files for so many: {most} are served; raise its limit \

@@ -180,8 +180,8 @@ impl Daemon {
             None => 0,
         };
         let store_directory = options.directory.join("store");
-        let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::most_clients)?;
-        let most_tables = share_with_store(&mut options.store, &store_directory, clients)?;
+        let clients = options.clients.as_ref().map_or(Ok(0), ClientOptions::max_clients)?;
+        let max_tables = share_with_store(&mut options.store, &store_directory, clients)?;
         let store = Arc::new(Store::open(&store_directory, OpenMode::CreateOrOpen, options.store.clone())?);
         if let Some(opened) = &options.opened {
             opened();
@@ -198,7 +198,7 @@ impl Daemon {
             progress.clone(),
             colocated.clone(),
             &options,
-            most_tables,
+            max_tables,
         );
         let begin = Mutex::new(Begin {
             energy: duties.meter().reading(),

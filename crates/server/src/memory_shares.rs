@@ -17,7 +17,7 @@ const OWN_MEMORY_SHARE: u64 = 8;
 /// The share that rows take of such memory, from so much of it on. Values are read past the kernel's cache where it can keep few of them, so what it
 /// had of them is theirs. Of less memory the process itself takes so much that as many rows would be too many.
 const OWN_ROW_SHARE: u64 = 4;
-const LEAST_FOR_ROWS: u64 = 512 << 20;
+const MIN_FOR_ROWS: u64 = 512 << 20;
 
 /// The share that rows take of less than that.
 const LITTLE_OWN_ROW_SHARE: u64 = 8;
@@ -26,11 +26,11 @@ const LITTLE_OWN_ROW_SHARE: u64 = 8;
 const REAL_SHARE: u64 = 2;
 
 /// The kernel is expected to keep at least this part of all memory.
-const LEAST_KERNEL_SHARE: u64 = 8;
+const MIN_KERNEL_SHARE: u64 = 8;
 
-/// What they take at least, where that is no more than [`MOST_SHARE`] of all.
-const LEAST_MEMORY_BYTES: u64 = 64 << 20;
-const MOST_SHARE: u64 = 4;
+/// What they take at least, where that is no more than [`MAX_SHARE`] of all.
+const MIN_MEMORY_BYTES: u64 = 64 << 20;
+const MAX_SHARE: u64 = 4;
 
 /// The share of what is given that rows take unless told otherwise.
 const ROW_SHARE: u64 = 2;
@@ -42,7 +42,7 @@ const RANKS_SHARE: u64 = 64;
 /// The share of the rest that one memtable takes unless told otherwise, and the most it takes: values of clients are often too short to be
 /// kept apart, and small memtables have such values compacted again and again.
 const MEMTABLE_SHARE: u64 = 16;
-const MOST_MEMTABLE_BYTES: u64 = 32 << 20;
+const MAX_MEMTABLE_BYTES: u64 = 32 << 20;
 
 /// The first level holds at least twice as much as the memtables whose tables start its compaction: written out and compressed they are a fraction of
 /// that, and as long as they are a twelfth of all keys and more a second level would cost more writing than it saves.
@@ -54,7 +54,7 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
     store.reclaim_expired = true;
     store.reclaim_idle = true;
     // Memtables must fit: RocksDB gives them half of what rows leave, and flushes when that is nearly full.
-    let least = LEAST_MEMORY_BYTES.max(8 * store.memtable_bytes);
+    let least = MIN_MEMORY_BYTES.max(8 * store.memtable_bytes);
     let said = store.memory.as_ref().map(MemoryLimit::limit_bytes);
     // Rows that were said are beside all this.
     let are_rows_said = store.row_cache_bytes.is_some();
@@ -64,7 +64,7 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
             true => memory.bytes / OWN_MEMORY_SHARE + own_rows(memory),
             false => memory.bytes / MEMORY_SHARE,
         };
-        share.max(least.min(memory.bytes / MOST_SHARE)).max(2 * MIN_LIMIT_BYTES)
+        share.max(least.min(memory.bytes / MAX_SHARE)).max(2 * MIN_LIMIT_BYTES)
     };
     let Some(mut limit_bytes) = said.or_else(|| memory.map(by_itself)) else { return ranks::MAX_BYTES };
     let mut rank_bytes = (limit_bytes / RANKS_SHARE).min(ranks::MAX_BYTES as u64);
@@ -79,7 +79,7 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
         limit_bytes -= rank_bytes;
     }
     if fits_memtables {
-        let memtable_bytes = (limit_bytes / MEMTABLE_SHARE).min(MOST_MEMTABLE_BYTES);
+        let memtable_bytes = (limit_bytes / MEMTABLE_SHARE).min(MAX_MEMTABLE_BYTES);
         store.memtable_bytes = store.memtable_bytes.max(memtable_bytes);
         store.level_base_bytes = store.level_base_bytes.max(MEMTABLES_OF_LEVEL_BASE * store.memtable_bytes);
     }
@@ -91,14 +91,14 @@ pub(crate) fn suit_clients(store: &mut StoreOptions, fits_memtables: bool, memor
 
 /// What rows take of memory that is for the server alone.
 fn own_rows(memory: HostMemory) -> u64 {
-    memory.bytes / if memory.bytes >= LEAST_FOR_ROWS { OWN_ROW_SHARE } else { LITTLE_OWN_ROW_SHARE }
+    memory.bytes / if memory.bytes >= MIN_FOR_ROWS { OWN_ROW_SHARE } else { LITTLE_OWN_ROW_SHARE }
 }
 
 /// What the kernel can keep of the store's files where the store has so many `bytes`.
 fn left_to_kernel(memory: HostMemory, bytes: u64) -> u64 {
     if memory.is_own {
         // However much the store may take, it need not have it.
-        memory.bytes.saturating_sub(bytes.saturating_mul(REAL_SHARE)).max(memory.bytes / LEAST_KERNEL_SHARE)
+        memory.bytes.saturating_sub(bytes.saturating_mul(REAL_SHARE)).max(memory.bytes / MIN_KERNEL_SHARE)
     } else {
         memory.bytes / 2
     }

@@ -243,7 +243,7 @@ pub(crate) struct Monitor {
     host: HostLoad,
     open_files: OpenFiles,
     /// The tables that the store may have open, where it is not held to them yet.
-    most_tables: Option<u32>,
+    max_tables: Option<u32>,
     last: Option<Last>,
 }
 
@@ -294,7 +294,7 @@ impl Monitor {
         progress: Arc<Mutex<Option<ProgressSource>>>,
         colocated: Arc<Mutex<crate::colocated::Colocated>>,
         options: &ServeOptions,
-        most_tables: Option<u32>,
+        max_tables: Option<u32>,
     ) -> Monitor {
         Monitor {
             watch,
@@ -307,7 +307,7 @@ impl Monitor {
             is_emulated: options.emulated.is_some(),
             host: HostLoad::new(),
             open_files: OpenFiles::default(),
-            most_tables,
+            max_tables,
             last: None,
         }
     }
@@ -326,7 +326,7 @@ impl Monitor {
                 return;
             }
         };
-        if let Some(most) = self.most_tables.take_if(|most| is_near(properties.tables(), *most)) {
+        if let Some(most) = self.max_tables.take_if(|most| is_near(properties.tables(), *most)) {
             match self.store.bound_open_tables(most) {
                 Ok(()) => tracing::info!(
                     tables = properties.tables(),
@@ -334,7 +334,7 @@ impl Monitor {
                 ),
                 Err(error) => {
                     tracing::warn!(%error, "the tables that are held open cannot be bounded; it is tried again");
-                    self.most_tables = Some(most);
+                    self.max_tables = Some(most);
                 }
             }
         }

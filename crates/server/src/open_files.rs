@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ecotone_engine::{LEAST_OPEN_FILES, MOST_OPEN_SEGMENTS, StoreOptions};
+use ecotone_engine::{MAX_OPEN_SEGMENTS, MIN_OPEN_FILES, StoreOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::Error;
@@ -24,16 +24,16 @@ const LIST_AGAIN_AFTER: Duration = Duration::from_secs(15);
 const OTHERS: u64 = 256;
 
 /// Of the rest the store has half, but no more than makes this with the others, unless clients leave it.
-const MOST_KEPT: u64 = 8192;
+const MAX_KEPT: u64 = 8192;
 
 /// So many clients may be allowed while the server runs, whatever was allowed at its start.
 const USUAL_CLIENTS: usize = 10_000;
 
 /// The engine takes no larger bound.
-const MOST_TABLES: u64 = 1 << 24;
+const MAX_TABLES: u64 = 1 << 24;
 
 /// With a smaller share segments are held to as many as tables from the start.
-const AMPLE: u64 = OTHERS + 4 * MOST_OPEN_SEGMENTS as u64;
+const AMPLE: u64 = OTHERS + 4 * MAX_OPEN_SEGMENTS as u64;
 
 /// Lets the process have as many descriptors as the system allows it. Where that is refused it has those that it had.
 pub fn raise_descriptor_limit() {
@@ -42,13 +42,13 @@ pub fn raise_descriptor_limit() {
 }
 
 /// Clients for which descriptors are kept where `allowed` are at the start: no more of them may be allowed later.
-pub(crate) fn most_clients(allowed: usize) -> usize {
+pub(crate) fn max_clients(allowed: usize) -> usize {
     let within = getrlimit(Resource::Nofile).current.map_or(usize::MAX, clients_within);
     within.min(allowed.max(USUAL_CLIENTS))
 }
 
 fn clients_within(descriptors: u64) -> usize {
-    let kept = OTHERS + (descriptors.saturating_sub(OTHERS) / 2).min(MOST_KEPT - OTHERS);
+    let kept = OTHERS + (descriptors.saturating_sub(OTHERS) / 2).min(MAX_KEPT - OTHERS);
     usize::try_from(descriptors.saturating_sub(kept)).unwrap_or(usize::MAX)
 }
 
@@ -92,8 +92,8 @@ fn share_of(
 fn tables_within(share: u64) -> Option<u32> {
     let left = share.checked_sub(OTHERS)?;
     // The engine may have a sixteenth more of them than it is told.
-    let tables = (left / 2).max(left.saturating_sub(MOST_OPEN_SEGMENTS as u64)) * 16 / 17;
-    u32::try_from(tables.min(MOST_TABLES)).ok().filter(|tables| *tables >= LEAST_OPEN_FILES)
+    let tables = (left / 2).max(left.saturating_sub(MAX_OPEN_SEGMENTS as u64)) * 16 / 17;
+    u32::try_from(tables.min(MAX_TABLES)).ok().filter(|tables| *tables >= MIN_OPEN_FILES)
 }
 
 /// Whether so many tables are to be held to `most` that are open. Those that are open by then stay so.
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(within, [None, None, None, Some(16), Some(180), Some(236_830)]);
         for share in 290..5000 {
             let tables = u64::from(tables_within(share).unwrap());
-            let open = tables + tables / 16 + tables.min(MOST_OPEN_SEGMENTS as u64);
+            let open = tables + tables / 16 + tables.min(MAX_OPEN_SEGMENTS as u64);
             assert!(open + OTHERS <= share, "{share}: {tables}");
         }
     }

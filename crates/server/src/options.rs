@@ -12,7 +12,7 @@ use ecotone_resp::service::Allocator;
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::open_files::most_clients;
+use crate::open_files::max_clients;
 
 /// Cores that the lab emulates for this server.
 #[derive(Debug, Clone)]
@@ -44,8 +44,8 @@ impl ClientOptions {
     /// # Errors
     ///
     /// Those of the limits.
-    pub(crate) fn most_clients(&self) -> Result<usize> {
-        Ok(most_clients(self.config.limits()?.clients))
+    pub(crate) fn max_clients(&self) -> Result<usize> {
+        Ok(max_clients(self.config.limits()?.clients))
     }
 }
 

@@ -69,7 +69,7 @@ impl Running {
 }
 
 /// Files that this process may open.
-fn most_files() -> u64 {
+fn max_files() -> u64 {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap_or(u64::MAX)
@@ -124,7 +124,7 @@ fn settings_change_all_or_none_and_hold_at_once() {
     }
     let few =
         |refused: String| assert!(refused.contains("'maxclients'") && refused.contains(", try with "), "{refused}");
-    assert_eq!(server.set(&[("maxclients", "1000000")]).map_err(few).is_ok(), most_files() >= 1_008_192);
+    assert_eq!(server.set(&[("maxclients", "1000000")]).map_err(few).is_ok(), max_files() >= 1_008_192);
     server.set(&[("maxclients", "7")]).unwrap();
     assert_eq!(service.limits.read().clients, 7, "of a refused change nothing is taken");
     assert_eq!(server.host().rewrite().unwrap_err(), "The server is running without a config file");

@@ -19,11 +19,11 @@ pub(super) struct CoreLimit {
 
 impl CoreLimit {
     /// The least limit, in host cores: the kernel's least quota in the longest period that does not look like a stall.
-    pub(super) const LEAST: f64 = MIN_CORE_SPEED;
+    pub(super) const MIN: f64 = MIN_CORE_SPEED;
     /// The largest limit, in host cores.
-    pub(super) const MOST: f64 = MAX_CORES as f64;
+    pub(super) const MAX: f64 = MAX_CORES as f64;
 
-    /// Limits this process to `cores` host cores, from [`CoreLimit::LEAST`] to [`CoreLimit::MOST`].
+    /// Limits this process to `cores` host cores, from [`CoreLimit::MIN`] to [`CoreLimit::MAX`].
     ///
     /// # Errors
     ///

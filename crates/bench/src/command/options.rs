@@ -68,9 +68,9 @@ impl BenchOptions {
             return Err(Error::options(format!("settle-seconds is {seconds}; it must be between 0 and {most}")));
         }
         if let Some(cores) = self.cores
-            && !(CoreLimit::LEAST..=CoreLimit::MOST).contains(&cores)
+            && !(CoreLimit::MIN..=CoreLimit::MAX).contains(&cores)
         {
-            let (least, most) = (CoreLimit::LEAST, CoreLimit::MOST);
+            let (least, most) = (CoreLimit::MIN, CoreLimit::MAX);
             return Err(Error::options(format!("cores is {cores}; it must be between {least} and {most}")));
         }
         if self.use_existing && self.workload.updates_before_percent.is_some() {

@@ -1,6 +1,6 @@
 //! Write and space amplification over time, from samples that are taken while a workload runs.
 //!
-//! Invariant: at most [`Samples::MOST`] are kept, over however long a run; beyond, every second one goes and the interval
+//! Invariant: at most [`Samples::MAX`] are kept, over however long a run; beyond, every second one goes and the interval
 //! doubles. The highest ratio is that of all samples that were taken.
 
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) struct Samples {
 
 impl Samples {
     /// The most that are kept: an hour of seconds.
-    const MOST: usize = 3600;
+    const MAX: usize = 3600;
 
     pub(super) fn of(directory: Option<&Path>) -> Self {
         let directory = directory.map(Path::to_path_buf);
@@ -117,7 +117,7 @@ impl Samples {
     fn keep(&mut self, sample: Sample, device: Option<u64>) {
         self.kept.push(sample);
         self.device.push(device);
-        if self.kept.len() >= Self::MOST {
+        if self.kept.len() >= Self::MAX {
             let mut place = 0..;
             self.kept.retain(|_| place.next().is_some_and(|place: usize| place % 2 == 1));
             let mut place = 0..;
@@ -210,7 +210,7 @@ mod tests {
             }
             samples.taken += 1;
         }
-        assert!((Samples::MOST / 2..Samples::MOST).contains(&samples.kept.len()), "{}", samples.kept.len());
+        assert!((Samples::MAX / 2..Samples::MAX).contains(&samples.kept.len()), "{}", samples.kept.len());
         assert_eq!(samples.kept.len(), samples.device.len());
         let gaps = samples.kept.windows(2).map(|pair| pair[1].seconds - pair[0].seconds);
         assert!(gaps.clone().all(|gap| (1.0..=16.0).contains(&gap)), "{:?}", gaps.collect::<Vec<_>>());

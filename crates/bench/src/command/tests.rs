@@ -364,7 +364,7 @@ fn a_mark_has_the_sizes_that_suit_it_and_all_else_of_ours() {
         ours.validate_comparison(&mark, 1).unwrap();
     }
     let unsaid = tiny(Workload::Updates, TargetKind::Engine).of_baseline(TargetKind::RocksdbBlob);
-    assert_eq!(unsaid.store.separation_min_bytes, Some(StoreSettings::LEAST_BLOB_BYTES));
+    assert_eq!(unsaid.store.separation_min_bytes, Some(StoreSettings::MIN_BLOB_BYTES));
 }
 
 /// Every key is updated ten times in a small store, so that most of what was written is garbage.

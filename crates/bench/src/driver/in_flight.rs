@@ -15,7 +15,7 @@ use crate::workload::{Generator, Operation, OperationKind};
 use crate::{Error, Result};
 
 /// No more is begun beside what waits to be sent: replies are read before the server's own buffers are full of them.
-const MOST_UNSENT_BYTES: usize = 256 << 10;
+const MAX_UNSENT_BYTES: usize = 256 << 10;
 
 /// The operations that a thread has under way.
 pub(super) struct InFlight<'a> {
@@ -42,7 +42,7 @@ impl<'a> InFlight<'a> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.begun.len() < self.depth && self.session.unsent_bytes() < MOST_UNSENT_BYTES
+        self.begun.len() < self.depth && self.session.unsent_bytes() < MAX_UNSENT_BYTES
     }
 
     pub(super) fn begin(&mut self, operation: Operation, begin_ns: u64) -> Result<()> {

@@ -42,7 +42,7 @@ pub use options::{LabOptions, OfferedRate, Patience, Through};
 pub use profile::{Profile, ServerProfile, StoreSettings, WorkloadSizes};
 pub use progress::{Progress, Quiet, Tick};
 pub use recording::{PolicyRecording, Recording, ServerRecording};
-pub use scaling::{Demand, HOST_SHARE, LEAST_SPEED, ScaledProfile, ScaledServer};
+pub use scaling::{Demand, HOST_SHARE, MIN_SPEED, ScaledProfile, ScaledServer};
 pub use summary::{LabReport, Offered, PolicyRun, Relative, ServerRun, Total, relate_to_local};
 
 use ecotone_policy::policy::PolicyName;

@@ -55,7 +55,7 @@ pub struct ServerProfile {
     pub cores: u32,
     /// Cores it may be reduced to where the host is too small for `cores`; default: `cores`, no reduction.
     #[serde(default)]
-    pub least_cores: Option<u32>,
+    pub min_cores: Option<u32>,
     /// Clock relative to the other servers of the profile. Either this or `speed`.
     #[serde(default)]
     pub ghz: Option<f64>,
@@ -236,8 +236,8 @@ impl ServerProfile {
         if self.cores == 0 || self.cores > MAX_CORES {
             return Err(wrong("cores", format!("must be 1 to {MAX_CORES}, is {}", self.cores)));
         }
-        if self.least_cores.is_some_and(|least| least == 0 || least > self.cores) {
-            return Err(wrong("least_cores", format!("must be 1 to `cores` ({})", self.cores)));
+        if self.min_cores.is_some_and(|least| least == 0 || least > self.cores) {
+            return Err(wrong("min_cores", format!("must be 1 to `cores` ({})", self.cores)));
         }
         match (self.ghz, self.speed) {
             (Some(_), Some(_)) => return Err(wrong("speed", "stands beside `ghz`; give only one of them".to_owned())),
@@ -267,15 +267,15 @@ impl ServerProfile {
 impl StoreSettings {
     fn check(&self, wrong: impl Fn(&str, String) -> LabError) -> Result<(), LabError> {
         /// RocksDB raises a smaller memtable to this in silence.
-        const LEAST_BYTES: u64 = 64 << 10;
+        const MIN_BYTES: u64 = 64 << 10;
         let sizes = [
             ("memtable_bytes", self.memtable_bytes),
             ("level_base_bytes", self.level_base_bytes),
             ("target_file_bytes", self.target_file_bytes),
         ];
         for (key, bytes) in sizes {
-            if bytes.is_some_and(|bytes| bytes < LEAST_BYTES) {
-                return Err(wrong(key, format!("must be at least {LEAST_BYTES}")));
+            if bytes.is_some_and(|bytes| bytes < MIN_BYTES) {
+                return Err(wrong(key, format!("must be at least {MIN_BYTES}")));
             }
         }
         if self.sizes_at_scale.is_some_and(|scale| !(scale > 0.0 && scale.is_finite())) {

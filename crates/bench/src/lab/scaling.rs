@@ -14,7 +14,7 @@ use super::{LabError, Profile, StoreSettings, WorkloadSizes};
 /// Share of the host that emulated cores may use. The rest is for the lab itself and the kernel.
 pub const HOST_SHARE: f64 = 0.97;
 /// Slowest emulated core: the kernel's least quota is 1 ms, and a longer period would look like a stall.
-pub const LEAST_SPEED: f64 = ecotone_power::cores::MIN_CORE_SPEED;
+pub const MIN_SPEED: f64 = ecotone_power::cores::MIN_CORE_SPEED;
 /// Steps in which servers that may be reduced lose cores: eighths of what they have.
 const REDUCTION_STEPS: u32 = 8;
 
@@ -76,7 +76,7 @@ impl Profile {
     /// [`LabError::HostTooSmall`] if the busy cores do not fit, with the host cores it would take.
     pub fn scaled_to(&self, host_cores: f64, demand: Demand) -> Result<ScaledProfile, LabError> {
         let full = self.scaled_with(1.0, host_cores, demand);
-        if full.is_ok() || self.servers.iter().all(|server| server.least_cores.is_none()) {
+        if full.is_ok() || self.servers.iter().all(|server| server.min_cores.is_none()) {
             return full;
         }
         (1..REDUCTION_STEPS)
@@ -90,7 +90,7 @@ impl Profile {
     fn scaled_with(&self, share: f64, host_cores: f64, demand: Demand) -> Result<ScaledProfile, LabError> {
         let mut servers: Vec<ScaledServer> = (self.servers.iter().enumerate())
             .map(|(index, server)| {
-                let least = server.least_cores.unwrap_or(server.cores);
+                let least = server.min_cores.unwrap_or(server.cores);
                 let cores = least.max((f64::from(server.cores) * share).ceil() as u32);
                 let colocated = if self.colocated_server() == Some(index) { demand.colocated_threads } else { 0 };
                 let of_others = self.store.background_compactions * (self.servers.len() as u32 - 1);
@@ -123,24 +123,21 @@ impl Profile {
         let scale = if absolute { 1.0 } else { (available / busy_speed).min(1.0 / fastest) };
         // A hair of tolerance, so that a profile that fits exactly is not refused for the last bit of a sum.
         const TOLERANCE: f64 = 1e-9;
-        if slowest * scale < LEAST_SPEED - TOLERANCE {
-            if absolute || slowest / fastest < LEAST_SPEED {
+        if slowest * scale < MIN_SPEED - TOLERANCE {
+            if absolute || slowest / fastest < MIN_SPEED {
                 return Err(LabError::Profile {
                     file: self.name.clone(),
                     key: if absolute { "speed" } else { "ghz" }.to_owned(),
                     reason: format!(
-                        "the slowest core would have {:.3} of a host core, the least is {LEAST_SPEED}",
+                        "the slowest core would have {:.3} of a host core, the least is {MIN_SPEED}",
                         slowest * scale
                     ),
                 });
             }
-            let needed = LEAST_SPEED / slowest * busy_speed / HOST_SHARE;
+            let needed = MIN_SPEED / slowest * busy_speed / HOST_SHARE;
             return too_small(
                 needed,
-                format!(
-                    "its slowest core would have {:.3} of a host core, the least is {LEAST_SPEED}",
-                    slowest * scale
-                ),
+                format!("its slowest core would have {:.3} of a host core, the least is {MIN_SPEED}", slowest * scale),
             );
         }
         if absolute && busy_speed > available + TOLERANCE {
@@ -150,7 +147,7 @@ impl Profile {
 
         for server in &mut servers {
             // Never below by the last bit of a product.
-            server.speed = (server.speed * scale).max(LEAST_SPEED);
+            server.speed = (server.speed * scale).max(MIN_SPEED);
         }
         let scale = (!absolute).then_some(scale);
         let faster = scale.zip(self.store.sizes_at_scale).map(|(scale, at)| scale / at);
@@ -195,7 +192,7 @@ impl StoreSettings {
     /// keys in [`StoreOptions::separated`], and there are at least as many memtables as there.
     pub fn separated(&self) -> StoreSettings {
         /// The least of the engine.
-        const LEAST_LEVEL_BYTES: u64 = 1 << 20;
+        const MIN_LEVEL_BYTES: u64 = 1 << 20;
         let (beside, apart) = (StoreOptions::default(), StoreOptions::separated(DEFAULT_SEPARATION_BYTES));
         let sized = |bytes: Option<u64>, of: fn(&StoreOptions) -> u64| {
             let part = of(&apart) as f64 / of(&beside) as f64;
@@ -205,7 +202,7 @@ impl StoreSettings {
         StoreSettings {
             memtable_bytes: Some(sized(self.memtable_bytes, |it| it.memtable_bytes)),
             memtable_count: Some(memtable_count),
-            level_base_bytes: Some(sized(self.level_base_bytes, |it| it.level_base_bytes).max(LEAST_LEVEL_BYTES)),
+            level_base_bytes: Some(sized(self.level_base_bytes, |it| it.level_base_bytes).max(MIN_LEVEL_BYTES)),
             target_file_bytes: Some(sized(self.target_file_bytes, |it| it.target_file_bytes)),
             ..self.clone()
         }

@@ -44,7 +44,7 @@ impl TargetKind {
         match self {
             TargetKind::Engine => Some(DEFAULT_SEPARATION_BYTES),
             TargetKind::Rocksdb | TargetKind::Resp => None,
-            TargetKind::RocksdbBlob => Some(StoreSettings::LEAST_BLOB_BYTES),
+            TargetKind::RocksdbBlob => Some(StoreSettings::MIN_BLOB_BYTES),
         }
     }
 }
@@ -148,7 +148,7 @@ impl StoreSettings {
     /// - `rocksdb` keeps all values with their keys, so that what is asked for changes nothing.
     /// - `rocksdb-blob`: its tables hold keys and references, as those of the engine, and get the same sizes. Its memtables hold the
     ///   values until they are flushed, so they stay as large and as many as without separation. Unless asked for otherwise, values of
-    ///   [`StoreSettings::LEAST_BLOB_BYTES`] are kept apart.
+    ///   [`StoreSettings::MIN_BLOB_BYTES`] are kept apart.
     pub fn for_target(kind: TargetKind, profile: Profile, separation_min_bytes: Option<u32>) -> Self {
         let plain = Self::of_profile(profile, None);
         match kind {
@@ -157,13 +157,13 @@ impl StoreSettings {
             TargetKind::RocksdbBlob => Self {
                 memtable_bytes: plain.memtable_bytes,
                 memtable_count: plain.memtable_count,
-                ..Self::of_profile(profile, separation_min_bytes.or(Some(Self::LEAST_BLOB_BYTES)))
+                ..Self::of_profile(profile, separation_min_bytes.or(Some(Self::MIN_BLOB_BYTES)))
             },
         }
     }
 
     /// The least length of a value that BlobDB keeps apart unless asked for otherwise, in bytes.
-    pub const LEAST_BLOB_BYTES: u32 = 128;
+    pub const MIN_BLOB_BYTES: u32 = 128;
 
     /// Refuses what makes no sense for `kind`, by name. Impossible sizes are refused by the store when it is opened.
     pub fn validate_for(&self, kind: TargetKind) -> Result<()> {

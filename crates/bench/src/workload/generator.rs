@@ -9,7 +9,7 @@ const MIXGRAPH_SCAN_ENTRIES: u64 = 10_000;
 
 /// db_bench's least value size of `mixgraph`, in bytes. (It applies it to sizes below zero only, which do not occur; an empty
 /// value would leave nothing to read.)
-const MIXGRAPH_LEAST_VALUE_BYTES: u64 = 10;
+const MIXGRAPH_MIN_VALUE_BYTES: u64 = 10;
 
 /// YCSB's `maxscanlength` of workload E, in pairs; lengths are uniform from 1.
 const YCSB_SCAN_ENTRIES: u64 = 100;
@@ -230,8 +230,8 @@ fn share(keys: u64, thread: u64, threads: u64) -> (u64, u64) {
 
 fn mixgraph_value_bytes(sizes: &GeneralizedPareto, longest_bytes: u32, random: &mut Random) -> u32 {
     // A mean below the least size would turn the bounds around.
-    let longest_bytes = u64::from(longest_bytes).max(MIXGRAPH_LEAST_VALUE_BYTES);
-    sizes.draw(random).clamp(MIXGRAPH_LEAST_VALUE_BYTES, longest_bytes) as u32
+    let longest_bytes = u64::from(longest_bytes).max(MIXGRAPH_MIN_VALUE_BYTES);
+    sizes.draw(random).clamp(MIXGRAPH_MIN_VALUE_BYTES, longest_bytes) as u32
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ pub struct KeyShape {
 
 impl KeyShape {
     /// The least width of a key in bytes: a key number must fit.
-    pub const LEAST_BYTES: u32 = 8;
+    pub const MIN_BYTES: u32 = 8;
 
-    /// Keys of `key_bytes` bytes; at least [`KeyShape::LEAST_BYTES`].
+    /// Keys of `key_bytes` bytes; at least [`KeyShape::MIN_BYTES`].
     pub fn new(order: KeyOrder, key_bytes: u32) -> Self {
-        Self { order, key_bytes: key_bytes.max(Self::LEAST_BYTES) as usize }
+        Self { order, key_bytes: key_bytes.max(Self::MIN_BYTES) as usize }
     }
 
     /// A buffer for keys of this shape.

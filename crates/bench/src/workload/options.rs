@@ -103,7 +103,7 @@ impl WorkloadOptions {
     /// Refuses what makes no sense, with the field's name, its range and what to do.
     pub fn validate(&self) -> Result<()> {
         in_range("keys", self.keys, 1, Self::MAX_KEYS)?;
-        in_range("key-bytes", self.key_bytes, KeyShape::LEAST_BYTES, Self::MAX_KEY_BYTES)?;
+        in_range("key-bytes", self.key_bytes, KeyShape::MIN_BYTES, Self::MAX_KEY_BYTES)?;
         in_range("value-bytes", self.value_bytes, 1, Self::MAX_VALUE_BYTES)?;
         in_range("threads", self.threads, 1, Self::MAX_THREADS)?;
         in_range("ops", self.ops.unwrap_or(1), 1, u64::MAX)?;

@@ -40,7 +40,7 @@ pub(crate) const MIN_NOTED: u64 = 32;
 const WAIT: Duration = Duration::from_millis(500);
 
 /// The turn among compactions of our own is waited for so long.
-const MOST_TURN_WAIT: Duration = Duration::from_secs(10);
+const MAX_TURN_WAIT: Duration = Duration::from_secs(10);
 
 /// What scans, the thread and the store share.
 #[derive(Default)]
@@ -209,7 +209,7 @@ impl Thread {
         }
         match next {
             Next::Compact { first, last, bytes, .. } => {
-                let Some(turn) = self.parts.own.turn(MOST_TURN_WAIT) else { return Ok(Done::Later) };
+                let Some(turn) = self.parts.own.turn(MAX_TURN_WAIT) else { return Ok(Done::Later) };
                 let mut options = CompactOptions::default();
                 options.set_exclusive_manual_compaction(false);
                 // RocksDB moves a table down as it is where nothing lies below it: its deletions go only by a compaction there.

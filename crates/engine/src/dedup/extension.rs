@@ -100,7 +100,7 @@ mod tests {
     use ecotone_policy::dedup::plan::Table;
     use ecotone_policy::units::Bytes;
 
-    use super::super::known::{KnownSamples, most_samples};
+    use super::super::known::{KnownSamples, max_samples};
     use super::*;
 
     /// Each of these keys in L1 and L2, in a table of its own.
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn prices_are_of_tables_that_are_there() {
-        let known = KnownSamples::new(most_samples(None), None);
+        let known = KnownSamples::new(max_samples(None), None);
         let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
         // Nobody asks for the next merge: nothing is ever worth one.
         for round in 0..50 {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_waits_already_is_not_priced_again() {
-        let known = KnownSamples::new(most_samples(None), None);
+        let known = KnownSamples::new(max_samples(None), None);
         let mut extension = Extension::new(DedupThreshold::try_from(10.0).unwrap(), DedupParameters::default());
         let tables = two_levels(b"abcd", 1);
         let tree = Tree::new(&tables);

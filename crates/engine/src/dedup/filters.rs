@@ -4,7 +4,7 @@
 //! The filters of lower levels are asked for all keys of a new table. These are kept in memory for a while ([`RecentHashes`]) after it was
 //! written, found again by its filter: who writes a table does not know the number that it will have.
 //!
-//! Bounds: [`MOST_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes with their fences,
+//! Bounds: [`MAX_KEYS`] of one table while it is written; a larger one has no filter. [`RecentHashes::new`] is told how much of hashes with their fences,
 //! the oldest go first.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ pub(crate) const PROPERTY: &str = "ecotone.filter";
 pub(crate) const BITS_PER_KEY: u8 = DEFAULT_BITS_PER_KEY.ceil() as u8;
 
 /// Keys of a table that are remembered while it is written: 32 MiB of hashes, and up to 5 MiB of what tells their order.
-const MOST_KEYS: usize = 1 << 22;
+const MAX_KEYS: usize = 1 << 22;
 
 /// What a table's filter is known by: the hash of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl KeysOfTable {
     /// One more, in the order of the table.
     #[inline]
     pub(crate) fn add(&mut self, key: &[u8], hash: u64) {
-        if self.hashes.all().len() < MOST_KEYS {
+        if self.hashes.all().len() < MAX_KEYS {
             self.hashes.push(key, hash);
         } else {
             self.is_too_large = true;
@@ -75,7 +75,7 @@ impl KeysOfTable {
 /// The keys of tables that are new.
 #[derive(Debug)]
 pub(crate) struct RecentHashes {
-    most_bytes: usize,
+    max_bytes: usize,
     recent: Mutex<Recent>,
 }
 
@@ -88,8 +88,8 @@ struct Recent {
 
 impl RecentHashes {
     /// At most so many bytes of hashes.
-    pub(crate) fn new(most_bytes: usize) -> Self {
-        Self { most_bytes, recent: Mutex::default() }
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { max_bytes, recent: Mutex::default() }
     }
 
     /// The keys of the table whose filter has this name, where they are still there.
@@ -98,13 +98,13 @@ impl RecentHashes {
     }
 
     fn keep(&self, filter: &[u8], hashes: KeyHashes) {
-        if hashes.bytes() > self.most_bytes {
+        if hashes.bytes() > self.max_bytes {
             return;
         }
         let mut recent = self.recent.lock();
         recent.bytes += hashes.bytes();
         recent.tables.push_back((FilterName::of(filter), hashes));
-        while recent.bytes > self.most_bytes
+        while recent.bytes > self.max_bytes
             && let Some((_, oldest)) = recent.tables.pop_front()
         {
             recent.bytes -= oldest.bytes();
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn the_keys_of_the_newest_tables_are_there_and_no_more_than_fit() {
-        let keys = MOST_KEYS as u64 / 4;
+        let keys = MAX_KEYS as u64 / 4;
         // Four of them, and not five.
-        let recent = RecentHashes::new(MOST_KEYS * size_of::<u64>() * 9 / 8);
+        let recent = RecentHashes::new(MAX_KEYS * size_of::<u64>() * 9 / 8);
         let filters: Vec<_> = (0..6).map(|number| table(number * keys, keys).build(&recent).unwrap()).collect();
         let of = |filter: &[u8]| recent.of(FilterName::of(filter));
         let known: Vec<_> = filters.iter().map(|filter| of(filter).is_some()).collect();
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_table_of_too_many_keys_has_no_filter() {
         let recent = RecentHashes::new(usize::MAX);
-        assert!(table(0, MOST_KEYS as u64).build(&recent).is_some());
-        assert!(table(0, MOST_KEYS as u64 + 1).build(&recent).is_none());
+        assert!(table(0, MAX_KEYS as u64).build(&recent).is_some());
+        assert!(table(0, MAX_KEYS as u64 + 1).build(&recent).is_none());
     }
 }

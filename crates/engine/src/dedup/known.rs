@@ -5,9 +5,9 @@
 //! tables the first time, later only of those whose event has not come or did not fit. No data block is ever read; the properties of an
 //! open table are in memory, those of a closed one are one block.
 //!
-//! Bounds: [`most_samples`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables, or a [`MOST_READS`]th of all, tell while they are read, some 24 bytes for each
+//! Bounds: [`max_samples`] of all tables together once they are known, and what [`READ_AT_ONCE`] tables, or a [`MAX_READS`]th of all, tell while they are read, some 24 bytes for each
 //! 64 entries; [`DedupOptions::max_filter_bytes`](super::DedupOptions) of filters,
-//! [`MOST_CHANGES`] and [`MOST_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
+//! [`MAX_CHANGES`] and [`MAX_CHANGE_BYTES`] of what was heard and not looked at yet; beyond these the changes are forgotten, and the next look reads what they told.
 //!
 //! Threads: any. Who hears never waits for who looks: there is a lock for each.
 //!
@@ -32,7 +32,7 @@ use super::sketch::Sketching;
 use crate::{Error, Result};
 
 /// Samples that are kept in memory, of all tables together: some 24 MiB. With one key in 64 they last for 16 million entries.
-const MOST_SAMPLES: usize = 1 << 18;
+const MAX_SAMPLES: usize = 1 << 18;
 
 /// What one takes, with its place in the order of them.
 const SAMPLE_BYTES: u64 = 96;
@@ -41,26 +41,26 @@ const SAMPLE_BYTES: u64 = 96;
 const MEMORY_SHARE: u64 = 16;
 
 /// With fewer, chance would say more than they do.
-const LEAST_SAMPLES: usize = 1 << 14;
+const MIN_SAMPLES: usize = 1 << 14;
 
 /// How many samples a store keeps whose block cache and memtables may take so much.
-pub(crate) fn most_samples(memory_bytes: Option<u64>) -> usize {
+pub(crate) fn max_samples(memory_bytes: Option<u64>) -> usize {
     let within = memory_bytes.map_or(u64::MAX, |bytes| bytes / MEMORY_SHARE / SAMPLE_BYTES);
-    usize::try_from(within).unwrap_or(usize::MAX).clamp(LEAST_SAMPLES, MOST_SAMPLES)
+    usize::try_from(within).unwrap_or(usize::MAX).clamp(MIN_SAMPLES, MAX_SAMPLES)
 }
 
 /// Flushes and compactions that were heard of and not looked at: looks come at least as often as checks, so this is more than ever waits.
-const MOST_CHANGES: usize = 256;
+const MAX_CHANGES: usize = 256;
 
 /// And what they told.
-const MOST_CHANGE_BYTES: usize = 16 * 1024 * 1024;
+const MAX_CHANGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Tables whose properties are read at a time: all at once would take as much memory as all of them tell, for a moment and with filters gigabytes.
 /// Each time all tables are gone through, so of very many more are read at a time.
 const READ_AT_ONCE: usize = 32;
 
 /// In no more goes than that.
-const MOST_READS: usize = 32;
+const MAX_READS: usize = 32;
 
 /// Both properties begin with it.
 const PREFIX: &str = "ecotone.";
@@ -83,7 +83,7 @@ pub(crate) struct Sketches {
     tables: BTreeMap<u64, Table>,
     filter_bytes: usize,
     /// `None`: nobody asks filters.
-    most_filter_bytes: Option<u64>,
+    max_filter_bytes: Option<u64>,
     /// Of tables that came since somebody took them.
     overlaps: BTreeMap<u64, Overlap>,
 }
@@ -128,16 +128,16 @@ impl NewTable {
 
 impl KnownSamples {
     /// Nothing yet; with so many samples, and so many bytes of filters where the tables carry them and somebody asks them.
-    pub(crate) fn new(most_samples: usize, most_filter_bytes: Option<u64>) -> Arc<Self> {
-        let wants_filters = most_filter_bytes.is_some();
-        let most_recent_bytes = usize::try_from(most_filter_bytes.unwrap_or(0) / 2).unwrap_or(usize::MAX);
-        let sketching = Arc::new(Sketching::new(most_recent_bytes));
+    pub(crate) fn new(max_samples: usize, max_filter_bytes: Option<u64>) -> Arc<Self> {
+        let wants_filters = max_filter_bytes.is_some();
+        let max_recent_bytes = usize::try_from(max_filter_bytes.unwrap_or(0) / 2).unwrap_or(usize::MAX);
+        let sketching = Arc::new(Sketching::new(max_recent_bytes));
         let sketches = Sketches {
             sketching: sketching.clone(),
-            duplicates: Duplicates::new(most_samples),
+            duplicates: Duplicates::new(max_samples),
             tables: BTreeMap::new(),
             filter_bytes: 0,
-            most_filter_bytes,
+            max_filter_bytes,
             overlaps: BTreeMap::new(),
         };
         Arc::new(Self { wants_filters, sketching, heard: Mutex::default(), sketches: Mutex::new(sketches) })
@@ -164,7 +164,7 @@ impl KnownSamples {
         let (mut came, mut bytes) = (Vec::new(), 0);
         for (path, number) in &written {
             // What would be forgotten again is not copied.
-            if is_remote || bytes > MOST_CHANGE_BYTES {
+            if is_remote || bytes > MAX_CHANGE_BYTES {
                 came.clear();
                 break;
             }
@@ -194,7 +194,7 @@ impl KnownSamples {
         let mut unknown: Vec<_> = tables.iter().filter(|it| !sketches.tables.contains_key(&it.file_number)).collect();
         // What is replaced comes before what replaces it, as where all are told at once.
         unknown.sort_unstable_by_key(|table| (Reverse(table.level), table.file_number));
-        for read in unknown.chunks(READ_AT_ONCE.max(unknown.len() / MOST_READS)) {
+        for read in unknown.chunks(READ_AT_ONCE.max(unknown.len() / MAX_READS)) {
             let is_read = |number: u64| read.iter().any(|table| table.file_number == number);
             let mut others: Vec<_> = numbers.iter().copied().filter(|number| !is_read(*number)).collect();
             others.sort_unstable();
@@ -254,7 +254,7 @@ impl KnownSamples {
     fn hear(&self, change: Change) {
         let more: usize = change.came.iter().map(NewTable::bytes).sum();
         let mut heard = self.heard.lock();
-        if heard.changes.len() >= MOST_CHANGES || heard.bytes + more > MOST_CHANGE_BYTES {
+        if heard.changes.len() >= MAX_CHANGES || heard.bytes + more > MAX_CHANGE_BYTES {
             *heard = Heard::default();
         }
         heard.bytes += more;
@@ -275,7 +275,7 @@ impl Sketches {
 
     /// Whether filters are asked, and a table has none that could be.
     pub(crate) fn lacks_filter(&self, table: u64) -> bool {
-        self.most_filter_bytes.is_some() && self.filter(table).is_none()
+        self.max_filter_bytes.is_some() && self.filter(table).is_none()
     }
 
     /// The filter of a table; `None` where it carries none, or one that is damaged, or there was no room for it.
@@ -316,7 +316,7 @@ impl Sketches {
             if let Some(property) = table.samples {
                 sampled.push((table.number, samples::decode(&property)));
             }
-            let room = self.most_filter_bytes.unwrap_or(0).saturating_sub(self.filter_bytes as u64);
+            let room = self.max_filter_bytes.unwrap_or(0).saturating_sub(self.filter_bytes as u64);
             let filter = table.filter.filter(|filter| filter.len() as u64 <= room);
             let filter = filter.and_then(|bytes| Some((FilterName::of(&bytes), KeyFilter::parse(bytes).ok()?)));
             let table_known = Table { is_sampled, filter };

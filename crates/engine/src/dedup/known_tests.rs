@@ -102,15 +102,15 @@ struct Store {
 }
 
 impl Store {
-    fn open(directory: &Path, most_open: i32) -> Self {
+    fn open(directory: &Path, max_open: i32) -> Self {
         let (known, is_deaf, reads) =
-            (KnownSamples::new(most_samples(None), Some(64 << 20)), Arc::<AtomicBool>::default(), Reads::default());
+            (KnownSamples::new(max_samples(None), Some(64 << 20)), Arc::<AtomicBool>::default(), Reads::default());
         let hooks = FileSystemHooks { remote: Some(Arc::new(Tables(reads.clone()))), ..FileSystemHooks::default() };
         let mut options = Options::default();
         options.create_if_missing(true);
         options.create_missing_column_families(true);
         options.set_env(&hooked_env(hooks).unwrap());
-        options.set_max_open_files(most_open);
+        options.set_max_open_files(max_open);
         options.set_disable_auto_compactions(true);
         options.set_target_file_size_base(64 * 1024);
         options.enable_statistics();
@@ -162,7 +162,7 @@ impl Store {
 
     /// What is known is what is found when everything is read anew.
     fn assert_is_all(&self) {
-        let anew = KnownSamples::new(most_samples(None), Some(64 << 20));
+        let anew = KnownSamples::new(max_samples(None), Some(64 << 20));
         let tables = anew.look(&self.db, &self.family()).unwrap().0;
         let (known, anew) = (self.known.now(), anew.now());
         assert!(known.tables.keys().eq(anew.tables.keys()));
@@ -188,9 +188,9 @@ const TABLES: u32 = 40;
 
 #[test]
 fn no_data_is_read_to_learn_of_tables_that_come_and_go() {
-    for most_open in [-1, 16] {
+    for max_open in [-1, 16] {
         let directory = directory();
-        let store = Store::open(directory.path(), most_open);
+        let store = Store::open(directory.path(), max_open);
         for table in 0..TABLES {
             store.flush(table * 500..table * 500 + 1000);
         }
@@ -198,7 +198,7 @@ fn no_data_is_read_to_learn_of_tables_that_come_and_go() {
         store.reads.lock().clear();
         assert_eq!(store.look().len() as u32, TABLES);
         assert!(store.known.now().duplicates().hidden_bytes().0 > 0);
-        assert_eq!((store.take_reads(), store.ticks()), (Vec::new(), before), "{most_open}: flushes");
+        assert_eq!((store.take_reads(), store.ticks()), (Vec::new(), before), "{max_open}: flushes");
 
         // All at once, and a part of it again.
         store.db.compact_range_cf(&store.family(), None::<&[u8]>, None::<&[u8]>);
@@ -206,7 +206,7 @@ fn no_data_is_read_to_learn_of_tables_that_come_and_go() {
         let before = store.ticks();
         store.reads.lock().clear();
         assert!(store.look().len() > 2);
-        assert_eq!((store.take_reads(), store.ticks()), (Vec::new(), before), "{most_open}: a compaction");
+        assert_eq!((store.take_reads(), store.ticks()), (Vec::new(), before), "{max_open}: a compaction");
         assert!(store.known.now().duplicates().hidden_bytes().0 > 0);
         store.assert_is_all();
 
@@ -220,22 +220,22 @@ fn no_data_is_read_to_learn_of_tables_that_come_and_go() {
 
 #[test]
 fn what_was_there_before_is_learned_once_and_without_data() {
-    for most_open in [-1, 16] {
+    for max_open in [-1, 16] {
         let directory = directory();
-        let store = Store::open(directory.path(), most_open);
+        let store = Store::open(directory.path(), max_open);
         for table in 0..TABLES {
             store.flush(table * 500..table * 500 + 1000);
         }
         drop(store);
-        let store = Store::open(directory.path(), most_open);
+        let store = Store::open(directory.path(), max_open);
         store.reads.lock().clear();
         let [miss, hit, read] = store.ticks();
         store.look();
         let reads = store.take_reads();
-        assert!(!reads.contains(&true), "{most_open}: data were read");
-        assert_eq!(reads.is_empty(), most_open == -1, "tables that are open need not be read");
+        assert!(!reads.contains(&true), "{max_open}: data were read");
+        assert_eq!(reads.is_empty(), max_open == -1, "tables that are open need not be read");
         assert_eq!(store.ticks()[..2], [miss, hit]);
-        assert_eq!(store.ticks()[2] > read, most_open != -1);
+        assert_eq!(store.ticks()[2] > read, max_open != -1);
         store.assert_is_all();
 
         let before = store.ticks();
@@ -272,10 +272,10 @@ fn what_was_not_heard_of_is_found_at_the_next_look() {
     }
     // More than fits.
     deaf(false);
-    for key in 0..MOST_CHANGES as u32 + 10 {
+    for key in 0..MAX_CHANGES as u32 + 10 {
         store.flush(key * 8 + 1..key * 8 + 3);
     }
-    assert!(store.known.heard.lock().changes.len() <= MOST_CHANGES);
+    assert!(store.known.heard.lock().changes.len() <= MAX_CHANGES);
     store.look();
     store.assert_is_all();
 }
@@ -302,7 +302,7 @@ fn a_store_that_has_shrunk_is_sampled_as_densely_again() {
         let known = known.now();
         known.tables.keys().flat_map(|table| known.duplicates().samples(*table).unwrap().to_vec()).collect::<Vec<_>>()
     };
-    let anew = KnownSamples::new(most_samples(None), None);
+    let anew = KnownSamples::new(max_samples(None), None);
     drop(anew.look(&store.db, &store.family()).unwrap());
     assert!(!samples(&anew).is_empty());
     assert_eq!(samples(&known), samples(&anew));
@@ -350,9 +350,6 @@ fn a_number_is_read_from_the_path_of_a_table_only() {
 #[test]
 fn a_small_limit_of_memory_bounds_samples_too() {
     let mib = |number: u64| Some(number << 20);
-    assert_eq!(
-        [None, mib(1024), mib(32), mib(4)].map(most_samples),
-        [MOST_SAMPLES, MOST_SAMPLES, 21_845, LEAST_SAMPLES]
-    );
-    assert!(LEAST_SAMPLES as u64 * SAMPLE_BYTES <= 3 << 19);
+    assert_eq!([None, mib(1024), mib(32), mib(4)].map(max_samples), [MAX_SAMPLES, MAX_SAMPLES, 21_845, MIN_SAMPLES]);
+    assert!(MIN_SAMPLES as u64 * SAMPLE_BYTES <= 3 << 19);
 }

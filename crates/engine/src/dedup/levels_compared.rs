@@ -1,7 +1,7 @@
 //! The baseline of measurements: levels compared at intervals, each with the next one, and merged as a whole where that is worth it
 //! ("deduplication-triggered compaction", reference 15 of the paper).
 //!
-//! Bounds: as many merges as levels fill; [`MOST_ATTEMPTS`] at one that meets running compactions.
+//! Bounds: as many merges as levels fill; [`MAX_ATTEMPTS`] at one that meets running compactions.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use ecotone_policy::dedup::slab::{Allowance, Choice};
 use ecotone_policy::units::Bytes;
 
 /// So often a merge is tried whose tables are being compacted: 6 s in all. Then RocksDB has most likely merged them further.
-const MOST_ATTEMPTS: u32 = 6;
+const MAX_ATTEMPTS: u32 = 6;
 
 /// After the first attempt; twice as long after each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -113,8 +113,8 @@ impl LevelsCompared {
 impl Waiting {
     /// Whether there is to be another attempt, after a pause.
     fn tries_again(&mut self) -> bool {
-        self.again = Instant::now() + FIRST_RETRY * (1 << self.attempts.min(MOST_ATTEMPTS));
+        self.again = Instant::now() + FIRST_RETRY * (1 << self.attempts.min(MAX_ATTEMPTS));
         self.attempts += 1;
-        self.attempts < MOST_ATTEMPTS
+        self.attempts < MAX_ATTEMPTS
     }
 }

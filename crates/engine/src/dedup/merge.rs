@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::dedup::Shared;
-    use crate::dedup::known::{KnownSamples, most_samples, number_of};
+    use crate::dedup::known::{KnownSamples, max_samples, number_of};
     use crate::dedup::thread::sketch;
     use crate::dedup::{DedupMode, DedupOptions, ExtensionThreshold};
     use crate::own_compactions::OwnCompactions;
@@ -184,7 +184,7 @@ mod tests {
         let tables = settled(&store);
         let seeds: Vec<_> = tables.iter().filter(|it| (1..bottom).contains(&it.level)).map(|it| it.number).collect();
         let merge = closure(&tables, &seeds, bottom).unwrap();
-        let known = KnownSamples::new(most_samples(None), None);
+        let known = KnownSamples::new(max_samples(None), None);
         let (_, known) = known.look(&store.db, &store.family).unwrap();
         let inputs = tables.iter().filter(|table| merge.inputs.contains(&table.number));
         let sketches: Vec<_> = inputs.map(|table| sketch(&known, table)).collect();

@@ -1,6 +1,6 @@
 //! Compactions that have ended and are to be looked at: what the listener hands to the thread of [`super::thread`].
 //!
-//! Bounds: [`MOST_FINISHED`], and as many that could not be looked at; beyond it the oldest is forgotten, and counted.
+//! Bounds: [`MAX_FINISHED`], and as many that could not be looked at; beyond it the oldest is forgotten, and counted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use rust_rocksdb::event_listener::CompactionJobInfo;
 use super::known::number_of;
 
 /// More than ever end while one merge runs: RocksDB begins few then. Older ones have most likely been compacted again.
-const MOST_FINISHED: usize = 64;
+const MAX_FINISHED: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Queue {
             return;
         }
         let mut state = self.state.lock();
-        if state.finished.len() >= MOST_FINISHED {
+        if state.finished.len() >= MAX_FINISHED {
             state.finished.pop_front();
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -67,7 +67,7 @@ impl Queue {
 
     /// What was taken could not be looked at. It comes again with the next ones, or after the next wait.
     pub(super) fn failed(&self, mut taken: VecDeque<Vec<u64>>) {
-        let beyond = taken.len().saturating_sub(MOST_FINISHED);
+        let beyond = taken.len().saturating_sub(MAX_FINISHED);
         drop(taken.drain(..beyond));
         self.dropped.fetch_add(beyond as u64, Ordering::Relaxed);
         self.state.lock().failed = taken;
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn the_oldest_are_forgotten_and_who_is_to_end_waits_for_nothing() {
         let queue = Queue::default();
-        (0..MOST_FINISHED as u64 + 3).for_each(|table| queue.written(vec![table]));
+        (0..MAX_FINISHED as u64 + 3).for_each(|table| queue.written(vec![table]));
         assert_eq!(queue.dropped(), 3);
         let taken = queue.wait(None, Instant::now()).unwrap();
-        assert_eq!((taken.len(), &taken[0]), (MOST_FINISHED, &vec![3]));
+        assert_eq!((taken.len(), &taken[0]), (MAX_FINISHED, &vec![3]));
         queue.ask_to_stop();
         assert!(queue.wait(None, Instant::now() + LONG).is_none());
     }

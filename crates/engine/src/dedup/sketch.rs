@@ -9,7 +9,7 @@
 //! not count. Nor does the way to a collector: RocksDB's call for each entry. Where nothing but samples is wanted the shim hashes the keys of
 //! the other batches by the same function, which is taken to cost as much there, and only those that are sampled come.
 //!
-//! Bounds: a batch that is put aside is sketched early at [`MOST_HELD_BYTES`]; the memory for it is kept until the table ends.
+//! Bounds: a batch that is put aside is sketched early at [`MAX_HELD_BYTES`]; the memory for it is kept until the table ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ const _: () = assert!(SAMPLED_ONE_IN.is_power_of_two());
 const CLOCK_READINGS: u32 = 16;
 
 /// Of the keys of a batch that is put aside. Longer keys are timed in smaller groups.
-const MOST_HELD_BYTES: usize = 256 * 1024;
+const MAX_HELD_BYTES: usize = 256 * 1024;
 
 /// What the collectors of all tables of a store share.
 #[derive(Debug)]
@@ -62,12 +62,12 @@ impl Sketching {
     }
 
     /// Of the tables that were written last, so many bytes of hashes are kept.
-    pub(crate) fn new(most_recent_bytes: usize) -> Self {
+    pub(crate) fn new(max_recent_bytes: usize) -> Self {
         Self {
             clock: time_of_the_clock(),
             batches: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
-            recent: RecentHashes::new(most_recent_bytes),
+            recent: RecentHashes::new(max_recent_bytes),
         }
     }
 
@@ -188,7 +188,7 @@ impl KeySketch {
     fn hold(&mut self, key: &[u8], value: Option<SampledValue>, sequence: u64) {
         self.held.keys.extend_from_slice(key);
         self.held.entries.push(HeldEntry { key_bytes: key.len(), value, sequence });
-        if self.held.keys.len() >= MOST_HELD_BYTES {
+        if self.held.keys.len() >= MAX_HELD_BYTES {
             self.sketch_held();
         }
     }

@@ -10,7 +10,7 @@
 //! - No merge begins that would end in a stall, takes room that there is not, or meets a running compaction, as far as that can be seen.
 //! - After a merge the thread rests, and longer each time that merges free less than was expected: a snapshot may hold old versions.
 //!
-//! Failure: what RocksDB refuses is tried again, [`MOST_CONFLICTS`] times in a row at most. What fails is logged, and merges wait as after one that
+//! Failure: what RocksDB refuses is tried again, [`MAX_CONFLICTS`] times in a row at most. What fails is logged, and merges wait as after one that
 //! freed nothing.
 
 use std::collections::VecDeque;
@@ -48,7 +48,7 @@ use crate::properties::stall_condition;
 use crate::{Error, Result, StallCondition, StoreOptions};
 
 /// So often in a row RocksDB may refuse merges: 6 s in all. Then the keys of the last one, which it has most likely merged further, are given up.
-const MOST_CONFLICTS: u32 = 6;
+const MAX_CONFLICTS: u32 = 6;
 
 /// After the first time; twice as long after each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -73,7 +73,7 @@ impl Settings {
     /// `None` where nothing is counted.
     pub(crate) fn of(options: &StoreOptions) -> Option<Self> {
         let mut parameters = options.dedup.parameters.clone();
-        parameters.max_merge_bytes = parameters.max_merge_bytes.max(least_merge_bytes(options));
+        parameters.max_merge_bytes = parameters.max_merge_bytes.max(min_merge_bytes(options));
         let mode = options.dedup_mode();
         (mode != DedupMode::Off).then(|| Self {
             mode,
@@ -89,7 +89,7 @@ impl Settings {
 
 /// What one table of a level takes with those that it meets in the level below: with less nothing could be merged. There are as many as
 /// levels differ in size, and one at each end.
-fn least_merge_bytes(options: &StoreOptions) -> Bytes {
+fn min_merge_bytes(options: &StoreOptions) -> Bytes {
     let tables = u64::from(options.level_multiplier) + 2;
     Bytes(options.target_file_bytes.saturating_mul(tables))
 }
@@ -401,7 +401,7 @@ impl Thread {
         }
         let samples = self.parts.known.clone();
         let time = input.filter(|_| is_limited);
-        let time = time.and_then(|input| self.merge_time.most_bytes(&pressure, input, &parameters));
+        let time = time.and_then(|input| self.merge_time.max_bytes(&pressure, input, &parameters));
         // Where room is short, what fits is merged: it frees some.
         let allowance = Allowance { room: self.room(), time: time.unwrap_or(Bytes(u64::MAX)) };
         // Of one moment: a table of which nothing is known any more would make its range look worthless.
@@ -537,7 +537,7 @@ impl Thread {
                 self.shared.counts.merges_aborted.fetch_add(1, Relaxed);
                 if let Work::Levels(levels) = &mut self.work {
                     levels.met_another(&planned.merge.inputs);
-                } else if self.conflicts < MOST_CONFLICTS {
+                } else if self.conflicts < MAX_CONFLICTS {
                     self.rests_until = Instant::now() + FIRST_RETRY * (1 << self.conflicts);
                     self.conflicts += 1;
                 } else {

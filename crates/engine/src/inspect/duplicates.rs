@@ -4,7 +4,7 @@
 //! A version is hidden where a newer version of its key, or the newer deletion of a range with its key, is in another table. What a
 //! snapshot still needs is counted as well: it cannot be freed, but newer it is not. Keys are told apart by 64 bits of their hash.
 //!
-//! Memory: at most [`MOST_VERSIONS`] versions of 24 bytes at a time; where there are more, the tables are read several times, each time for
+//! Memory: at most [`MAX_VERSIONS`] versions of 24 bytes at a time; where there are more, the tables are read several times, each time for
 //! the keys of other hashes. All deletions of ranges are kept, and compared with each entry.
 //!
 //! Failure modes: a damaged table is an error, and so is one that another process has removed. Tables that a compaction replaces meanwhile
@@ -29,13 +29,13 @@ use crate::header::{Header, Kind};
 use crate::{DATA_FAMILY, Error, Result, Store, TableMetadata};
 
 /// Versions that are in memory at a time: 192 MiB. What `bench` holds is within, so that its tables are read once.
-const MOST_VERSIONS: usize = 1 << 23;
+const MAX_VERSIONS: usize = 1 << 23;
 
 /// Samples that are in memory at a time, of all tables together: 96 MiB. Beyond, every second one is left out, again and again.
-const MOST_SAMPLES: usize = 1 << 22;
+const MAX_SAMPLES: usize = 1 << 22;
 
 /// No finer classes of hashes are made: keys that are still together have been chosen to be, and are kept in memory as they are.
-const MOST_CLASSES: u64 = 1 << 20;
+const MAX_CLASSES: u64 = 1 << 20;
 
 /// What one level holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl Store {
     /// What a table says that is damaged or cannot be read. [`Error::InUse`] where this store is open read-only, and somebody else writes it,
     /// who may have removed what is missing.
     pub fn count_duplicates(&self) -> Result<DuplicateCensus> {
-        self.count_duplicates_within(MOST_VERSIONS)
+        self.count_duplicates_within(MAX_VERSIONS)
     }
 
     /// Estimates the same from samples, without reading entries; `None` where no table carries any. Asks every table for its properties: for
@@ -117,7 +117,7 @@ impl Store {
             versions.extend(samples.into_iter().filter(|sample| sample.hash.is_multiple_of(one_in)).map(|sample| {
                 Version { hash: sample.hash, sequence: sample.sequence, bytes: sample.bytes.unwrap_or(0), table: place }
             }));
-            while versions.len() > MOST_SAMPLES && one_in < MOST_CLASSES {
+            while versions.len() > MAX_SAMPLES && one_in < MAX_CLASSES {
                 one_in *= 2;
                 versions.retain(|version| version.hash.is_multiple_of(one_in));
             }
@@ -142,14 +142,14 @@ impl Store {
         Ok(Some(census))
     }
 
-    fn count_duplicates_within(&self, most_versions: usize) -> Result<DuplicateCensus> {
+    fn count_duplicates_within(&self, max_versions: usize) -> Result<DuplicateCensus> {
         if self.gate.is_none() {
-            return count(&self.tables_of_data()?, most_versions)
+            return count(&self.tables_of_data()?, max_versions)
                 .map_err(|error| unless_in_use(self.directory(), error));
         }
         // The tables of the list stay until they are read.
         self.db.disable_file_deletions().map_err(|error| self.failure(&error))?;
-        let counted = self.tables_of_data().and_then(|tables| count(&tables, most_versions));
+        let counted = self.tables_of_data().and_then(|tables| count(&tables, max_versions));
         self.db.enable_file_deletions().map_err(|error| self.failure(&error))?;
         counted
     }
@@ -223,7 +223,7 @@ struct Pass {
     class: Class,
     /// Classes that there was no memory for.
     left: Vec<Class>,
-    most_versions: usize,
+    max_versions: usize,
     /// All deletions of ranges there are, from an earlier pass.
     deleted: Arc<Vec<DeletedRange>>,
     found_deleted: Vec<DeletedRange>,
@@ -246,7 +246,7 @@ impl Pass {
         if !self.class.has(hash) {
             return;
         }
-        if self.versions.len() >= self.most_versions && self.class.classes < MOST_CLASSES {
+        if self.versions.len() >= self.max_versions && self.class.classes < MAX_CLASSES {
             let [kept, left] = self.class.halves();
             self.class = kept;
             self.left.push(left);
@@ -306,14 +306,14 @@ fn of_levels(tables: &[TableMetadata]) -> DuplicateCensus {
     DuplicateCensus { levels: vec![CountedLevel::default(); levels], ..DuplicateCensus::default() }
 }
 
-fn count(tables: &[TableMetadata], most_versions: usize) -> Result<DuplicateCensus> {
+fn count(tables: &[TableMetadata], max_versions: usize) -> Result<DuplicateCensus> {
     let mut census = of_levels(tables);
     let mut deleted = None;
     let mut classes = vec![Class::default()];
     while let Some(class) = classes.pop() {
         let is_first = deleted.is_none();
         let known = deleted.get_or_insert_default();
-        let pass = Pass { class, most_versions, deleted: Arc::clone(known), ..Pass::default() };
+        let pass = Pass { class, max_versions, deleted: Arc::clone(known), ..Pass::default() };
         let (entries, mut pass) = pass.read(tables)?;
         if is_first {
             for (table, entries) in tables.iter().zip(entries) {

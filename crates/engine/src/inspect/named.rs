@@ -27,7 +27,7 @@ use crate::values::segment_header::SEGMENT_HEADER_BYTES;
 use crate::{Error, Result, Store};
 
 /// Segments, and tables, that one finding lists; it counts the others.
-const MOST_LISTED: usize = 3;
+const MAX_LISTED: usize = 3;
 
 /// What all tables name, as far as they have been checked.
 pub(super) struct Named {
@@ -110,7 +110,7 @@ impl Named {
         for (segment, bytes) in named {
             let segment = self.segments.entry(segment).or_default();
             segment.bytes = segment.bytes.saturating_add(bytes);
-            if segment.tables.len() < MOST_LISTED { segment.tables.push(name()) } else { segment.other_tables += 1 }
+            if segment.tables.len() < MAX_LISTED { segment.tables.push(name()) } else { segment.other_tables += 1 }
         }
         verified.map(drop)
     }
@@ -152,7 +152,7 @@ fn compare(
         understates |= said < named;
         match said == named {
             true => (),
-            false if shown.len() < MOST_LISTED => {
+            false if shown.len() < MAX_LISTED => {
                 shown.push(format!("{named} bytes of segment {segment}, it says {said}"))
             }
             false => others += 1,

@@ -32,7 +32,7 @@ const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 const PROGRESS_ENTRIES: u64 = 10_000;
 
 /// Findings that are kept; more are counted only.
-const MOST_FINDINGS: usize = 1000;
+const MAX_FINDINGS: usize = 1000;
 
 /// What is being checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,11 +116,11 @@ pub struct VerifyReport {
     pub records: u64,
     /// Entries whose values were read.
     pub entries: u64,
-    /// What is damaged, the first [`MOST_FINDINGS`].
+    /// What is damaged, the first [`MAX_FINDINGS`].
     pub damaged: Vec<Finding>,
     /// How many there are.
     pub damaged_count: u64,
-    /// Tables with [overstated references](FindingKind::OverstatedReferences), the first [`MOST_FINDINGS`].
+    /// Tables with [overstated references](FindingKind::OverstatedReferences), the first [`MAX_FINDINGS`].
     pub overstated: Vec<Finding>,
     /// How many there are.
     pub overstated_count: u64,
@@ -152,7 +152,7 @@ impl VerifyReport {
             _ => (&mut self.damaged, &mut self.damaged_count),
         };
         *count += 1;
-        if findings.len() < MOST_FINDINGS {
+        if findings.len() < MAX_FINDINGS {
             findings.push(Finding { kind, place: place.to_string(), detail: detail.to_string() });
         }
     }

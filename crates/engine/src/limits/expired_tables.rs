@@ -7,7 +7,7 @@
 //!
 //! A table is rewritten in its level. Those of level 0 overlap, so they are compacted down.
 //!
-//! Bounds: what begins within [`LOOK_INTERVAL`], of at most [`MOST_TABLES`]; then it is looked how much room there is. What was rewritten
+//! Bounds: what begins within [`LOOK_INTERVAL`], of at most [`MAX_TABLES`]; then it is looked how much room there is. What was rewritten
 //! is left alone for [`REWRITTEN_REST`]: a snapshot may keep what has expired, and values may expire one after the other. In memory a few bytes for each table.
 //!
 //! Threads: that of [`super::watch`]. It waits for the compaction, and for its turn among others of our own.
@@ -30,7 +30,7 @@ use crate::own_compactions::{OwnCompactions, Purpose, is_refusal};
 use crate::{Error, Result};
 
 /// Tables that are rewritten in one go.
-const MOST_TABLES: usize = 64;
+const MAX_TABLES: usize = 64;
 
 /// What was rewritten is left alone for so long.
 const REWRITTEN_REST: Duration = Duration::from_secs(60);
@@ -143,7 +143,7 @@ impl ExpiredTables {
         let due = tables.iter().filter(is_free).filter_map(|table| Some((earliest_ms(table)?, table)));
         let mut due: Vec<_> = due.filter(|(earliest_ms, _)| *earliest_ms <= now_ms).collect();
         due.sort_by_key(|(earliest_ms, table)| (*earliest_ms, table.file_number));
-        due.truncate(MOST_TABLES);
+        due.truncate(MAX_TABLES);
         due.into_iter().map(|(_, table)| table).collect()
     }
 }

@@ -46,7 +46,7 @@ use crate::{Error, Result};
 const MIB: u64 = 1 << 20;
 
 /// The least reserve. RocksDB allocates 4 MiB ahead for each MANIFEST, and an opening makes a second one beside the first.
-pub(crate) const LEAST_RESERVE_BYTES: u64 = 8 * MIB;
+pub(crate) const MIN_RESERVE_BYTES: u64 = 8 * MIB;
 
 /// The reserve of a store that was given none, where a tenth of its space is as much.
 const DEFAULT_RESERVE_BYTES: u64 = 64 * MIB;
@@ -56,14 +56,14 @@ const DEFAULT_RESERVE_BYTES: u64 = 64 * MIB;
 const DEFAULT_RESERVE_SEGMENTS: u64 = 2;
 
 /// The default reserve is at most this part of the file system or of `max_bytes` (one in so many).
-const MOST_DEFAULT_RESERVE_SHARE: u64 = 10;
+const MAX_DEFAULT_RESERVE_SHARE: u64 = 10;
 
 /// `max_bytes` is at least so many reserves: a store that keeps most of its space free takes nothing.
-const LEAST_RESERVES: u64 = 4;
+const MIN_RESERVES: u64 = 4;
 
 /// And at least so many memtables: the WAL, the next one and what is flushed of it take 3.2, and a store without a compaction to
 /// make would refuse writes for ever in less than 4.
-const LEAST_MEMTABLES: u64 = 5;
+const MIN_MEMTABLES: u64 = 5;
 
 /// RocksDB's own log ends at one in so many parts of the space, and four such are kept; never more than 16 MiB each.
 const INFO_LOG_SHARE: u64 = 256;
@@ -94,17 +94,17 @@ pub struct SpaceLimits {
 impl SpaceLimits {
     pub(crate) fn validate(&self, memtable_bytes: u64) -> Result<()> {
         if let Some(reserve) = self.reserve_bytes
-            && reserve < LEAST_RESERVE_BYTES
+            && reserve < MIN_RESERVE_BYTES
         {
-            let reason = format!("{reserve} is below the least, {LEAST_RESERVE_BYTES}");
+            let reason = format!("{reserve} is below the least, {MIN_RESERVE_BYTES}");
             return Err(Error::invalid("space.reserve_bytes", reason));
         }
-        let of_reserves = self.reserve_bytes.unwrap_or(LEAST_RESERVE_BYTES).saturating_mul(LEAST_RESERVES);
-        let least = of_reserves.max(memtable_bytes.saturating_mul(LEAST_MEMTABLES));
+        let of_reserves = self.reserve_bytes.unwrap_or(MIN_RESERVE_BYTES).saturating_mul(MIN_RESERVES);
+        let least = of_reserves.max(memtable_bytes.saturating_mul(MIN_MEMTABLES));
         match self.max_bytes {
             Some(max) if max < least => {
                 let reason = format!(
-                    "{max} is below {least}: {LEAST_RESERVES} times the reserve or {LEAST_MEMTABLES} times the memtable"
+                    "{max} is below {least}: {MIN_RESERVES} times the reserve or {MIN_MEMTABLES} times the memtable"
                 );
                 Err(Error::invalid("space.max_bytes", reason))
             }
@@ -119,7 +119,7 @@ impl SpaceLimits {
                 options.separation.map_or(0, |separation| separation.segment_bytes * DEFAULT_RESERVE_SEGMENTS);
             let wanted = DEFAULT_RESERVE_BYTES.saturating_add(segments);
             let space = disk_bytes.min(self.max_bytes.unwrap_or(u64::MAX));
-            wanted.min(space / MOST_DEFAULT_RESERVE_SHARE).max(LEAST_RESERVE_BYTES)
+            wanted.min(space / MAX_DEFAULT_RESERVE_SHARE).max(MIN_RESERVE_BYTES)
         })
     }
 }

@@ -7,7 +7,7 @@
 use ecotone_rocks_sys::tables::TableMetadata;
 
 /// Pieces of one range: they cost a read a little until a compaction has met them.
-const MOST_PIECES: usize = 256;
+const MAX_PIECES: usize = 256;
 
 /// The keys at which a deletion from `from` to before `to` is cut, rising: first keys of tables of the deepest level in the range,
 /// with at least `piece_bytes` of tables between two of them.
@@ -18,7 +18,7 @@ pub(crate) fn cuts(tables: &[TableMetadata], from: &[u8], to: &[u8], piece_bytes
     let mut of_level: Vec<_> = tables.iter().filter(inside).filter(|table| table.level == deepest).collect();
     of_level.sort_by(|one, other| one.smallest_user_key.cmp(&other.smallest_user_key));
     let all = of_level.iter().fold(0, |sum: u64, table| sum.saturating_add(table.bytes));
-    let piece_bytes = piece_bytes.max(all / MOST_PIECES as u64).max(1);
+    let piece_bytes = piece_bytes.max(all / MAX_PIECES as u64).max(1);
     let (mut cuts, mut bytes) = (Vec::new(), 0);
     for table in of_level {
         if bytes >= piece_bytes && table.smallest_user_key.as_slice() > from {
@@ -59,6 +59,6 @@ mod tests {
     fn there_are_never_many_pieces() {
         let tables: Vec<_> = (0..9999_u32).map(u32::to_be_bytes).map(|key| table(6, &key, &key, 100)).collect();
         let cuts = cuts(&tables, b"", b"z", 1);
-        assert!(cuts.len() < MOST_PIECES && cuts.len() > MOST_PIECES / 2, "{}", cuts.len());
+        assert!(cuts.len() < MAX_PIECES && cuts.len() > MAX_PIECES / 2, "{}", cuts.len());
     }
 }

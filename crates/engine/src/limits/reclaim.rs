@@ -13,7 +13,7 @@
 //! Invariant: nothing is flushed where the device may not have room for it. RocksDB recovers by itself from a write that met the end of
 //! the device, but not if the log that a flush begins does too: then only opening the store again helps.
 //!
-//! Bounds: [`MOST_TABLES`] at a time and [`MOST_ROUNDS`] times between two rests; the rests take most of the time, or half of it
+//! Bounds: [`MAX_TABLES`] at a time and [`MAX_ROUNDS`] times between two rests; the rests take most of the time, or half of it
 //! while writes are refused. Where nothing is written there is nothing to do in the end.
 //!
 //! Threads: that of [`super::watch`]. What is asked for runs in RocksDB's threads, but for the first compaction of a store that has
@@ -33,16 +33,16 @@ use crate::{Error, Result, Room};
 const TIME_SHARE: u32 = 5;
 
 /// It rests at least so long then, so that a few writes a second are not compacted one by one.
-const LEAST_REST: Duration = Duration::from_secs(1);
+const MIN_REST: Duration = Duration::from_secs(1);
 
 /// Compactions are asked for so often between two rests: once for each level, and once for what was written meanwhile.
-const MOST_ROUNDS: u32 = 8;
+const MAX_ROUNDS: u32 = 8;
 
 /// Beside the memtable itself a flush writes a new log, which grows by blocks, and a record of the table.
 const FLUSH_ALSO_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Tables that are asked for at a time: RocksDB goes through all tables for each.
-const MOST_TABLES: usize = 64;
+const MAX_TABLES: usize = 64;
 
 /// See the module.
 pub(crate) struct Reclaim {
@@ -80,11 +80,11 @@ impl Reclaim {
                 _ => Ok(asked),
             }
         };
-        if rounds < MOST_ROUNDS && next()? {
+        if rounds < MAX_ROUNDS && next()? {
             self.began = Some((began, rounds + 1));
         } else if self.began.take().is_some() {
             let took = began.elapsed();
-            let rest = if refuses_writes { took } else { LEAST_REST.max(took * (TIME_SHARE - 1)) };
+            let rest = if refuses_writes { took } else { MIN_REST.max(took * (TIME_SHARE - 1)) };
             self.again = Some(Instant::now() + rest);
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Reclaim {
         tables.retain(|table| Some(table.level) < last_level && (self.has_value_log || may_hold_deletions(table)));
         let deletions_per_byte = |table: &FamilyTable| table.deletions as f64 / table.bytes.max(1) as f64;
         tables.sort_by(|one, other| deletions_per_byte(other).total_cmp(&deletions_per_byte(one)));
-        tables.truncate(MOST_TABLES);
+        tables.truncate(MAX_TABLES);
         for table in &tables {
             let (from, to) = (&table.smallest_user_key, &table.largest_user_key);
             let suggested = db.suggest_compact_range_cf(&family, Some(from), Some(to));

@@ -20,7 +20,7 @@ use super::adapter::compaction_of;
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Compactions whose end RocksDB never told are forgotten beyond this number.
-const MOST_COMPACTIONS: usize = 1024;
+const MAX_COMPACTIONS: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct Siblings {
@@ -60,7 +60,7 @@ impl Siblings {
     /// A part of a compaction begins, for the keys from `begin` to before `end`.
     pub(crate) fn begin(&self, rocks_job: u64, begin: Option<&[u8]>, end: Option<&[u8]>) {
         let mut compactions = self.compactions.lock();
-        if compactions.len() >= MOST_COMPACTIONS {
+        if compactions.len() >= MAX_COMPACTIONS {
             compactions.clear();
         }
         let part = Part { begin: begin.map(<[u8]>::to_vec), end: end.map(<[u8]>::to_vec), records: None };

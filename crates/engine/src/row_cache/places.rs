@@ -8,16 +8,16 @@
 //!
 //! Threads: those of the shard it is part of, one at a time.
 
-use super::removed::MOST_RANGES;
+use super::removed::MAX_RANGES;
 
 /// The longest pointer behind a header with a type and an expiry.
-pub(super) const MOST_PLACE_BYTES: usize = 22;
+pub(super) const MAX_PLACE_BYTES: usize = 22;
 
 /// A key may stand in any of so many.
 const WAYS: usize = 4;
 
 /// There are at least so many, unless there is room for fewer.
-const FEWEST_BUCKETS: usize = 32;
+const MIN_BUCKETS: usize = 32;
 
 /// After so many removed ranges all places are forgotten, so that [`Place`] tells by 16 bits how many had been removed when it was last looked at.
 pub(super) const FORGOTTEN_AFTER: u64 = 1 << 15;
@@ -35,7 +35,7 @@ impl Tag {
 /// What is stored with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    bytes: [u8; MOST_PLACE_BYTES],
+    bytes: [u8; MAX_PLACE_BYTES],
     length: u8,
     /// How many ranges had been removed when the key was known to be in none of them: the lower bits.
     spared: u16,
@@ -44,10 +44,10 @@ pub(super) struct Place {
 impl Place {
     /// Of what is `stored`, when `spared` ranges had been removed of `removed` by now. `None`: it is too long, or removed for all that is known.
     pub(super) fn of(stored: &[u8], spared: u64, removed: u64) -> Option<Self> {
-        if stored.is_empty() || removed.saturating_sub(spared) > MOST_RANGES as u64 {
+        if stored.is_empty() || removed.saturating_sub(spared) > MAX_RANGES as u64 {
             return None;
         }
-        let mut bytes = [0; MOST_PLACE_BYTES];
+        let mut bytes = [0; MAX_PLACE_BYTES];
         bytes.get_mut(..stored.len())?.copy_from_slice(stored);
         Some(Self { bytes, length: stored.len() as u8, spared: spared as u16 })
     }
@@ -69,7 +69,7 @@ struct Bucket {
     places: [Place; WAYS],
 }
 
-const NO_PLACE: Place = Place { bytes: [0; MOST_PLACE_BYTES], length: 0, spared: 0 };
+const NO_PLACE: Place = Place { bytes: [0; MAX_PLACE_BYTES], length: 0, spared: 0 };
 
 const EMPTY: Bucket = Bucket { tags: [0; WAYS], places: [NO_PLACE; WAYS] };
 
@@ -81,7 +81,7 @@ pub(super) struct Places {
     count: usize,
     first_buckets: usize,
     /// The first ones doubled as often as there is room.
-    most_buckets: usize,
+    max_buckets: usize,
 }
 
 impl Places {
@@ -89,10 +89,10 @@ impl Places {
     pub(super) fn new(bytes: u64) -> Self {
         let mut first_buckets = usize::try_from(bytes / BUCKET_BYTES as u64).unwrap_or(usize::MAX);
         let mut doublings = 0;
-        while first_buckets >= 2 * FEWEST_BUCKETS {
+        while first_buckets >= 2 * MIN_BUCKETS {
             (first_buckets, doublings) = (first_buckets / 2, doublings + 1);
         }
-        Self { buckets: Vec::new(), count: 0, first_buckets, most_buckets: first_buckets << doublings }
+        Self { buckets: Vec::new(), count: 0, first_buckets, max_buckets: first_buckets << doublings }
     }
 
     pub(super) fn are_empty(&self) -> bool {
@@ -149,7 +149,7 @@ impl Places {
             }
             // Buckets fill unevenly: with one that is full most others are not.
             let is_half_full = 2 * self.count >= WAYS * self.buckets.len();
-            if !is_half_full || self.buckets.len() >= self.most_buckets {
+            if !is_half_full || self.buckets.len() >= self.max_buckets {
                 return false;
             }
             self.grow();
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_place_tells_how_many_ranges_it_was_spared() {
         for removed in [0, 5, 1 << 16, (1 << 16) + 3, 1 << 40] {
-            for behind in [0, 1, MOST_RANGES as u64] {
+            for behind in [0, 1, MAX_RANGES as u64] {
                 let spared = u64::saturating_sub(removed, behind);
                 let place = Place::of(b"stored", spared, removed).unwrap();
                 for later in [0, 1, FORGOTTEN_AFTER] {
@@ -256,8 +256,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Place::of(b"stored", 0, MOST_RANGES as u64 + 1), None);
-        assert_eq!(Place::of(&[1; MOST_PLACE_BYTES + 1], 0, 0), None);
+        assert_eq!(Place::of(b"stored", 0, MAX_RANGES as u64 + 1), None);
+        assert_eq!(Place::of(&[1; MAX_PLACE_BYTES + 1], 0, 0), None);
         assert_eq!(Place::of(&[], 0, 0), None);
     }
 }

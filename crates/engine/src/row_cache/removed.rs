@@ -1,7 +1,7 @@
 //! Ranges of keys that were removed lately, so that a row tells when it is asked for whether it is in one. To look through all rows for each range
 //! would hold up everybody, the longer the more there are.
 //!
-//! Bounds: [`MOST_RANGES`]; a row that nobody asked for since more of them is taken for removed.
+//! Bounds: [`MAX_RANGES`]; a row that nobody asked for since more of them is taken for removed.
 //!
 //! Threads: any.
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 /// Ranges that are remembered. To look through all of them takes some microseconds, once for each row that was not asked for meanwhile.
-pub(super) const MOST_RANGES: usize = 1024;
+pub(super) const MAX_RANGES: usize = 1024;
 
 /// The ranges that were removed last.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl RemovedRanges {
     /// One more was removed. Returns how many are now.
     pub(super) fn add(&self, range: Range<&[u8]>) -> u64 {
         let mut last = self.last.write();
-        if last.len() == MOST_RANGES {
+        if last.len() == MAX_RANGES {
             last.pop_front();
         }
         last.push_back(range.start.into()..range.end.into());

@@ -265,7 +265,7 @@ fn with_long_header(segment: u32) -> Vec<u8> {
     let mut stored = Vec::new();
     let pointer = Pointer { segment: SegmentNumber(segment), offset: 4096, value_bytes: 5 };
     encode_separated(&header, pointer, &mut stored);
-    assert!(stored.len() > places::MOST_PLACE_BYTES);
+    assert!(stored.len() > places::MAX_PLACE_BYTES);
     stored
 }
 
@@ -291,7 +291,7 @@ fn rows_that_are_asked_for_outlive_any_number_of_removed_ranges() {
     let rows = RowCache::new(ROOM, false);
     read(&rows, "often", "value");
     read(&rows, "seldom", "value");
-    for number in 0..3 * removed::MOST_RANGES {
+    for number in 0..3 * removed::MAX_RANGES {
         remove(&rows, &format!("k{number:05}"), &format!("k{:05}", number + 1));
         if number % 100 == 0 {
             assert_eq!(told(&rows, "often").as_deref(), Some("value"), "{number}");
@@ -336,7 +336,7 @@ fn it_takes_what_it_was_given_and_keeps_what_is_read_often() {
     let kept_after = often.iter().filter(|key| told(&rows, key).is_some()).count();
     assert!(kept_after + 20 > kept, "{kept_after}");
     assert!(rows.counts().bytes <= BYTES);
-    let long = "v".repeat(MOST_ROW_BYTES + 1);
+    let long = "v".repeat(MAX_ROW_BYTES + 1);
     write(&rows, &[("often 0", Some(&long))]);
     assert_eq!(told(&rows, "often 0"), None);
     rows.keep(absent(&rows, "long"), b"long", long.as_bytes());
@@ -431,10 +431,10 @@ fn a_value_is_told_with_its_pointer_until_that_is_changed() {
     rows.keep_value(&row_now, b"a value");
     assert_eq!(told(&rows, "a"), None, "a value alone is of no use");
     let b = row("b");
-    rows.keep_value(&b, &[b'v'; MOST_VALUE_BYTES + 1]);
+    rows.keep_value(&b, &[b'v'; MAX_VALUE_BYTES + 1]);
     assert_eq!(value("b"), None);
-    rows.keep_value(&b, &[b'v'; MOST_VALUE_BYTES]);
-    assert_eq!(value("b").map(|value| value.len()), Some(MOST_VALUE_BYTES));
+    rows.keep_value(&b, &[b'v'; MAX_VALUE_BYTES]);
+    assert_eq!(value("b").map(|value| value.len()), Some(MAX_VALUE_BYTES));
 }
 
 /// What is stored in the place of a value that lies apart, or with a value that does not.
@@ -462,7 +462,7 @@ fn a_row_that_had_its_value_has_the_one_that_was_written() {
         }
     }
     // The values of a batch, one of which stays with its key, and what is written; a deletion comes between them.
-    let long = [b'l'; MOST_VALUE_BYTES + 1];
+    let long = [b'l'; MAX_VALUE_BYTES + 1];
     let (mut before, mut written) = (WriteBatch::default(), WriteBatch::default());
     let changes: [(&str, Option<u32>, &[u8]); 4] =
         [("a", Some(2), b"new a"), ("b", Some(2), b"new b"), ("d", None, b"new d"), ("e", Some(3), &long)];
@@ -514,7 +514,7 @@ fn bytes_of_a_pointer_are_never_taken_for_a_value() {
 fn values_take_no_more_than_there_is() {
     const BYTES: u64 = 4 << 20;
     let rows = RowCache::new(BYTES, false);
-    let value = [b'v'; MOST_VALUE_BYTES];
+    let value = [b'v'; MAX_VALUE_BYTES];
     for number in 0..5_000 {
         let key = format!("key {number}");
         read(&rows, &key, "pointer");
@@ -531,7 +531,7 @@ fn a_value_that_is_large_for_its_cache_costs_no_row() {
     let rows = RowCache::new(4096, false);
     read(&rows, "a", "pointer");
     let row = rows.get(b"a").ok().unwrap();
-    rows.keep_value(&row, &[b'v'; MOST_VALUE_BYTES]);
+    rows.keep_value(&row, &[b'v'; MAX_VALUE_BYTES]);
     assert_eq!(told(&rows, "a").as_deref(), Some("pointer"));
     assert_eq!(rows.get(b"a").ok().unwrap().value(), None);
 }

@@ -4,7 +4,7 @@
 //! twice as many each time a value is waited for all the same. The kernel is asked to read their values; what is read is checked when
 //! its turn comes, so an error comes at its own key.
 //!
-//! Invariants: at most [`MOST_ROWS`] rows are ahead, and no row is taken while those that are have [`MOST_BYTES`] or more.
+//! Invariants: at most [`MAX_ROWS`] rows are ahead, and no row is taken while those that are have [`MAX_BYTES`] or more.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::values::ValueLog;
 
 /// Rows that are taken ahead at first, and at most: beyond, devices do not become faster.
 const FIRST_ROWS: usize = 8;
-pub(super) const MOST_ROWS: usize = 64;
+pub(super) const MAX_ROWS: usize = 64;
 
 /// Bytes of rows and of their values from which on no further row is taken ahead.
-pub(super) const MOST_BYTES: usize = 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
 /// A value that took so long was waited for. From memory one takes less than a tenth of it, from a fast device twice as long.
 const WAITED: Duration = Duration::from_micros(40);
@@ -71,7 +71,7 @@ impl Ahead {
     }
 
     fn fill(&mut self, rows: &mut Rows<'_>, values: &ValueLog) {
-        while self.end.is_none() && self.rows.len() < self.wanted && self.bytes < MOST_BYTES {
+        while self.end.is_none() && self.rows.len() < self.wanted && self.bytes < MAX_BYTES {
             match rows.advance() {
                 Ok(true) => {}
                 Ok(false) => self.end = Some(Ok(())),
@@ -101,7 +101,7 @@ impl Ahead {
         let begin = Instant::now();
         let value = read();
         if begin.elapsed() >= WAITED {
-            self.wanted = (2 * self.wanted).clamp(FIRST_ROWS, MOST_ROWS);
+            self.wanted = (2 * self.wanted).clamp(FIRST_ROWS, MAX_ROWS);
         }
         value
     }
@@ -109,7 +109,7 @@ impl Ahead {
     /// Takes so many rows ahead from now on, as if values had been waited for.
     #[cfg(test)]
     pub(super) fn take_ahead(&mut self, wanted: usize) {
-        self.wanted = wanted.min(MOST_ROWS);
+        self.wanted = wanted.min(MAX_ROWS);
     }
 
     #[cfg(test)]

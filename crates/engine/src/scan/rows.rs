@@ -5,7 +5,7 @@
 use rust_rocksdb::DBRawIterator;
 
 use super::Direction;
-use crate::at_once::{self, AtOnce, MOST_SKIPPED, skipped_by};
+use crate::at_once::{self, AtOnce, MAX_SKIPPED, skipped_by};
 use crate::cleanup::{self, MIN_NOTED};
 use crate::{Error, Result};
 
@@ -63,7 +63,7 @@ impl<'s> Rows<'s> {
         };
         self.deletions += skipped.deletions;
         self.skipped += skipped.entries.saturating_sub(leaves_one.into());
-        if self.at_once.is_some() && self.deletions > MOST_SKIPPED {
+        if self.at_once.is_some() && self.deletions > MAX_SKIPPED {
             self.state = State::End;
             return Err(Error::WouldWait);
         }

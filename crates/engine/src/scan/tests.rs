@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
-use super::ahead::{MOST_BYTES, MOST_ROWS};
+use super::ahead::{MAX_BYTES, MAX_ROWS};
 use super::*;
 use crate::{OpenMode, Separation, StoreOptions};
 
@@ -35,7 +35,7 @@ fn ahead(store: &Store, direction: Direction, wanted: usize) -> Scan<'_> {
 #[test]
 fn entries_taken_ahead_are_those_that_are_not() {
     let (_directory, store, entries) = filled();
-    for wanted in [1, 2, 8, MOST_ROWS] {
+    for wanted in [1, 2, 8, MAX_ROWS] {
         let forward: Vec<_> = ahead(&store, Direction::Forward, wanted).map(Result::unwrap).collect();
         assert!(forward.iter().map(|(key, value)| (key, value)).eq(&entries));
         let reverse: Vec<_> = ahead(&store, Direction::Reverse, wanted).map(Result::unwrap).collect();
@@ -69,7 +69,7 @@ fn a_damaged_value_is_an_error_at_its_own_key_and_the_entries_before_it_come_fir
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"damage", u64::from(pointer.offset) + 30).unwrap();
     for (direction, before) in [(Direction::Forward, 300), (Direction::Reverse, VALUES - 301)] {
-        for wanted in [1, 16, MOST_ROWS] {
+        for wanted in [1, 16, MAX_ROWS] {
             let mut scan = ahead(&store, direction, wanted);
             for read in 0..before {
                 let entry = scan.next_entry().unwrap().unwrap();
@@ -88,7 +88,7 @@ fn a_damaged_value_is_an_error_at_its_own_key_and_the_entries_before_it_come_fir
 fn what_is_ahead_is_bounded() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(&directory.path().join("store"), OpenMode::Create, StoreOptions::separated(100)).unwrap();
-    let value = vec![7; MOST_BYTES / 8];
+    let value = vec![7; MAX_BYTES / 8];
     (0..300_u32).for_each(|number| store.put(&number.to_be_bytes(), &value[..300]).unwrap());
     (300..340_u32).for_each(|number| store.put(&number.to_be_bytes(), &value).unwrap());
     let mut scan = ahead(&store, Direction::Forward, usize::MAX);
@@ -98,8 +98,8 @@ fn what_is_ahead_is_bounded() {
         most = (most.0.max(rows), most.1.max(bytes));
     }
     // The last one that is taken may exceed the limit of bytes, by its own.
-    assert!(most.0 > MOST_ROWS / 2 && most.0 <= MOST_ROWS, "{most:?}");
-    assert!(most.1 >= MOST_BYTES - value.len() && most.1 <= MOST_BYTES + value.len() + 100, "{most:?}");
+    assert!(most.0 > MAX_ROWS / 2 && most.0 <= MAX_ROWS, "{most:?}");
+    assert!(most.1 >= MAX_BYTES - value.len() && most.1 <= MAX_BYTES + value.len() + 100, "{most:?}");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn nothing_is_ahead_of_a_scan_that_did_not_wait() {
     (0..TIMED_AT_LEAST_EVERY).for_each(|_| ahead.watch(slow));
     assert!(ahead.is_on());
     (0..20).for_each(|_| ahead.watch(slow));
-    assert_eq!(ahead.wanted(), MOST_ROWS);
+    assert_eq!(ahead.wanted(), MAX_ROWS);
 }
 
 /// More values than there are between two that are timed.

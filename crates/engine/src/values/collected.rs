@@ -10,7 +10,7 @@
 //! - What is collected ends with a whole record, and so does the file, but for zeros that are reserved, up to the end of a page (see
 //!   [`super::tail`]), and for a write that a kill or an error has cut short.
 //!
-//! Bounds: [`MOST_COLLECTED_BYTES`] in memory and [`RESERVED_BYTES`] on the device, each for as long as the segment is appended to.
+//! Bounds: [`MAX_COLLECTED_BYTES`] in memory and [`RESERVED_BYTES`] on the device, each for as long as the segment is appended to.
 //!
 //! Failure: what the kernel does not take stays collected, and is offered again by the next [`CollectedAppends::write`]. A sync begins with one,
 //! and one that fails is the end of all writes (see [`super::log`]), as it was when the device failed to take what the kernel had.
@@ -27,7 +27,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 /// So many bytes are collected at most. More would save nothing.
-const MOST_COLLECTED_BYTES: usize = 256 * 1024;
+const MAX_COLLECTED_BYTES: usize = 256 * 1024;
 
 /// So many are reserved at a time: what the call costs is little beside writing them.
 const RESERVED_BYTES: u64 = 1024 * 1024;
@@ -94,13 +94,13 @@ impl CollectedAppends {
         mut tell: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<u64> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if self.collected.len() + bytes > MOST_COLLECTED_BYTES {
+        if self.collected.len() + bytes > MAX_COLLECTED_BYTES {
             self.write(&mut tell)?;
         }
         let begin = self.len();
-        if self.collects && bytes <= MOST_COLLECTED_BYTES && self.has_space(begin + bytes as u64) {
+        if self.collects && bytes <= MAX_COLLECTED_BYTES && self.has_space(begin + bytes as u64) {
             if self.collected.capacity() == 0 {
-                self.collected.reserve_exact(MOST_COLLECTED_BYTES);
+                self.collected.reserve_exact(MAX_COLLECTED_BYTES);
             }
             parts.iter().for_each(|part| self.collected.extend_from_slice(part));
             return Ok(begin);
@@ -162,7 +162,7 @@ impl CollectedAppends {
             Err(error) => {
                 // Not all kinds of a file system can, though their name is the same.
                 self.collects = !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS);
-                self.calls_until = begin + MOST_COLLECTED_BYTES as u64;
+                self.calls_until = begin + MAX_COLLECTED_BYTES as u64;
                 // A part of it may have been reserved: where there was not room for all, others need it.
                 if self.file.set_len(longest).is_ok() {
                     self.longest = longest;
@@ -221,14 +221,14 @@ mod tests {
                     Ok(())
                 };
                 // Many, some that fill what is collected, and some that are too long for it.
-                let lengths = (0..400).map(|number| [1000, 3, 0, 5000, MOST_COLLECTED_BYTES / 2 + 1][number % 5]);
-                let long = [MOST_COLLECTED_BYTES, MOST_COLLECTED_BYTES + 1, 10, 3 << 20, 20];
+                let lengths = (0..400).map(|number| [1000, 3, 0, 5000, MAX_COLLECTED_BYTES / 2 + 1][number % 5]);
+                let long = [MAX_COLLECTED_BYTES, MAX_COLLECTED_BYTES + 1, 10, 3 << 20, 20];
                 for (number, bytes) in lengths.chain(long).enumerate() {
                     let (head, value) = (number.to_le_bytes(), vec![number as u8; bytes]);
                     assert_eq!(appends.append(&[&head, &value], tell).unwrap(), expected.len() as u64);
                     expected.extend([&head[..], &value].concat());
                     assert_eq!(appends.len(), expected.len() as u64);
-                    assert!(appends.collected.len() <= MOST_COLLECTED_BYTES);
+                    assert!(appends.collected.len() <= MAX_COLLECTED_BYTES);
                 }
                 appends.write(tell).unwrap();
                 appends.trim().unwrap();
@@ -248,7 +248,7 @@ mod tests {
         for limit in [HEADER, 100_000, 1 << 30] {
             let directory = tempfile::tempdir().unwrap();
             let mut appends = appending(created(&directory.path().join("file")), limit, true);
-            for bytes in [100, MOST_COLLECTED_BYTES - 100, 7000, 1] {
+            for bytes in [100, MAX_COLLECTED_BYTES - 100, 7000, 1] {
                 appends.append(&[&vec![1; bytes]], |_, _| Ok(())).unwrap();
                 let reserved = appends.file.metadata().unwrap().len();
                 assert!(
@@ -298,7 +298,7 @@ mod tests {
                 assert_eq!(found, end.max(reserved), "what was reserved of it is given back");
             }
             appends.reserve = works;
-            for number in 0..MOST_COLLECTED_BYTES / 3000 + 2 {
+            for number in 0..MAX_COLLECTED_BYTES / 3000 + 2 {
                 append(&mut appends, number);
             }
             assert_eq!(appends.collected.is_empty(), is_for_good);
@@ -319,7 +319,7 @@ mod tests {
         appends.write(refuse).unwrap_err();
         assert_eq!(appends.append(&[b"two"], refuse).unwrap(), HEADER + 3);
         // A long one waits for them, and leaves no trace if it fails itself.
-        let long = vec![3; MOST_COLLECTED_BYTES + 1];
+        let long = vec![3; MAX_COLLECTED_BYTES + 1];
         appends.append(&[&long], refuse).unwrap_err();
         let mut accepted = 0;
         let once = |_: u64, _: &[u8]| {

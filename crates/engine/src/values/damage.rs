@@ -35,7 +35,7 @@ pub fn is_damaged(segment: &Segment, key: &[u8], pointer: Pointer) -> Result<boo
         return Ok(true);
     }
     let (begin, end) = (u64::from(pointer.offset), pointer.end(key.len()));
-    if end > segment.bytes() || pointer.record_bytes(key.len()) > record::MOST_EXAMINED_BYTES {
+    if end > segment.bytes() || pointer.record_bytes(key.len()) > record::MAX_EXAMINED_BYTES {
         return Ok(false);
     }
     // With what stands behind it in its last sector.

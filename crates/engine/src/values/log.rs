@@ -30,7 +30,7 @@ use super::segment_header::SEGMENT_HEADER_BYTES;
 use super::stream::Stream;
 use super::watermark::{self, Watermark, WatermarkFile};
 use crate::identity::sync_opened_directory;
-use crate::row_cache::MOST_VALUE_BYTES;
+use crate::row_cache::MAX_VALUE_BYTES;
 use crate::sync_failure::SyncFailure;
 use crate::tap::Tap;
 use crate::{Error, Result};
@@ -42,20 +42,20 @@ pub const VALUES_DIRECTORY: &str = "values";
 const COPIED_BYTES: usize = 64 * 1024;
 
 /// Descriptors that segments have unless asked for fewer. A process may have 1024 unless it is allowed more, and RocksDB needs some.
-pub const MOST_OPEN: usize = 256;
+pub const MAX_OPEN: usize = 256;
 
 /// Segments that are so many times what the kernel can keep of them are read past its cache: what it brings in is seldom asked for again before it is
 /// gone, and takes the place of keys.
 const CACHED_SHARE: u64 = 4;
 
 /// Longer records go by the kernel's cache: no row keeps their values (see [`crate::row_cache`]), so nothing else would.
-const MOST_DIRECT_BYTES: usize = MOST_VALUE_BYTES + RECORD_HEADER_BYTES + 256;
+const MAX_DIRECT_BYTES: usize = MAX_VALUE_BYTES + RECORD_HEADER_BYTES + 256;
 
-/// Into so many parts the values are divided at least, as long as segments are not shorter than [`LEAST_SEGMENT_BYTES`].
+/// Into so many parts the values are divided at least, as long as segments are not shorter than [`MIN_SEGMENT_BYTES`].
 const SEGMENTS: u64 = 64;
 
 /// Shorter segments are not worth a file, unless they were asked for.
-const LEAST_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+const MIN_SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -98,7 +98,7 @@ pub struct ValueLog {
     directory: PathBuf,
     segment_bytes: u64,
     segment_bytes_now: AtomicU64,
-    most_open: usize,
+    max_open: usize,
     descriptors: Descriptors,
     syncs_each_write: bool,
     segments: RwLock<SegmentMap<Arc<Segment>>>,
@@ -159,8 +159,8 @@ impl ValueLog {
         Ok(Self {
             directory,
             segment_bytes,
-            segment_bytes_now: AtomicU64::new(LEAST_SEGMENT_BYTES),
-            most_open: MOST_OPEN,
+            segment_bytes_now: AtomicU64::new(MIN_SEGMENT_BYTES),
+            max_open: MAX_OPEN,
             descriptors,
             syncs_each_write: false,
             next_number: Mutex::new(last.map_or(1, |last| last.0.saturating_add(1))),
@@ -183,10 +183,10 @@ impl ValueLog {
         })
     }
 
-    /// The same, with at most `most_open` descriptors of segments, those that are appended to among them, where that is fewer. What is not synced
+    /// The same, with at most `max_open` descriptors of segments, those that are appended to among them, where that is fewer. What is not synced
     /// yet stays open beyond that.
-    pub fn with_most_open(self, most_open: usize) -> Self {
-        Self { most_open: most_open.min(MOST_OPEN), ..self }
+    pub fn with_max_open(self, max_open: usize) -> Self {
+        Self { max_open: max_open.min(MAX_OPEN), ..self }
     }
 
     /// The same, that tells of a sync that failed there, and takes nothing after one of others.
@@ -258,8 +258,8 @@ impl ValueLog {
     }
 
     fn append_parts(&self, place: Place, parts: &[&[u8]], value_bytes: usize) -> Result<(Pointer, InFlight)> {
-        let most_bytes = self.most_segment_bytes();
-        let (offset, in_flight) = self.stream(place).append(parts, most_bytes, || self.create_segment(place))?;
+        let max_bytes = self.max_segment_bytes();
+        let (offset, in_flight) = self.stream(place).append(parts, max_bytes, || self.create_segment(place))?;
         // Both fit: a segment is shorter than 4 GiB unless it holds one record only.
         let (offset, value_bytes) = (offset as u32, value_bytes as u32);
         Ok((Pointer { segment: in_flight.segment(), offset, value_bytes }, in_flight))
@@ -275,7 +275,7 @@ impl ValueLog {
         self.written.begin_behind(number, || self.create_segment(Place::Written))
     }
 
-    fn most_segment_bytes(&self) -> u64 {
+    fn max_segment_bytes(&self) -> u64 {
         self.segment_bytes.min(self.segment_bytes_now.load(Ordering::Relaxed))
     }
 
@@ -304,7 +304,7 @@ impl ValueLog {
             Place::Written => None,
             Place::Relocated { level, .. } => Some(level),
         };
-        let limit = self.most_segment_bytes();
+        let limit = self.max_segment_bytes();
         let syncs_often = self.syncs_each_write && resting_level.is_none();
         let segment =
             Segment::create(&self.directory, number, resting_level, limit, syncs_often, &self.descriptors, &self.tap);
@@ -314,7 +314,7 @@ impl ValueLog {
         }
         let segment = segment?;
         let all = self.weigh();
-        self.segment_bytes_now.store((all / SEGMENTS).max(LEAST_SEGMENT_BYTES), Ordering::Relaxed);
+        self.segment_bytes_now.store((all / SEGMENTS).max(MIN_SEGMENT_BYTES), Ordering::Relaxed);
         self.new_names.store(true, Ordering::Release);
         self.segments.write().insert(number, segment.clone());
         Ok(segment)
@@ -356,7 +356,7 @@ impl ValueLog {
             self.keep(watermark);
         }
         // Those that stayed open until now.
-        if self.descriptors.open() > self.most_open + 1 {
+        if self.descriptors.open() > self.max_open + 1 {
             self.close_some();
         }
         Ok(())
@@ -465,7 +465,7 @@ impl ValueLog {
 
     /// Whether a record of so many bytes is better read past the kernel's cache: it can keep so little of the segments that others would go for its page.
     fn reads_past_cache(&self, record_bytes: usize) -> bool {
-        record_bytes <= MOST_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
+        record_bytes <= MAX_DIRECT_BYTES && self.reads_directly.load(Ordering::Relaxed)
     }
 
     /// Whether so many bytes of segments, read in any order, are likely to stay in the kernel's cache until all of them were: half of it is for others.
@@ -479,7 +479,7 @@ impl ValueLog {
     ///
     /// The segment's file cannot be opened.
     pub fn read_past_cache(&self, segment: &Segment, offset: u64, record: &mut [u8]) -> Result<bool> {
-        if record.len() > MOST_DIRECT_BYTES {
+        if record.len() > MAX_DIRECT_BYTES {
             return Ok(false);
         }
         self.will_open(segment, true);
@@ -616,7 +616,7 @@ impl ValueLog {
     /// Before a read of `segment`, with `directly` past the kernel's cache.
     #[inline]
     pub fn will_open(&self, segment: &Segment, directly: bool) {
-        if self.descriptors.open() >= self.most_open && segment.is_to_be_opened(directly) {
+        if self.descriptors.open() >= self.max_open && segment.is_to_be_opened(directly) {
             self.close_some();
         }
     }
@@ -625,7 +625,7 @@ impl ValueLog {
     /// stay open, that is often.
     #[cold]
     fn close_some(&self) {
-        if self.descriptors.open() >= self.most_open {
+        if self.descriptors.open() >= self.max_open {
             self.segments.read().values().for_each(|segment| segment.close());
         }
     }

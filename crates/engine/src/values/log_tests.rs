@@ -139,10 +139,10 @@ fn a_pointer_that_leads_elsewhere_is_an_error_that_names_the_file() {
 
 #[test]
 fn more_segments_than_may_be_open_can_be_read() {
-    for (asked, most) in [(16, 16), (usize::MAX, MOST_OPEN)] {
+    for (asked, most) in [(16, 16), (usize::MAX, MAX_OPEN)] {
         let (directory, log) = log(64);
-        let log = log.with_most_open(asked);
-        let pointers: Vec<_> = (0..2 * MOST_OPEN as u32)
+        let log = log.with_max_open(asked);
+        let pointers: Vec<_> = (0..2 * MAX_OPEN as u32)
             .map(|number| log.append(Place::Written, &number.to_le_bytes(), &value(40)).unwrap().0)
             .collect();
         log.seal_active();
@@ -164,7 +164,7 @@ fn more_segments_than_may_be_open_can_be_read() {
         read_all(&log);
         // Those of a process before, which nobody has opened yet.
         drop(log);
-        let log = ValueLog::open(directory.path(), 64, Tap::SILENT).unwrap().with_most_open(asked);
+        let log = ValueLog::open(directory.path(), 64, Tap::SILENT).unwrap().with_max_open(asked);
         assert_eq!(open(&log), 0, "opening a store reads no header");
         assert!(log.segments().iter().all(|segment| !segment.is_relocated()));
         assert!(log.segments().iter().all(|segment| segment.mapped().is_some()));

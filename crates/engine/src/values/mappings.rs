@@ -28,12 +28,12 @@ const CALLS_TO_REPLACE: u64 = 16 * 1024;
 
 /// Segments that are mapped at a time: a quarter of what can be guarded in a process (see `bus_guard.h`), which relocation and other stores
 /// share.
-const MOST_SEGMENTS: usize = 128;
+const MAX_SEGMENTS: usize = 128;
 
 /// The mappings of one store.
 #[derive(Debug)]
 pub struct Mappings {
-    most_bytes: u64,
+    max_bytes: u64,
     bytes: Arc<AtomicU64>,
     calls: AtomicU64,
     /// Whether there was no room for the last one that was to be mapped.
@@ -71,9 +71,9 @@ impl Drop for Counted {
 
 impl Mappings {
     /// Mappings of at most so many bytes together; 0 is none.
-    pub fn new(most_bytes: u64) -> Self {
+    pub fn new(max_bytes: u64) -> Self {
         Self {
-            most_bytes,
+            max_bytes,
             bytes: Arc::default(),
             calls: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
@@ -84,7 +84,7 @@ impl Mappings {
     /// Notes that `segment` was read by a call. One in a while is mapped for it.
     #[inline]
     pub fn was_called(&self, segment: &Arc<Segment>) {
-        if self.most_bytes == 0 || !segment.is_sealed() {
+        if self.max_bytes == 0 || !segment.is_sealed() {
             return;
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -98,15 +98,15 @@ impl Mappings {
     fn map(&self, segment: &Arc<Segment>, replaces: bool) {
         // Whoever finds another at it has a next time.
         let Some(mut mapped) = self.mapped.try_lock() else { return };
-        if segment.bytes() > self.most_bytes || !segment.may_be_mapped() {
+        if segment.bytes() > self.max_bytes || !segment.may_be_mapped() {
             return;
         }
         mapped.retain(|other| other.upgrade().is_some_and(|other| other.in_memory().is_some()));
         let mut found = None;
         loop {
             // Only who holds the lock adds to it.
-            let fits = self.bytes.load(Ordering::Relaxed) + segment.bytes() <= self.most_bytes;
-            if fits && mapped.len() < MOST_SEGMENTS {
+            let fits = self.bytes.load(Ordering::Relaxed) + segment.bytes() <= self.max_bytes;
+            if fits && mapped.len() < MAX_SEGMENTS {
                 found = segment.mapped();
             }
             // None where the process has no more guards, or no more memory.

@@ -15,10 +15,10 @@ use ecotone_policy::relocation::Pressure;
 use ecotone_policy::units::Seconds;
 
 /// Shorter rests are put off: a sleep takes some 50 us longer than asked for.
-const LEAST_REST: Duration = Duration::from_millis(1);
+const MIN_REST: Duration = Duration::from_millis(1);
 
 /// No write rests for longer.
-const MOST_REST: Duration = Duration::from_millis(100);
+const MAX_REST: Duration = Duration::from_millis(100);
 
 thread_local! {
     static OWED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
@@ -51,7 +51,7 @@ impl Pacing {
         if share > 0.0 {
             self.was_busy(busy);
         }
-        busy.mul_f64(share / (1.0 - share)).min(MOST_REST)
+        busy.mul_f64(share / (1.0 - share)).min(MAX_REST)
     }
 
     /// A writer has rested by itself.
@@ -82,11 +82,11 @@ impl Pacing {
         let began = Instant::now();
         let outcome = write();
         let busy = began.elapsed();
-        let mut owed = OWED.get() + busy.mul_f64(share / (1.0 - share)).min(MOST_REST);
+        let mut owed = OWED.get() + busy.mul_f64(share / (1.0 - share)).min(MAX_REST);
         self.was_busy(busy);
-        if owed >= LEAST_REST {
+        if owed >= MIN_REST {
             let rest = Instant::now();
-            std::thread::sleep(owed.min(MOST_REST));
+            std::thread::sleep(owed.min(MAX_REST));
             let rested = rest.elapsed();
             self.rested_us.fetch_add(rested.as_micros() as u64, Ordering::Relaxed);
             owed = owed.saturating_sub(rested);
@@ -97,7 +97,7 @@ impl Pacing {
 }
 
 /// Rests are some milliseconds each, and who looks may look again at once.
-const LEAST_OBSERVED: Duration = Duration::from_millis(100);
+const MIN_OBSERVED: Duration = Duration::from_millis(100);
 
 /// How much writers have been held up lately, as the thread sees it that looks after relocation and slows them down.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl HeldUp {
         if share > 0.0 {
             (self.slowed_since, self.slowed_until) = (Some(now), None);
         } else if self.slowed_since.is_some() {
-            self.slowed_until.get_or_insert(now + MOST_REST);
+            self.slowed_until.get_or_insert(now + MAX_REST);
         }
         pacing.set(share);
     }
@@ -150,7 +150,7 @@ impl HeldUp {
         let spent = [pacing.rested(), Duration::from_micros(pacing.busy_us.load(Ordering::Relaxed)), self.slowed];
         let (at, before) = *self.seen.get_or_insert((now, spent));
         let elapsed = now.saturating_duration_since(at);
-        if elapsed >= LEAST_OBSERVED {
+        if elapsed >= MIN_OBSERVED {
             let since = |which: usize| Seconds(spent[which].saturating_sub(before[which]).as_secs_f64());
             self.pressure.observe(since(0), since(1), since(2), Seconds(elapsed.as_secs_f64()));
             self.seen = Some((now, spent));
@@ -176,7 +176,7 @@ mod tests {
     fn rests_are_looked_at_as_they_come_and_each_once() {
         let (pacing, mut writers) = (Pacing::default(), HeldUp::new(Seconds(120.0)));
         let begin = Instant::now();
-        let at = |tenths: u32| begin + LEAST_OBSERVED * tenths;
+        let at = |tenths: u32| begin + MIN_OBSERVED * tenths;
         // What was before the first look is not known to be recent.
         pacing.has_rested(Duration::from_secs(1000));
         writers.look(&pacing, begin);
@@ -185,8 +185,8 @@ mod tests {
         // Half of the next seconds, looked at ever again.
         writers.slow_down(&pacing, 0.5, at(10));
         for tenth in 11..=310 {
-            pacing.has_rested(LEAST_OBSERVED / 2);
-            writers.look(&pacing, at(tenth) - LEAST_OBSERVED / 2);
+            pacing.has_rested(MIN_OBSERVED / 2);
+            writers.look(&pacing, at(tenth) - MIN_OBSERVED / 2);
             writers.look(&pacing, at(tenth));
         }
         assert_eq!(writers.degree(), 1.0);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(pacing.rest_after(busy), Duration::ZERO);
         pacing.set(0.75);
         assert_eq!(pacing.rest_after(busy), Duration::from_millis(9));
-        assert_eq!(pacing.rest_after(Duration::from_secs(1)), MOST_REST);
+        assert_eq!(pacing.rest_after(Duration::from_secs(1)), MAX_REST);
         pacing.has_rested(busy);
         assert_eq!(pacing.rested(), busy);
     }
@@ -278,6 +278,6 @@ mod tests {
         pacing.set(0.9);
         pacing.around(|| busy(Duration::from_millis(30)));
         let rested = pacing.rested();
-        assert!(rested >= MOST_REST && rested < 10 * MOST_REST, "{rested:?}");
+        assert!(rested >= MAX_REST && rested < 10 * MAX_REST, "{rested:?}");
     }
 }

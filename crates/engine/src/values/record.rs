@@ -126,12 +126,12 @@ pub fn check_for(bytes: &[u8], key: &[u8]) -> Result<Range<usize>, RecordError> 
 }
 
 /// Of longer records it is not asked which bit is wrong: of two that differ by chance one in 30 would seem to differ by one bit.
-pub const MOST_EXAMINED_BYTES: usize = 16 * 1024 * 1024;
+pub const MAX_EXAMINED_BYTES: usize = 16 * 1024 * 1024;
 
 /// Which bit of `bytes` would have to be another for them to be a whole record of `key`, counted from the least of the first byte on, if one alone. Of other
 /// damage to a record of 1 MiB one in 500 looks so.
 pub fn flipped_bit_of(bytes: &[u8], key: &[u8]) -> Option<usize> {
-    if bytes.len() > MOST_EXAMINED_BYTES {
+    if bytes.len() > MAX_EXAMINED_BYTES {
         return None;
     }
     let value_begins = RECORD_HEADER_BYTES + key.len();

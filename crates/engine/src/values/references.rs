@@ -30,7 +30,7 @@ pub(crate) const PROPERTY: &str = "ecotone.values";
 const ITEM_BYTES: usize = 12;
 
 /// References that are kept in memory, of all tables together: 64 MiB. Tables beyond them are read again each time.
-const MOST_KEPT: usize = 1 << 22;
+const MAX_KEPT: usize = 1 << 22;
 
 /// The collector of one table, which also sketches its keys.
 pub(crate) fn collector(keys: KeySketch) -> Box<dyn TableCollector> {
@@ -139,7 +139,7 @@ impl References {
             match table.properties.remove(PROPERTY).and_then(|property| decode(&property)) {
                 Some(items) => {
                     kept += items.len();
-                    if kept > MOST_KEPT {
+                    if kept > MAX_KEPT {
                         self.surplus.push(table.file_number);
                     }
                     self.tables.insert(table.file_number, items);

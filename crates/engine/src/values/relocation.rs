@@ -86,7 +86,7 @@ pub(crate) struct Relocation {
     stopping: AtomicBool,
     relocated_bytes: AtomicU64,
     /// Bytes of segments that may be mapped into memory at a time, and that are.
-    most_mapped_bytes: u64,
+    max_mapped_bytes: u64,
     mapped_bytes: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Relocation {
         gate: Option<Arc<Gate>>,
         own: Arc<OwnCompactions>,
         expired: Option<ExpiredValues>,
-        most_mapped_bytes: u64,
+        max_mapped_bytes: u64,
         duties: ThreadDuties,
     ) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Relocation {
             haste: Haste::default(),
             stopping: AtomicBool::new(false),
             relocated_bytes: AtomicU64::new(0),
-            most_mapped_bytes,
+            max_mapped_bytes,
             mapped_bytes: AtomicU64::new(0),
         }
     }
@@ -303,7 +303,7 @@ impl Relocation {
     fn map(&self, segment: &Segment) -> Option<(MappedReads, u64)> {
         let bytes = segment.bytes();
         let taken = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mapped = if taken <= self.most_mapped_bytes { segment.mapped() } else { None };
+        let mapped = if taken <= self.max_mapped_bytes { segment.mapped() } else { None };
         if mapped.is_none() {
             self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -626,10 +626,10 @@ mod tests {
             let inside = (0..pointers.len() as u64).filter(|number| piece_of(*number) == piece).collect::<Vec<_>>();
             inside[1..inside.len() - 1].to_vec()
         };
-        for most_mapped_bytes in [u64::MAX, 0] {
+        for max_mapped_bytes in [u64::MAX, 0] {
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let own = OwnCompactions::idle();
-            let relocation = Relocation::new(log.clone(), None, own, None, most_mapped_bytes, ThreadDuties::new(None));
+            let relocation = Relocation::new(log.clone(), None, own, None, max_mapped_bytes, ThreadDuties::new(None));
             let mut sources =
                 Sources { relocation: Arc::new(relocation), fits_in_cache: true, of: SegmentMap::default() };
             // What the device reads for these values.

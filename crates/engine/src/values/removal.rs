@@ -49,7 +49,7 @@ use crate::{Error, Result};
 
 /// A round does not begin to remove another segment after this time: some file systems take long to free blocks, and what is known must not
 /// grow old meanwhile.
-const MOST_REMOVAL_TIME: Duration = Duration::from_millis(100);
+const MAX_REMOVAL_TIME: Duration = Duration::from_millis(100);
 
 /// The number of a WAL.
 pub(crate) type WalNumber = u64;
@@ -265,7 +265,7 @@ impl Removal {
                 round.waits = true;
                 continue;
             }
-            if began.get_or_insert_with(Instant::now).elapsed() >= MOST_REMOVAL_TIME {
+            if began.get_or_insert_with(Instant::now).elapsed() >= MAX_REMOVAL_TIME {
                 round.is_unfinished = true;
                 continue;
             }

@@ -7,7 +7,7 @@
 //! A range hides something while a table holds its removal, or may: one with deletions that overlaps it. Behind the last level's compaction none
 //! does, and the range is forgotten, whatever was written to it since.
 //!
-//! Bounds: [`MOST_RANGES`] and [`MOST_BYTES`]; of more the oldest are forgotten. What is forgotten, by a restart too, waits for a compaction that
+//! Bounds: [`MAX_RANGES`] and [`MAX_BYTES`]; of more the oldest are forgotten. What is forgotten, by a restart too, waits for a compaction that
 //! runs for another reason, and so does a range whose compaction RocksDB refuses.
 //!
 //! Threads: any may add; that of [`super::upkeep`] takes.
@@ -24,10 +24,10 @@ use crate::limits::reclaim::may_hold_deletions;
 use crate::{Error, Result};
 
 /// Who removes more at a time writes enough for compactions to run anyway, or should have removed one range.
-const MOST_RANGES: usize = 256;
+const MAX_RANGES: usize = 256;
 
 /// Of the keys of all ranges.
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_BYTES: usize = 1024 * 1024;
 
 /// The keys from the first to before the second.
 pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
@@ -100,7 +100,7 @@ impl RemovedRanges {
         known.ranges.retain(|other| !removed.covers(&other.range));
         known.ranges.push_back(removed);
         let mut bytes: usize = known.ranges.iter().map(Removed::bytes).sum();
-        while known.ranges.len() > 1 && (known.ranges.len() > MOST_RANGES || bytes > MOST_BYTES) {
+        while known.ranges.len() > 1 && (known.ranges.len() > MAX_RANGES || bytes > MAX_BYTES) {
             bytes -= known.ranges.pop_front().map_or(0, |removed| removed.bytes());
         }
         !std::mem::replace(&mut known.has_new, true)
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_where_there_are_too_many_or_too_long_ones() {
-        for (count, key_bytes, first) in [(MOST_RANGES, 8, 0), (MOST_RANGES + 3, 8, 3), (40, 32 * 1024, 24)] {
+        for (count, key_bytes, first) in [(MAX_RANGES, 8, 0), (MAX_RANGES + 3, 8, 3), (40, 32 * 1024, 24)] {
             let ranges = RemovedRanges::default();
             for number in 0..count {
                 ranges.add((key(number, key_bytes), key(number + 1, key_bytes)));

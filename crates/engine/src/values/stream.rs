@@ -20,7 +20,7 @@ use crate::Result;
 use crate::sync_failure::SyncFailure;
 
 /// Who is not to wait waits so long: appends of most records take a thousandth of it.
-const MOST_APPEND_WAIT: Duration = Duration::from_millis(1);
+const MAX_APPEND_WAIT: Duration = Duration::from_millis(1);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ impl Stream {
     /// Whether an append would not have to wait for that of a long record, or for a segment that is being made: who finds it so may still meet
     /// one that has begun since.
     pub fn takes_at_once(&self) -> bool {
-        self.active.try_lock_for(MOST_APPEND_WAIT).is_some()
+        self.active.try_lock_for(MAX_APPEND_WAIT).is_some()
     }
 
     /// Ends the segment that is appended to; the next append begins another.

@@ -29,7 +29,7 @@ use crate::values::references::Naming;
 
 /// What one compaction takes at most, where a single table is not more than that: a second of one core. RocksDB begins none of its own
 /// meanwhile, and nobody looks how fast garbage grows.
-const MOST_STEP_BYTES: Bytes = Bytes::from_mib(16);
+const MAX_STEP_BYTES: Bytes = Bytes::from_mib(16);
 
 /// Where the sweep is.
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ impl Sweep {
             return compact_down(db, family, table, turn).map(|()| true);
         }
         let tables: Vec<_> = tables.iter().map(merge::table).collect();
-        let mut limits = MergeLimits { max_bytes: MOST_STEP_BYTES };
+        let mut limits = MergeLimits { max_bytes: MAX_STEP_BYTES };
         loop {
             let Ok(step) = with_those_above(&tables, table.file_number, &limits) else {
                 return Ok(false);

@@ -4,7 +4,7 @@
 //! and only behind whole records: where anything else follows, as after a loss of power, the segment stays as it is.
 //!
 //! Bounds: a segment is looked at only where its length is that of reserved space, and its last byte is zero; of those, the
-//! newest [`MOST_WALKED`] are walked, from the watermark where that is in them.
+//! newest [`MAX_WALKED`] are walked, from the watermark where that is in them.
 //!
 //! Threads: before anything else is done with the value log. Failure: the segment stays as it is; only that of the store's tap, which
 //! would know a file that is not there any more, is an error.
@@ -28,7 +28,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// A process appends to one segment of users and to one for each level at a time, and seals each before the next. A further one
 /// is only there by a rare chance.
-const MOST_WALKED: usize = 16;
+const MAX_WALKED: usize = 16;
 
 /// Bytes that are read at once, unless a record is longer.
 const CHUNK_BYTES: u64 = 1024 * 1024;
@@ -42,7 +42,7 @@ pub fn trim(directory: &Path, tap: &Tap) -> Result<()> {
     let watermark = watermark::read(directory)?;
     let mut walked = 0;
     for (number, bytes) in segment::list(directory)?.into_iter().rev() {
-        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || walked == MOST_WALKED {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || walked == MAX_WALKED {
             continue;
         }
         let path = directory.join(segment::file_name(number));

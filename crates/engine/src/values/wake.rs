@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// It is not flushed for less.
-const LEAST_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
+const MIN_FLUSHED_BYTES: u64 = 16 * 1024 * 1024;
 
 /// It is flushed for so many bytes of values, whatever they replace.
-const MOST_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
+const MAX_FLUSHED_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Wakes the thread; shared with the listener.
 #[derive(Debug, Default)]
@@ -35,12 +35,12 @@ struct Memtable {
     /// Those that were written before it was begun.
     begins_at: u64,
     /// How many are due to be flushed.
-    most_bytes: u64,
+    max_bytes: u64,
 }
 
 impl Default for Memtable {
     fn default() -> Self {
-        Self { begins_at: 0, most_bytes: MOST_FLUSHED_BYTES }
+        Self { begins_at: 0, max_bytes: MAX_FLUSHED_BYTES }
     }
 }
 
@@ -64,11 +64,11 @@ impl Wake {
     /// Whether a flush is due for what was written since the memtable was begun, when there are so many bytes of values, of which it may replace the share
     /// `replaced`, and a write replaces another with the probability `overwrites`. It is due once.
     pub(super) fn takes_flush(&self, all_bytes: u64, replaced: f64, overwrites: f64) -> bool {
-        let most_bytes = all_bytes as f64 * replaced / overwrites.max(f64::MIN_POSITIVE);
+        let max_bytes = all_bytes as f64 * replaced / overwrites.max(f64::MIN_POSITIVE);
         let mut memtable = self.memtable.lock();
-        memtable.most_bytes = (most_bytes as u64).clamp(LEAST_FLUSHED_BYTES, MOST_FLUSHED_BYTES);
+        memtable.max_bytes = (max_bytes as u64).clamp(MIN_FLUSHED_BYTES, MAX_FLUSHED_BYTES);
         let written = self.written.load(Ordering::SeqCst);
-        let is_due = written >= memtable.begins_at + memtable.most_bytes;
+        let is_due = written >= memtable.begins_at + memtable.max_bytes;
         if is_due {
             memtable.begins_at = written;
         }
@@ -79,7 +79,7 @@ impl Wake {
     /// The flush that was due could not be begun: it is due when somebody asks again. No write wakes the thread for it meanwhile.
     pub(super) fn flush_is_due_still(&self) {
         let mut memtable = self.memtable.lock();
-        memtable.begins_at = memtable.begins_at.saturating_sub(memtable.most_bytes);
+        memtable.begins_at = memtable.begins_at.saturating_sub(memtable.max_bytes);
     }
 
     /// A memtable is to be flushed, whoever wanted that: what is written from now on goes to an empty one.
@@ -91,7 +91,7 @@ impl Wake {
 
     /// From now on the write that makes a flush due wakes the thread.
     fn await_writes(&self, memtable: &Memtable) {
-        let flush_at = memtable.begins_at + memtable.most_bytes;
+        let flush_at = memtable.begins_at + memtable.max_bytes;
         self.flush_at.store(flush_at, Ordering::SeqCst);
         // It may have come meanwhile, and have looked before.
         if self.written.load(Ordering::SeqCst) >= flush_at {

@@ -304,14 +304,14 @@ pub fn zero_sectors(bytes: &mut [u8], durable: usize, from: usize, to: usize) {
 }
 
 /// Space is reserved up to the end of a page, so many pages further at most.
-const MOST_RESERVED_PAGES: usize = 64;
+const MAX_RESERVED_PAGES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
 /// Makes a file as long as it is while it is appended to, where `written` bytes were: every other time, since a file need not
 /// have reserved anything.
 fn reserve(bytes: &mut Vec<u8>, written: usize, random: &mut Random) {
     if random.once_in(2) {
-        let pages = *random.of(&[0, 1, MOST_RESERVED_PAGES]);
+        let pages = *random.of(&[0, 1, MAX_RESERVED_PAGES]);
         bytes.resize(bytes.len().max(written).next_multiple_of(PAGE_BYTES) + pages * PAGE_BYTES, 0);
     }
 }

@@ -91,17 +91,17 @@ pub fn free_bytes(directory: &Path) -> u64 {
 /// Looks again and again how little is free, and how much the store takes, until it is dropped.
 pub struct Watched {
     stop: Arc<AtomicBool>,
-    least_free: Arc<AtomicU64>,
-    most_used: Arc<AtomicU64>,
+    min_free: Arc<AtomicU64>,
+    max_used: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Watched {
     pub fn begin(directory: &Path) -> Self {
-        let (stop, least_free, most_used) =
+        let (stop, min_free, max_used) =
             (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(u64::MAX)), Arc::<AtomicU64>::default());
         let (is_over, least, most, directory) =
-            (stop.clone(), least_free.clone(), most_used.clone(), directory.to_path_buf());
+            (stop.clone(), min_free.clone(), max_used.clone(), directory.to_path_buf());
         let thread = std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 least.fetch_min(free_bytes(&directory), Ordering::Relaxed);
@@ -110,13 +110,13 @@ impl Watched {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        Self { stop, least_free, most_used, thread: Some(thread) }
+        Self { stop, min_free, max_used, thread: Some(thread) }
     }
 
     /// The least that was free, and the most that the store took.
     pub fn end(mut self) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
-        (self.least_free.load(Ordering::Relaxed), self.most_used.load(Ordering::Relaxed))
+        (self.min_free.load(Ordering::Relaxed), self.max_used.load(Ordering::Relaxed))
     }
 }

@@ -10,15 +10,15 @@ use super::DedupParameters;
 use super::estimate::Estimate;
 use crate::units::{Seconds, Time};
 
-/// A merge that freed this share of what was expected ends the waiting. Above the default of `least_found_share`, so that what lies between
+/// A merge that freed this share of what was expected ends the waiting. Above the default of `min_found_share`, so that what lies between
 /// neither lengthens nor ends it.
 const SATISFYING_SHARE: f64 = 0.8;
 
 /// When the next merge may begin.
 #[derive(Clone, Debug)]
 pub struct BackOff {
-    least_found_share: f64,
-    least_sampled: u64,
+    min_found_share: f64,
+    min_sampled: u64,
     first_pause: Seconds,
     longest_pause: Seconds,
     pause: Seconds,
@@ -31,8 +31,8 @@ impl BackOff {
     /// Nothing to wait for.
     pub fn new(parameters: &DedupParameters) -> Self {
         Self {
-            least_found_share: parameters.least_found_share,
-            least_sampled: parameters.min_sampled_duplicates,
+            min_found_share: parameters.min_found_share,
+            min_sampled: parameters.min_sampled_duplicates,
             first_pause: parameters.first_pause,
             longest_pause: parameters.longest_pause,
             pause: Seconds::ZERO,
@@ -52,16 +52,16 @@ impl BackOff {
         self.pending.0 += expected.duplicate_keys;
         self.pending.1 += expected.sampled_duplicates;
         self.pending.2 += found;
-        if self.pending.1 < self.least_sampled {
+        if self.pending.1 < self.min_sampled {
             return false;
         }
         let (expected, _, found) = std::mem::take(&mut self.pending);
         let (expected, found) = (expected as f64, found as f64);
-        if found < self.least_found_share * expected {
+        if found < self.min_found_share * expected {
             self.lengthen(now);
             return true;
         }
-        if found >= SATISFYING_SHARE.max(self.least_found_share) * expected {
+        if found >= SATISFYING_SHARE.max(self.min_found_share) * expected {
             self.pause = Seconds::ZERO;
             self.until = None;
         }

@@ -25,7 +25,7 @@ const WORDS: usize = 8;
 const BLOCK_BYTES: usize = 4 * WORDS;
 
 /// A property is no longer than a gigabyte, whatever is asked for.
-const MOST_BLOCKS: usize = 1 << 25;
+const MAX_BLOCKS: usize = 1 << 25;
 
 /// Odd, without a pattern, and part of the format.
 const SALTS: [u32; WORDS] =
@@ -72,7 +72,7 @@ pub enum DamagedFilter {
 pub fn build(hashes: &[u64], bits_per_key: f64) -> Vec<u8> {
     let bits = hashes.len() as f64 * bits_per_key.max(0.0);
     let least = usize::from(!hashes.is_empty());
-    let blocks = ((bits / (8 * BLOCK_BYTES) as f64).ceil() as usize).clamp(least, MOST_BLOCKS);
+    let blocks = ((bits / (8 * BLOCK_BYTES) as f64).ceil() as usize).clamp(least, MAX_BLOCKS);
     let mut words = vec![[0_u32; WORDS]; blocks];
     for hash in hashes {
         let block = &mut words[block_of(*hash, blocks)];

@@ -16,7 +16,7 @@ const SPARE_TABLES: f64 = 2.0;
 const KEPT_EACH_SECOND: f64 = 0.5;
 
 /// A sample of less time says little.
-const LEAST_SAMPLE: Seconds = Seconds(1.0);
+const MIN_SAMPLE: Seconds = Seconds(1.0);
 
 /// One of more time is an average over what may have changed since: the next one counts alone.
 const LONGEST_SAMPLE: Seconds = Seconds(3.0);
@@ -61,7 +61,7 @@ impl FlushRate {
             return;
         };
         let time = now.since(then);
-        if time < LEAST_SAMPLE {
+        if time < MIN_SAMPLE {
             return;
         }
         self.last = Some((now, flushed_tables_total));
@@ -202,14 +202,14 @@ impl MergeTime {
     }
 
     /// The most bytes that a merge can take and not run into a stall; `None` where there is no bound.
-    pub fn most_bytes(
+    pub fn max_bytes(
         &self,
         pressure: &Pressure,
         input: TablesPerSecond,
         parameters: &DedupParameters,
     ) -> Option<Bytes> {
         let latest = pressure.forecast(input).latest()? / parameters.stall_margin;
-        most_within(self.line(), latest)
+        max_within(self.line(), latest)
     }
 
     /// There is a merge, and it would take too long. Where more could be merged by what is assumed before any has run, what was learned fades until
@@ -217,8 +217,8 @@ impl MergeTime {
     pub fn forbids(&mut self, now: Time, pressure: &Pressure, input: TablesPerSecond, parameters: &DedupParameters) {
         let Some(latest) = pressure.forecast(input).latest() else { return self.allows() };
         let latest = latest / parameters.stall_margin;
-        let unlearned = most_within(PRIOR, latest).unwrap_or(Bytes(u64::MAX));
-        if most_within(self.line(), latest).is_none_or(|learned| learned >= unlearned) {
+        let unlearned = max_within(PRIOR, latest).unwrap_or(Bytes(u64::MAX));
+        if max_within(self.line(), latest).is_none_or(|learned| learned >= unlearned) {
             return self.allows();
         }
         if let Some(then) = self.forbade.replace(now) {
@@ -237,7 +237,7 @@ impl MergeTime {
 }
 
 /// The most bytes of a merge that takes no longer than that, by this line; `None` where there is no bound.
-fn most_within(line: Line, time: Seconds) -> Option<Bytes> {
+fn max_within(line: Line, time: Seconds) -> Option<Bytes> {
     let bytes = (time.0 - line.b) / line.a;
     (bytes < u64::MAX as f64).then_some(Bytes(bytes.max(0.0) as u64))
 }
@@ -263,7 +263,7 @@ impl SpaceGrowth {
             return;
         };
         let time = now.since(then);
-        if time < LEAST_SAMPLE {
+        if time < MIN_SAMPLE {
             return;
         }
         self.last = Some((now, room));

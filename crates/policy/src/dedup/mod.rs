@@ -34,7 +34,7 @@ pub struct DedupThreshold(f64);
 
 impl DedupThreshold {
     /// The least: a merge halves what it takes.
-    pub const LEAST: f64 = 2.0;
+    pub const MIN: f64 = 2.0;
     /// The greatest.
     pub const GREATEST: f64 = 100.0;
 
@@ -48,7 +48,7 @@ impl TryFrom<f64> for DedupThreshold {
     type Error = Error;
 
     fn try_from(ratio: f64) -> Result<Self> {
-        if (Self::LEAST..=Self::GREATEST).contains(&ratio) {
+        if (Self::MIN..=Self::GREATEST).contains(&ratio) {
             return Ok(Self(ratio));
         }
         Err(Error::Parameter { name: "dedup.threshold", value: ratio.to_string(), expected: "from 2 to 100" })
@@ -81,7 +81,7 @@ pub struct DedupParameters {
     /// Default 44 (15 %), at least 1.
     pub min_sampled_duplicates: u64,
     /// A merge that freed less than this share of what was expected makes the next ones wait. Default 0.5, more than 0 and at most 1.
-    pub least_found_share: f64,
+    pub min_found_share: f64,
     /// How long they wait the first time; twice as long each time after. Default 1 s, more than 0.
     pub first_pause: Seconds,
     /// How long at most. Default 600 s, at least `first_pause`: while a snapshot is held, merges rewrite
@@ -99,7 +99,7 @@ impl Default for DedupParameters {
             max_merge_bytes: Bytes::from_mib(64),
             check_interval: Seconds(0.25),
             min_sampled_duplicates: 44,
-            least_found_share: 0.5,
+            min_found_share: 0.5,
             first_pause: Seconds(1.0),
             longest_pause: Seconds(600.0),
             stall_margin: 1.5,
@@ -125,8 +125,8 @@ impl DedupParameters {
         if self.min_sampled_duplicates == 0 {
             return refuse("dedup.min_sampled_duplicates", "0".to_owned(), "at least 1");
         }
-        if !(self.least_found_share > 0.0 && self.least_found_share <= 1.0) {
-            return refuse("dedup.least_found_share", self.least_found_share.to_string(), "more than 0 and at most 1");
+        if !(self.min_found_share > 0.0 && self.min_found_share <= 1.0) {
+            return refuse("dedup.min_found_share", self.min_found_share.to_string(), "more than 0 and at most 1");
         }
         if !(self.first_pause.is_plausible() && self.first_pause > Seconds::ZERO) {
             return refuse("dedup.first_pause", self.first_pause.0.to_string(), "more than 0 s and finite");
@@ -170,7 +170,7 @@ mod tests {
             ("dedup.max_merge_bytes", |p| p.max_merge_bytes = Bytes(1)),
             ("dedup.check_interval", |p| p.check_interval = Seconds(f64::NAN)),
             ("dedup.min_sampled_duplicates", |p| p.min_sampled_duplicates = 0),
-            ("dedup.least_found_share", |p| p.least_found_share = 0.0),
+            ("dedup.min_found_share", |p| p.min_found_share = 0.0),
             ("dedup.first_pause", |p| p.first_pause = Seconds::ZERO),
             ("dedup.longest_pause", |p| p.longest_pause = Seconds(0.5)),
             ("dedup.stall_margin", |p| p.stall_margin = 0.9),

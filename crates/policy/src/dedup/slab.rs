@@ -8,7 +8,7 @@
 //! Invariants: [`Ranges`] holds disjoint ranges; no slab takes a table of L0, or more bytes than allowed; a price is that of
 //! just these tables.
 //!
-//! Bounds: [`MOST_RANGES`]; as many prices as the tables that there are make slabs.
+//! Bounds: [`MAX_RANGES`]; as many prices as the tables that there are make slabs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use super::plan::{Merge, MergeLimits, Table, Tree};
 use crate::units::Bytes;
 
 /// Ranges that wait. Beyond it two neighbours become one, with what was given up between them.
-const MOST_RANGES: usize = 64;
+const MAX_RANGES: usize = 64;
 
 /// Keys from the first on, up to the end, which is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Ranges {
 
     /// What begins at `removed` has just been, and stays so.
     fn keep_to_bound(&mut self, removed: Option<&Vec<u8>>) {
-        if self.ranges.len() <= MOST_RANGES {
+        if self.ranges.len() <= MAX_RANGES {
             return;
         }
         let follows_removed = self.ranges.values().next() == removed;

@@ -129,11 +129,11 @@ pub fn ratio_with_hidden(segments: &[SegmentUse], hidden: Bytes) -> f64 {
 /// most from `slowest_ratio` on, in proportion between.
 pub fn pace(ratio_with_hidden: f64, parameters: &RelocationParameters) -> f64 {
     let span = parameters.slowest_ratio - parameters.pace_ratio;
-    ((ratio_with_hidden - parameters.pace_ratio) / span).clamp(0.0, 1.0) * MOST_REST
+    ((ratio_with_hidden - parameters.pace_ratio) / span).clamp(0.0, 1.0) * MAX_REST
 }
 
 /// Nobody waits for ever, however much garbage there is.
-const MOST_REST: f64 = 0.9;
+const MAX_REST: f64 = 0.9;
 
 /// Whether tables are compacted on purpose at this ratio: from `on_purpose_ratio` on, and once they are, down to where that was to end
 /// ([`on_purpose_end`]) when it began, or ends now if that is less. What was begun is not left undone because more may stay by now.

@@ -66,7 +66,7 @@ const THOROUGH_GARBAGE_SHARE: f64 = 0.05;
 
 /// However little is free, ratios keep this part of their distance from 1: closer to 1, all that lives would be copied again
 /// for every little garbage. 0 to 1.
-const LEAST_DISTANCE: f64 = 0.1;
+const MIN_DISTANCE: f64 = 0.1;
 
 impl Default for RelocationParameters {
     fn default() -> Self {
@@ -211,7 +211,7 @@ impl RelocationParameters {
     #[must_use]
     pub fn for_free_share(&self, free_share: f64) -> Self {
         let part = (free_share / self.ample_free_share).clamp(0.0, 1.0);
-        let nearer = |ratio: f64| 1.0 + (ratio - 1.0) * part.max(LEAST_DISTANCE);
+        let nearer = |ratio: f64| 1.0 + (ratio - 1.0) * part.max(MIN_DISTANCE);
         // So much garbage is never moved, and writers must not be slowed down for it.
         let may_stay = 1.0 / (1.0 - self.min_garbage_share);
         Self {
@@ -220,7 +220,7 @@ impl RelocationParameters {
             on_purpose_ratio: nearer(self.on_purpose_ratio),
             urgent_ratio: nearer(self.urgent_ratio),
             pace_ratio: nearer(self.pace_ratio).max(may_stay),
-            slowest_ratio: nearer(self.slowest_ratio).max(may_stay + LEAST_DISTANCE),
+            slowest_ratio: nearer(self.slowest_ratio).max(may_stay + MIN_DISTANCE),
             min_garbage_bytes: Bytes((self.min_garbage_bytes.0 as f64 * part) as u64),
             age_exponent: self.age_exponent * part,
             ..self.clone()

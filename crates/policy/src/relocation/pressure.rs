@@ -15,11 +15,11 @@ use crate::units::Seconds;
 const MEMORY: Seconds = Seconds(10.0);
 
 /// Writers that rest for no more than this share of their time are not held up: some rests come at any rate.
-const LEAST_SHARE: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// Those that rest for this share of it are, and more does not count: so the longest ways back take [`MEMORY`] times the logarithm of how many
-/// times [`LEAST_SHARE`] it is, 23 s.
-const MOST_SHARE: f64 = 0.2;
+/// times [`MIN_SHARE`] it is, 23 s.
+const MAX_SHARE: f64 = 0.2;
 
 /// What a second in which nobody is held up gives back of a burst, in seconds. So over any long time a fifth of what `pressed_ratio` allows is lent, in the mean:
 /// all of it for a fifth of the time, or a fifth of it for good.
@@ -29,7 +29,7 @@ const REGAINED: f64 = 0.25;
 /// to free garbage as there was to make it, however large the store.
 const ALL_ALLOWED: f64 = 0.5;
 
-/// What share of their time writers have rested, up to [`MOST_SHARE`]: an average in which what is older weighs less. And how much of a burst is left.
+/// What share of their time writers have rested, up to [`MAX_SHARE`]: an average in which what is older weighs less. And how much of a burst is left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
     rested_share: f64,
@@ -54,7 +54,7 @@ impl Pressure {
                 if slowed > 0.0 { (rested.0 / (rested.0 + busy.0).max(slowed)).clamp(0.0, 1.0) } else { 0.0 };
             let share = while_slowed * slowed / elapsed.0;
             let degree_before = self.degree();
-            self.rested_share = (self.rested_share * before + share * (1.0 - before)).min(MOST_SHARE);
+            self.rested_share = (self.rested_share * before + share * (1.0 - before)).min(MAX_SHARE);
             let degree = (degree_before + self.degree()) / 2.0;
             let regained = REGAINED * (1.0 - degree) - degree;
             self.left = Seconds((self.left.0 + regained * elapsed.0).clamp(0.0, self.burst.0));
@@ -63,7 +63,7 @@ impl Pressure {
 
     /// 0 where nobody is held up, 1 where everybody is.
     pub fn degree(&self) -> f64 {
-        ((self.rested_share - LEAST_SHARE) / (MOST_SHARE - LEAST_SHARE)).clamp(0.0, 1.0)
+        ((self.rested_share - MIN_SHARE) / (MAX_SHARE - MIN_SHARE)).clamp(0.0, 1.0)
     }
 
     /// How much of what `pressed_ratio` allows may be had now (0 to 1): the [`degree`](Self::degree), and less of it the less is left of a burst.

@@ -3,7 +3,7 @@
 use crate::PowerError;
 
 /// The kernel refuses quotas below 1 ms (`min_cfs_quota_period`).
-const LEAST_QUOTA_US: u64 = 1_000;
+const MIN_QUOTA_US: u64 = 1_000;
 
 /// The usual period. Short, so that a slow core is slow evenly and not in bursts of 100 ms (the kernel's default).
 const PERIOD_US: u64 = 20_000;
@@ -12,7 +12,7 @@ const PERIOD_US: u64 = 20_000;
 const MAX_PERIOD_US: u64 = 25_000;
 
 /// The least speed of an emulated core, in host cores: least quota / longest period.
-pub const MIN_CORE_SPEED: f64 = LEAST_QUOTA_US as f64 / MAX_PERIOD_US as f64;
+pub const MIN_CORE_SPEED: f64 = MIN_QUOTA_US as f64 / MAX_PERIOD_US as f64;
 
 /// Quota and period of a cgroup. Longer periods go with slower cores, so between any two speeds quota and period move
 /// the ratio the same way; a change in two steps never leaves the range between old and new.
@@ -34,13 +34,13 @@ impl CoreQuota {
             return Err(PowerError::CoreSpeed {
                 speed,
                 min: MIN_CORE_SPEED,
-                least_quota_us: LEAST_QUOTA_US,
+                min_quota_us: MIN_QUOTA_US,
                 max_period_us: MAX_PERIOD_US,
             });
         }
         // Both casts are of small positive numbers: periods of at most 25 000.
-        let period_us = PERIOD_US.max((LEAST_QUOTA_US as f64 / speed).ceil() as u64).min(MAX_PERIOD_US);
-        let quota_us = ((speed * period_us as f64).round() as u64).max(LEAST_QUOTA_US);
+        let period_us = PERIOD_US.max((MIN_QUOTA_US as f64 / speed).ceil() as u64).min(MAX_PERIOD_US);
+        let quota_us = ((speed * period_us as f64).round() as u64).max(MIN_QUOTA_US);
         Ok(Self { quota_us, period_us })
     }
 
@@ -84,7 +84,7 @@ mod tests {
         fn the_quota_gives_the_speed(speed in MIN_CORE_SPEED..=1.0) {
             let quota = CoreQuota::for_speed(speed).unwrap();
             prop_assert!((quota.speed() - speed).abs() <= 0.0005 * speed.max(0.1), "{quota:?} for {speed}");
-            prop_assert!(quota.quota_us >= LEAST_QUOTA_US);
+            prop_assert!(quota.quota_us >= MIN_QUOTA_US);
             prop_assert!((PERIOD_US..=MAX_PERIOD_US).contains(&quota.period_us));
         }
     }

@@ -7,10 +7,10 @@ use super::Input;
 use super::service::{Live, LiveClient, shown, with_live};
 
 /// Requests of one input.
-const MOST_REQUESTS: usize = 48;
+const MAX_REQUESTS: usize = 48;
 
 /// Arguments of one request besides the command.
-const MOST_ARGUMENTS: u8 = 9;
+const MAX_ARGUMENTS: u8 = 9;
 
 /// Arguments that mean something to some command, more often met than by chance.
 const WORDS: &[&[u8]] = &[
@@ -135,14 +135,14 @@ const UNREPEATABLE: &[&str] = &[
 
 /// The numbers of SETRANGE and its like make values of up to 512 MiB; smaller ones do the same things.
 const GROWING: &[&[u8]] = &[b"setrange", b"setbit", b"bitfield"];
-const MOST_OFFSET: u64 = 1 << 16;
+const MAX_OFFSET: u64 = 1 << 16;
 
 /// The input is requests, each a command, a count, and so many arguments; and before them, whether the client speaks RESP3.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let is_third = input.byte() % 2 == 1;
     let mut requests = Vec::new();
-    while !input.is_empty() && requests.len() < MOST_REQUESTS {
+    while !input.is_empty() && requests.len() < MAX_REQUESTS {
         requests.extend(request(&mut input));
     }
     with_live(|live| {
@@ -165,7 +165,7 @@ fn request(input: &mut Input<'_>) -> Option<Vec<Vec<u8>>> {
     let commands: Vec<&str> = table::all().map(|command| command.name).collect();
     let name = commands[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % commands.len()];
     let mut request = vec![name.as_bytes().to_vec()];
-    for _ in 0..input.byte() % (MOST_ARGUMENTS + 1) {
+    for _ in 0..input.byte() % (MAX_ARGUMENTS + 1) {
         let argument = match input.byte() {
             // As many as make a collection large.
             255 => {
@@ -182,7 +182,7 @@ fn request(input: &mut Input<'_>) -> Option<Vec<Vec<u8>>> {
 }
 
 fn is_far(argument: &[u8]) -> bool {
-    std::str::from_utf8(argument).is_ok_and(|text| text.parse::<u64>().is_ok_and(|number| number > MOST_OFFSET))
+    std::str::from_utf8(argument).is_ok_and(|text| text.parse::<u64>().is_ok_and(|number| number > MAX_OFFSET))
 }
 
 fn arguments(request: &[Vec<u8>]) -> Vec<&[u8]> {

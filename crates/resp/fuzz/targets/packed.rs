@@ -1,7 +1,7 @@
 //! Stored collections with any bytes in them.
 
 use ecotone_resp::collections::packed::{Small, items};
-use ecotone_resp::collections::{Large, MOST_SMALL_BYTES};
+use ecotone_resp::collections::{Large, MAX_SMALL_BYTES};
 use ecotone_resp::keyspace::{Slot, Tag, Type, Waiting};
 
 use super::Input;
@@ -115,7 +115,7 @@ fn decode(bytes: &[u8]) {
     let all = Small::all(found.iter().copied());
     assert_eq!(all.bytes(), bytes.len());
     assert_eq!(all.pack()[..], *bytes, "what decodes has one encoding");
-    assert_eq!(Small::of(found.iter().copied()).is_some(), bytes.len() <= MOST_SMALL_BYTES);
+    assert_eq!(Small::of(found.iter().copied()).is_some(), bytes.len() <= MAX_SMALL_BYTES);
     large(bytes);
 }
 

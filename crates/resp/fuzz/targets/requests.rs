@@ -9,7 +9,7 @@ const LIMITS: [Limits; 2] =
     [Limits { arguments: 6, bulk_bytes: 20, inline_bytes: 40 }, Limits { arguments: 100, ..Limits::UNAUTHENTICATED }];
 
 /// Cuts of one input.
-const MOST_CUTS: u8 = 16;
+const MAX_CUTS: u8 = 16;
 
 /// Requests, each with its arguments; the error; and how many bytes were left.
 pub type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let limits = LIMITS[usize::from(input.byte()) % LIMITS.len()];
     let cuts: Vec<usize> =
-        (0..input.byte() % MOST_CUTS).map(|_| usize::from(input.byte()) << 8 | usize::from(input.byte())).collect();
+        (0..input.byte() % MAX_CUTS).map(|_| usize::from(input.byte()) << 8 | usize::from(input.byte())).collect();
     let stream = input.0;
     let whole = parse(stream, &[], &limits);
     assert_eq!(parse(stream, &cuts, &limits), whole, "cut at {cuts:?}");

@@ -16,7 +16,7 @@ use ecotone_resp::service::{Host, InfoSection, Limits, Service};
 use super::well_formed;
 
 /// Replies beyond this are not made: an input asks for the same member again and again.
-const MOST_REPLY_BYTES: usize = 1 << 20;
+const MAX_REPLY_BYTES: usize = 1 << 20;
 
 struct NoHost;
 
@@ -51,7 +51,7 @@ pub struct Live {
 }
 
 /// Inputs that one service is lent for: what was cleared stays in its memtable, and makes reads slow in the end.
-const MOST_INPUTS: usize = 50;
+const MAX_INPUTS: usize = 50;
 
 thread_local! {
     static LIVE: RefCell<(Option<Live>, usize)> = const { RefCell::new((None, 0)) };
@@ -61,7 +61,7 @@ thread_local! {
 pub fn with_live<T>(act: impl FnOnce(&Live) -> T) -> T {
     LIVE.with_borrow_mut(|(live, inputs)| {
         *inputs += 1;
-        if *inputs > MOST_INPUTS {
+        if *inputs > MAX_INPUTS {
             (*live, *inputs) = (None, 1);
         }
         act(live.get_or_insert_with(Live::new))
@@ -79,7 +79,7 @@ impl Live {
         let options = StoreOptions { durability: Durability::None, memtable_bytes: 4 << 20, ..StoreOptions::default() };
         let store = Store::open(&directory, OpenMode::Create, options.with_separation(128)).expect("a store in memory");
         let keyspace = Keyspace::open(Arc::new(store), Durability::None).expect("a new store is empty");
-        let limits = Limits { output_bytes: MOST_REPLY_BYTES, slow_after: None, ..Limits::default() };
+        let limits = Limits { output_bytes: MAX_REPLY_BYTES, slow_after: None, ..Limits::default() };
         Self { service: Service::new(keyspace, limits, Arc::new(NoHost)), directory }
     }
 

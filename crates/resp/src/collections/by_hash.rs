@@ -25,13 +25,13 @@ pub const HASH_BYTES: usize = 4;
 pub const MAX_NAME_BYTES: usize = MAX_KEY_BYTES - HASH_BYTES;
 
 /// Elements that are drawn while other clients wait for the thread: each takes a look of its own.
-const MOST_DRAWN_AT_ONCE: u64 = 100;
+const MAX_DRAWN_AT_ONCE: u64 = 100;
 
 /// Draws for each different element that is wanted, before all are read instead.
-const MOST_DRAWS_EACH: u64 = 10;
+const MAX_DRAWS_EACH: u64 = 10;
 
 /// Bytes of a collection that is read once and drawn from in memory, where so many draws are wanted that this costs less than a look for each.
-pub const MOST_READ_ONCE_BYTES: usize = 64 * 1024 * 1024;
+pub const MAX_READ_ONCE_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a name that is known takes besides its bytes: a place in a table.
 const KNOWN_NAME_BYTES: usize = 48;
@@ -66,7 +66,7 @@ impl<'n> SubKey<'n> {
     }
 }
 
-/// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `most_skipped` removed ones in a row; nothing stands instead of
+/// Shows `visit` the elements from `hash` on, each with its hash, as long as none is behind more than `max_skipped` removed ones in a row; nothing stands instead of
 /// values where they are not read.
 ///
 /// # Errors
@@ -76,12 +76,12 @@ pub fn visit_from(
     keys: &mut Keys<'_>,
     id: CollectionId,
     hash: u32,
-    most_skipped: Option<u64>,
+    max_skipped: Option<u64>,
     reads_values: bool,
     mut visit: impl FnMut(u32, Pair<'_>) -> ControlFlow<()>,
 ) -> Outcome {
     let mut makes_sense = true;
-    keys.visit_elements_from(id, &hash.to_be_bytes(), most_skipped, reads_values, |sub_key, value| {
+    keys.visit_elements_from(id, &hash.to_be_bytes(), max_skipped, reads_values, |sub_key, value| {
         match sub_key.split_first_chunk() {
             Some((hash, name)) => visit(u32::from_be_bytes(*hash), [name, value]),
             None => {
@@ -132,7 +132,7 @@ pub fn draw(
     hold_still_for(keys, key, count)?;
     if let Some(all) = read_once(keys, large, count, with_values)? {
         let pairs: &[[Vec<u8>; 2]] = &all;
-        check(least_bytes(pairs.iter().map(|[name, value]| [name.as_slice(), value.as_slice()])))?;
+        check(min_bytes(pairs.iter().map(|[name, value]| [name.as_slice(), value.as_slice()])))?;
         for _ in 0..count {
             let [name, value] = &pairs[random_below(pairs.len() as u64) as usize];
             if visit([name, value]).is_break() {
@@ -155,7 +155,7 @@ pub fn draw(
 }
 
 /// Bytes of the shortest of `pairs`.
-pub fn least_bytes<'p>(pairs: impl Iterator<Item = Pair<'p>>) -> usize {
+pub fn min_bytes<'p>(pairs: impl Iterator<Item = Pair<'p>>) -> usize {
     pairs.map(|[name, value]| name.len() + value.len()).min().unwrap_or(0)
 }
 
@@ -177,17 +177,17 @@ fn read_once<'c>(
     let (mut all, mut bytes) = (Collected::new(keys.room()), 0);
     visit_from(keys, large.id, 0, None, with_values, |_, [name, value]| {
         bytes += name.len() + value.len();
-        if bytes > MOST_READ_ONCE_BYTES {
+        if bytes > MAX_READ_ONCE_BYTES {
             return ControlFlow::Break(());
         }
         all.add(name.len() + value.len(), || [name.to_vec(), value.to_vec()])
     })?;
-    let is_whole = bytes <= MOST_READ_ONCE_BYTES && all.refusal().is_none() && !all.is_empty();
+    let is_whole = bytes <= MAX_READ_ONCE_BYTES && all.refusal().is_none() && !all.is_empty();
     Ok(is_whole.then_some(all))
 }
 
 /// `count` different elements at random of the collection under `key`, with their values where `with_values`, as they are at one moment;
-/// `None`: that would take more than to read all of them. No draw steps over more than `most_skipped` removed ones.
+/// `None`: that would take more than to read all of them. No draw steps over more than `max_skipped` removed ones.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ pub fn draw_different<'c>(
     large: Large,
     count: u64,
     with_values: bool,
-    most_skipped: Option<u64>,
+    max_skipped: Option<u64>,
 ) -> Outcome<Option<Collected<'c, [Vec<u8>; 2]>>> {
     // Of a collection that is much larger than what is wanted, few draws are in vain.
     if count.saturating_mul(3) > large.elements {
@@ -206,11 +206,11 @@ pub fn draw_different<'c>(
     }
     hold_still_for(keys, key, count)?;
     let (mut known, mut drawn) = (HashSet::new(), Collected::new(keys.room()));
-    for _ in 0..count * MOST_DRAWS_EACH {
+    for _ in 0..count * MAX_DRAWS_EACH {
         if drawn.len() as u64 == count {
             break;
         }
-        let Some([name, value]) = draw_one(keys, large.id, with_values, most_skipped)? else { break };
+        let Some([name, value]) = draw_one(keys, large.id, with_values, max_skipped)? else { break };
         if known.contains(&name) {
             continue;
         }
@@ -231,7 +231,7 @@ pub fn draw_different<'c>(
 ///
 /// [`Failure::MustWait`].
 pub fn check_draws(keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MOST_DRAWN_AT_ONCE && !keys.may_take_long() {
+    if count > MAX_DRAWN_AT_ONCE && !keys.may_take_long() {
         return Err(Failure::MustWait);
     }
     Ok(())
@@ -249,12 +249,12 @@ fn draw_one(
     keys: &mut Keys<'_>,
     id: CollectionId,
     with_values: bool,
-    most_skipped: Option<u64>,
+    max_skipped: Option<u64>,
 ) -> Outcome<Option<[Vec<u8>; 2]>> {
     let mut draw = Draw::within(ALL_HASHES);
     while let Some(from) = draw.next_from() {
         // Of all that it looks at only what is drawn may be wanted whole.
-        visit_from(keys, id, from as u32, most_skipped, false, |hash, [name, _]| {
+        visit_from(keys, id, from as u32, max_skipped, false, |hash, [name, _]| {
             draw.offer(hash.into(), || name.to_vec())
         })?;
     }

@@ -17,7 +17,7 @@ use std::ops::{ControlFlow, Range};
 
 use ecotone_engine::{Direction, Error as StoreError};
 
-use super::{Large, MOST_SMALL_ELEMENTS, corrupt, packed};
+use super::{Large, MAX_SMALL_ELEMENTS, corrupt, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{CollectionId, Entry, Keys, Tag, Type};
 use crate::memory::Collected;
@@ -26,12 +26,12 @@ use crate::memory::Collected;
 pub const MIDDLE: u64 = 1 << 63;
 
 /// Entries that are removed unread while other clients wait for the thread.
-const MOST_REMOVED_AT_ONCE: u64 = 1000;
+const MAX_REMOVED_AT_ONCE: u64 = 1000;
 
 /// More elements at an end are removed as a range, which is one entry of the write however many they are. But all reads of the store look at each range
 /// until a compaction has carried it out, and a client may remove as often as it likes, so there are not to be thousands of them. Nobody
 /// looks for an element beyond the ends, so what lies there need not be stepped over.
-const MOST_REMOVED_ONE_BY_ONE: u64 = 10_000;
+const MAX_REMOVED_ONE_BY_ONE: u64 = 10_000;
 
 /// One end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,10 +117,10 @@ impl Lay {
     /// Removes the entries of `indices`, which are at an end.
     fn remove(&mut self, keys: &mut Keys<'_>, indices: Range<u64>) -> Outcome {
         let removed = indices.end.saturating_sub(indices.start);
-        if removed > MOST_REMOVED_AT_ONCE && !keys.may_take_long() {
+        if removed > MAX_REMOVED_AT_ONCE && !keys.may_take_long() {
             return Err(Failure::MustWait);
         }
-        if removed > MOST_REMOVED_ONE_BY_ONE {
+        if removed > MAX_REMOVED_ONE_BY_ONE {
             keys.remove_elements(self.id, &indices.start.to_be_bytes()..&indices.end.to_be_bytes())?;
         } else {
             for index in indices.clone() {
@@ -467,7 +467,7 @@ fn put<'e>(keys: &mut Keys<'_>, id: CollectionId, first: u64, elements: impl Ite
 
 /// Puts a list that is not large yet under `key`; it becomes so where it must.
 fn store_small(keys: &mut Keys<'_>, key: &[u8], expires_at_ms: Option<u64>, all: &[&[u8]]) -> Outcome {
-    if all.len() <= MOST_SMALL_ELEMENTS
+    if all.len() <= MAX_SMALL_ELEMENTS
         && let Some(small) = packed::Small::of(all.iter().copied())
     {
         return keys.set_to(key, Tag::small(Type::List), expires_at_ms, small.bytes(), || small.pack());

@@ -1,6 +1,6 @@
 //! How collections lie in the store: small ones in the value of their key, large ones with an entry for each element.
 //!
-//! A collection becomes large when it outgrows [`MOST_SMALL_ELEMENTS`] or [`MOST_SMALL_BYTES`], and stays so until it is deleted, or a set of which
+//! A collection becomes large when it outgrows [`MAX_SMALL_ELEMENTS`] or [`MAX_SMALL_BYTES`], and stays so until it is deleted, or a set of which
 //! little is left is made anew; one without elements is no key. [`packed`] is the value of a small one, [`Large`] that of a large one. Each type of collection has a file
 //! of its own here for what it stores, and one in [`crate::command`] for what clients say about it.
 
@@ -19,10 +19,10 @@ use ecotone_engine::Error as StoreError;
 use crate::keyspace::{CollectionId, Entry};
 
 /// Elements of a small collection. Each change of one writes all of it: that must be cheap beside a write of its own.
-pub const MOST_SMALL_ELEMENTS: usize = 128;
+pub const MAX_SMALL_ELEMENTS: usize = 128;
 
 /// Bytes of a small collection's value.
-pub const MOST_SMALL_BYTES: usize = 4096;
+pub const MAX_SMALL_BYTES: usize = 4096;
 
 /// The value of a large collection's key: which collection it is, how many elements it has, and what its type adds.
 ///

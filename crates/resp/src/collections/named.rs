@@ -8,22 +8,22 @@ use std::ops::ControlFlow;
 
 use ecotone_engine::Error as StoreError;
 
-use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, SubKey, least_bytes, random_below};
+use super::by_hash::{self, MAX_NAME_BYTES, Pair, Selection, SubKey, min_bytes, random_below};
 use super::page::{Page, Place};
-use super::{Large, MOST_SMALL_ELEMENTS, corrupt, large_of, packed};
+use super::{Large, MAX_SMALL_ELEMENTS, corrupt, large_of, packed};
 use crate::error::{Failure, Outcome};
 use crate::keyspace::{Entry, Keys, Tag, Type};
 use crate::memory::Collected;
 
 /// Removed elements that a draw steps over in a collection which it takes from, before that is made anew without them: more than these, and
 /// more than there are elements left. To make it anew costs less than was removed, then, and all draws together no more than all removals.
-const LEAST_SKIPPED: u64 = 1024;
+const MIN_SKIPPED: u64 = 1024;
 
 /// Elements of a collection that is made anew. One with more has no such gaps, or was made to have them.
-const MOST_MADE_ANEW: u64 = 4096;
+const MAX_MADE_ANEW: u64 = 4096;
 
 /// Bytes of such elements.
-const MOST_MADE_ANEW_BYTES: usize = 1024 * 1024;
+const MAX_MADE_ANEW_BYTES: usize = 1024 * 1024;
 
 /// What a kind of these collections is.
 pub trait Kind {
@@ -109,11 +109,11 @@ impl<'c, K: Kind> Named<'c, K> {
     fn visit_skipping(
         &self,
         keys: &mut Keys<'c>,
-        most_skipped: Option<u64>,
+        max_skipped: Option<u64>,
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            return by_hash::visit_from(keys, large.id, 0, most_skipped, true, |_, pair| visit(pair));
+            return by_hash::visit_from(keys, large.id, 0, max_skipped, true, |_, pair| visit(pair));
         }
         for pair in pairs::<K>(&self.entry) {
             if visit(pair?).is_break() {
@@ -167,7 +167,7 @@ impl<'c, K: Kind> Named<'c, K> {
             return Ok(());
         }
         by_hash::check_draws(keys, count)?;
-        check(least_bytes(pairs.iter().map(|[name, value]| [*name, if with_values { *value } else { &[][..] }])))?;
+        check(min_bytes(pairs.iter().map(|[name, value]| [*name, if with_values { *value } else { &[][..] }])))?;
         for _ in 0..count {
             if visit(pairs[random_below(pairs.len() as u64) as usize]).is_break() {
                 break;
@@ -199,11 +199,11 @@ impl<'c, K: Kind> Named<'c, K> {
         key: &[u8],
         count: u64,
         with_values: bool,
-        most_skipped: Option<u64>,
+        max_skipped: Option<u64>,
         mut visit: impl FnMut(Pair<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         if let Some(large) = self.large {
-            if let Some(drawn) = by_hash::draw_different(keys, key, large, count, with_values, most_skipped)? {
+            if let Some(drawn) = by_hash::draw_different(keys, key, large, count, with_values, max_skipped)? {
                 let _ = drawn.iter().try_for_each(|[name, value]| visit([name, value]));
                 return Ok(());
             }
@@ -211,7 +211,7 @@ impl<'c, K: Kind> Named<'c, K> {
             keys.hold_still(key)?;
         }
         let mut selection = Selection::new(count, self.count()?);
-        self.visit_skipping(keys, most_skipped, |pair| {
+        self.visit_skipping(keys, max_skipped, |pair| {
             if selection.takes() {
                 visit(pair)?;
             }
@@ -234,10 +234,10 @@ impl<'c, K: Kind> Named<'c, K> {
         // To make it anew takes time, and room that a full store has not.
         let may_be_made_anew = keys.may_take_long() && keys.keyspace().store().check_room().is_ok();
         if let Some(large) = self.large
-            && large.elements <= MOST_MADE_ANEW
+            && large.elements <= MAX_MADE_ANEW
             && may_be_made_anew
         {
-            match self.collect_drawn(keys, key, count, Some(large.elements.max(LEAST_SKIPPED))) {
+            match self.collect_drawn(keys, key, count, Some(large.elements.max(MIN_SKIPPED))) {
                 Err(Failure::MustWait) => {
                     let made_anew = self.made_anew(keys, key, large)?.unwrap_or(self);
                     let drawn = made_anew.collect_drawn(keys, key, count, None)?;
@@ -255,10 +255,10 @@ impl<'c, K: Kind> Named<'c, K> {
         keys: &mut Keys<'c>,
         key: &[u8],
         count: u64,
-        most_skipped: Option<u64>,
+        max_skipped: Option<u64>,
     ) -> Outcome<Collected<'c, Vec<u8>>> {
         let mut drawn = Collected::new(keys.room());
-        self.draw_skipping(keys, key, count, false, most_skipped, |[name, _]| drawn.add(name.len(), || name.to_vec()))?;
+        self.draw_skipping(keys, key, count, false, max_skipped, |[name, _]| drawn.add(name.len(), || name.to_vec()))?;
         drawn.whole()
     }
 
@@ -268,10 +268,10 @@ impl<'c, K: Kind> Named<'c, K> {
         self.visit(keys, |[name, value]| {
             bytes += name.len() + value.len();
             left.add(name.len() + value.len(), || [name.to_vec(), value.to_vec()])?;
-            if bytes > MOST_MADE_ANEW_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if bytes > MAX_MADE_ANEW_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let left = left.whole()?;
-        if bytes > MOST_MADE_ANEW_BYTES {
+        if bytes > MAX_MADE_ANEW_BYTES {
             return Ok(None);
         }
         let pairs = left.iter().map(|[name, value]| [name.as_slice(), value.as_slice()]);
@@ -312,7 +312,7 @@ impl<'c, K: Kind> Named<'c, K> {
         let mut pairs = collected::<K>(stored)?;
         let before = pairs.len();
         // From here on the names are too many to look through for each one that is put.
-        while pairs.len() <= MOST_SMALL_ELEMENTS
+        while pairs.len() <= MAX_SMALL_ELEMENTS
             && let Some(pair) = rest.next()
         {
             match pairs.iter_mut().find(|known| known[0] == pair[0]) {
@@ -324,7 +324,7 @@ impl<'c, K: Kind> Named<'c, K> {
         if created == 0 && !K::HAS_VALUES {
             return Ok(0);
         }
-        if pairs.len() <= MOST_SMALL_ELEMENTS
+        if pairs.len() <= MAX_SMALL_ELEMENTS
             && let Some(small) = packed::Small::of(items::<K>(&pairs))
         {
             keys.set_to(key, Tag::small(K::TYPE), expires_at_ms, small.bytes(), || small.pack())?;

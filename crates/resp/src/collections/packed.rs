@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ecotone_engine::Error as StoreError;
 
-use super::{MOST_SMALL_BYTES, corrupt};
+use super::{MAX_SMALL_BYTES, corrupt};
 
 /// Items that make the value of a small collection.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ pub struct Small<I> {
 }
 
 impl<'i, I: Iterator<Item = &'i [u8]> + Clone> Small<I> {
-    /// `None` if the value would have more than [`MOST_SMALL_BYTES`].
+    /// `None` if the value would have more than [`MAX_SMALL_BYTES`].
     pub fn of(items: I) -> Option<Self> {
-        Some(Self::all(items)).filter(|small| small.bytes <= MOST_SMALL_BYTES)
+        Some(Self::all(items)).filter(|small| small.bytes <= MAX_SMALL_BYTES)
     }
 
     /// However many they are: they were a small collection before some went.

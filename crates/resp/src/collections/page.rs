@@ -51,12 +51,12 @@ impl<'m, T> Page<'m, T> {
         Self::new(room, count, reply_bytes / REPLY_SHARE)
     }
 
-    /// Nothing yet; about `count` are to be looked at, and what is found should take no more than `most_bytes`.
-    pub fn new(room: Room<'m>, count: usize, most_bytes: usize) -> Self {
+    /// Nothing yet; about `count` are to be looked at, and what is found should take no more than `max_bytes`.
+    pub fn new(room: Room<'m>, count: usize, max_bytes: usize) -> Self {
         Self {
             found: Collected::new(room),
             count,
-            bytes_left: most_bytes,
+            bytes_left: max_bytes,
             last: None,
             is_first_place: true,
             next_cursor: 0,

@@ -34,7 +34,7 @@ use super::Command;
 use crate::protocol::reply::Reply;
 
 /// Brackets within brackets: more is a slip, and must not be a matter of the stack.
-const MOST_NESTED: usize = 8;
+const MAX_NESTED: usize = 8;
 
 const TYPES: [&str; 6] = ["key", "string", "integer", "double", "unix-time", "pattern"];
 
@@ -305,7 +305,7 @@ impl<'u> Parser<'u> {
 
     /// What stands behind an opening bracket, and the one that closes it.
     fn group(&mut self, close: &str) -> Parsed<Argument<'u>> {
-        if self.nested == MOST_NESTED {
+        if self.nested == MAX_NESTED {
             return Err(self.error("these are too many brackets within brackets"));
         }
         self.nested += 1;

@@ -65,7 +65,7 @@ const SUBCOMMANDS: &[Command] = &[
 const UNKNOWN: &str = "ERR Unknown option or number of arguments for CONFIG SET - '";
 
 /// No setting has a longer value: one would be copied, and repeated where it is refused.
-const MOST_VALUE_BYTES: usize = 1 << 16;
+const MAX_VALUE_BYTES: usize = 1 << 16;
 
 fn get(call: &mut Call<'_>) -> Outcome {
     let mut room = call.keys.room();
@@ -107,7 +107,7 @@ fn set(call: &mut Call<'_>) -> Outcome {
         settings.push((name, *value));
     }
     let text = |(name, value): (&str, &[u8])| match std::str::from_utf8(value) {
-        Ok(_) if value.len() > MOST_VALUE_BYTES => Err(failed(name, "the value is longer than any setting takes")),
+        Ok(_) if value.len() > MAX_VALUE_BYTES => Err(failed(name, "the value is longer than any setting takes")),
         Ok(value) => Ok((name.to_owned(), value.to_owned())),
         Err(_) => Err(failed(name, "the value is not UTF-8")),
     };

@@ -396,12 +396,12 @@ mod tests {
     use super::*;
     use crate::protocol::reply::Version;
 
-    const MOST_BYTES: usize = 64 * 1024;
+    const MAX_BYTES: usize = 64 * 1024;
 
     /// What `tell` replies where a reply may have so many bytes.
     fn bytes_of(tell: impl FnOnce(&mut Reply)) -> usize {
         let mut reply = Reply::new(Version::Resp2);
-        reply.bound_to(MOST_BYTES);
+        reply.bound_to(MAX_BYTES);
         tell(&mut reply);
         assert!(reply.is_over());
         reply.len()
@@ -410,12 +410,12 @@ mod tests {
     #[test]
     fn docs_of_very_many_names_take_no_more_than_a_reply_may() {
         let commands = vec![table::find(b"set").unwrap(); 100_000];
-        assert!(bytes_of(|reply| document(reply, commands.into_iter())) < 2 * MOST_BYTES);
+        assert!(bytes_of(|reply| document(reply, commands.into_iter())) < 2 * MAX_BYTES);
     }
 
     #[test]
     fn infos_of_very_many_names_take_no_more_than_a_reply_may() {
         let asked = vec![&b"set"[..]; 100_000];
-        assert!(bytes_of(|reply| describe_asked(reply, &asked)) < 2 * MOST_BYTES);
+        assert!(bytes_of(|reply| describe_asked(reply, &asked)) < 2 * MAX_BYTES);
     }
 }

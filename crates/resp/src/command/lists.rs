@@ -341,11 +341,11 @@ fn move_one(call: &mut Call<'_>, from: End, to: End) -> Outcome {
 
 fn positions(call: &mut Call<'_>) -> Outcome {
     let [_, key, element, options @ ..] = call.arguments else { return Err(texts::SYNTAX) };
-    let (rank, count, most_looks) = parse_position_options(options)?;
+    let (rank, count, max_looks) = parse_position_options(options)?;
     let mut found = Collected::new(call.keys.room());
     if let Some(list) = List::read(&mut call.keys, key)? {
         let all = list.count()?;
-        let looks = if most_looks == 0 { all } else { most_looks.min(all) };
+        let looks = if max_looks == 0 { all } else { max_looks.min(all) };
         let (range, direction) =
             if rank < 0 { (all - looks..all, Direction::Reverse) } else { (0..looks, Direction::Forward) };
         let most = match count {
@@ -383,7 +383,7 @@ fn parse_position_options(options: &[&[u8]]) -> Outcome<(i64, Option<u64>, u64)>
         let number = parse_integer(argument).and_then(|number| u64::try_from(number).ok());
         number.ok_or(Failure::text(refusal))
     };
-    let (mut rank, mut count, mut most_looks) = (1, None, 0);
+    let (mut rank, mut count, mut max_looks) = (1, None, 0);
     let (pairs, rest) = options.as_chunks::<2>();
     for [name, value] in pairs {
         if name.eq_ignore_ascii_case(b"RANK") {
@@ -398,12 +398,12 @@ fn parse_position_options(options: &[&[u8]]) -> Outcome<(i64, Option<u64>, u64)>
         } else if name.eq_ignore_ascii_case(b"COUNT") {
             count = Some(natural(value, "ERR COUNT can't be negative")?);
         } else if name.eq_ignore_ascii_case(b"MAXLEN") {
-            most_looks = natural(value, "ERR MAXLEN can't be negative")?;
+            max_looks = natural(value, "ERR MAXLEN can't be negative")?;
         } else {
             return Err(texts::SYNTAX);
         }
     }
-    if rest.is_empty() { Ok((rank, count, most_looks)) } else { Err(texts::SYNTAX) }
+    if rest.is_empty() { Ok((rank, count, max_looks)) } else { Err(texts::SYNTAX) }
 }
 
 const ZERO_RANK: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start \

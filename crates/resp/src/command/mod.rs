@@ -77,7 +77,7 @@ pub(crate) struct Answers {
     number: u64,
     /// Strings that each of them has.
     strings: usize,
-    most_bytes: usize,
+    max_bytes: usize,
     /// What they are.
     what: &'static str,
 }
@@ -85,8 +85,8 @@ pub(crate) struct Answers {
 impl Answers {
     /// `number` of them, each of so many `strings`, behind what `reply` has.
     pub(crate) fn new(service: &Service, reply: &Reply, number: u64, strings: usize, what: &'static str) -> Self {
-        let most_bytes = service.limits.read().output_bytes.min(reply.bytes_left());
-        Self { number, strings, most_bytes, what }
+        let max_bytes = service.limits.read().output_bytes.min(reply.bytes_left());
+        Self { number, strings, max_bytes, what }
     }
 
     /// What each takes: `bytes` of its own at least.
@@ -96,16 +96,16 @@ impl Answers {
     /// They do not fit into the reply.
     pub(crate) fn check(&self, bytes: usize) -> Outcome {
         let each = (self.strings * AROUND_BULK_BYTES).saturating_add(bytes);
-        if self.number.saturating_mul(each as u64) <= self.most_bytes as u64 {
+        if self.number.saturating_mul(each as u64) <= self.max_bytes as u64 {
             return Ok(());
         }
         Err(self.are_too_many())
     }
 
     fn are_too_many(&self) -> Failure {
-        let Self { most_bytes, what, .. } = self;
+        let Self { max_bytes, what, .. } = self;
         Failure::with(format!(
-            "ERR the reply would take more than {most_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
+            "ERR the reply would take more than {max_bytes} bytes (clients.max_output_bytes); ask for fewer {what}"
         ))
     }
 }
@@ -132,7 +132,7 @@ impl Drawing {
     }
 
     fn is_too_long(&self, reply: &Reply) -> bool {
-        reply.len() - self.begin > self.answers.most_bytes
+        reply.len() - self.begin > self.answers.max_bytes
     }
 
     /// Behind the last: whether all were drawn.

@@ -36,10 +36,10 @@ pub const COMMANDS: &[Command] = &[Command {
 }];
 
 /// Elements of a pattern by bytes of what is matched with it, and bytes of a pattern that is read: as much takes some milliseconds at most, so a lane has no time for more.
-const MOST_MATCHED_AT_ONCE: usize = 1 << 22;
+const MAX_MATCHED_AT_ONCE: usize = 1 << 22;
 
 /// One step matches no more than this and one name, wherever it is carried out: between two steps its client can be killed.
-const MOST_MATCHED: usize = 1 << 27;
+const MAX_MATCHED: usize = 1 << 27;
 
 /// Elements of a pattern that are matched in a microsecond at least.
 const MATCHED_IN_A_STEP: usize = 256;
@@ -56,7 +56,7 @@ pub(crate) struct ScanOptions<'a> {
     pub(crate) count: usize,
     pattern: Option<Pattern>,
     type_name: Option<&'a [u8]>,
-    /// As [`MOST_MATCHED`].
+    /// As [`MAX_MATCHED`].
     matched: Cell<usize>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> ScanOptions<'a> {
                     parsed.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(texts::SYNTAX)?;
                 }
                 b"MATCH" => {
-                    if value.len() > MOST_MATCHED_AT_ONCE && !may_take_long {
+                    if value.len() > MAX_MATCHED_AT_ONCE && !may_take_long {
                         return Err(Failure::MustWait);
                     }
                     // Fields and members are no longer than keys.
@@ -102,11 +102,11 @@ impl<'a> ScanOptions<'a> {
         let Some(pattern) = &self.pattern else { return page.offer(place, Some(bytes), make) };
         let matched = self.matched.get().saturating_add(pattern.steps().saturating_mul(name.len()));
         self.matched.set(matched);
-        if matched > MOST_MATCHED_AT_ONCE && !may_take_long {
+        if matched > MAX_MATCHED_AT_ONCE && !may_take_long {
             return page.must_wait();
         }
         let offered = page.offer(place, pattern.matches(name).then_some(bytes), make);
-        if matched > MOST_MATCHED {
+        if matched > MAX_MATCHED {
             page.has_enough();
         }
         offered

@@ -18,7 +18,7 @@ use crate::memory::Collected;
 use crate::protocol::number::parse_integer;
 
 /// Looks at members on behalf of one client while others wait for the thread.
-const MOST_LOOKS_AT_ONCE: u64 = 1000;
+const MAX_LOOKS_AT_ONCE: u64 = 1000;
 
 /// Members that are read before they are looked for in other sets.
 const PAGE: usize = 500;
@@ -153,7 +153,7 @@ fn combine<'c>(
         for part in parts.clone() {
             looks = looks.saturating_add(part.set.count()?.saturating_mul(1 + part.others.len() as u64));
         }
-        if looks > MOST_LOOKS_AT_ONCE {
+        if looks > MAX_LOOKS_AT_ONCE {
             return Err(Failure::MustWait);
         }
     }

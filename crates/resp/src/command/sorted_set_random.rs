@@ -10,7 +10,7 @@ use ecotone_engine::Direction;
 
 use super::sorted_sets::{answers, command, reply_member};
 use super::{Answers, Call, Command, Drawing, flag, go_on};
-use crate::collections::by_hash::{ALL_HASHES, MOST_READ_ONCE_BYTES, Selection, is_read_once};
+use crate::collections::by_hash::{ALL_HASHES, MAX_READ_ONCE_BYTES, Selection, is_read_once};
 use crate::collections::draw::Draw;
 use crate::collections::sorted_set::{Member, SortedSet, score};
 use crate::error::{Failure, Outcome, texts};
@@ -20,13 +20,13 @@ use crate::protocol::number::parse_integer;
 
 /// Draws for each different member that is wanted, before all of them are looked at instead. A set with many members behind one hash
 /// would take very many.
-const MOST_DRAWS_EACH: u64 = 8;
+const MAX_DRAWS_EACH: u64 = 8;
 
 /// What a name that is known takes besides its bytes: a place in a tree.
 const KNOWN_NAME_BYTES: usize = 48;
 
 /// Draws on behalf of one client while others wait for the thread: each is a look into the store.
-const MOST_DRAWS_AT_ONCE: u64 = 100;
+const MAX_DRAWS_AT_ONCE: u64 = 100;
 
 /// The family.
 pub const COMMANDS: &[Command] = &[Command {
@@ -137,7 +137,7 @@ impl<'s, 'k, 'c> Source<'s, 'k, 'c> {
     }
 
     /// Bytes that each has at least, where that is known.
-    fn least_bytes(&self) -> usize {
+    fn min_bytes(&self) -> usize {
         match self {
             Self::AtHand(members) => members.iter().map(|member| member.name.len()).min().unwrap_or(0),
             Self::Stored(_) => 0,
@@ -169,18 +169,18 @@ fn all<'c>(set: &SortedSet<'_>, keys: &mut Keys<'c>) -> Outcome<Option<Collected
     let (mut members, mut bytes) = (Collected::new(keys.room()), 0);
     set.visit(keys, &score::all(), Direction::Forward, |score, name| {
         bytes += name.len();
-        if bytes > MOST_READ_ONCE_BYTES {
+        if bytes > MAX_READ_ONCE_BYTES {
             return ControlFlow::Break(());
         }
         members.add(name.len(), || Member { score, name: name.to_vec() })
     })?;
-    let is_whole = bytes <= MOST_READ_ONCE_BYTES && members.refusal().is_none() && !members.is_empty();
+    let is_whole = bytes <= MAX_READ_ONCE_BYTES && members.refusal().is_none() && !members.is_empty();
     Ok(is_whole.then_some(members))
 }
 
 /// Before `count` draws: nobody else changes the set between them.
 fn hold_still_for(set: &SortedSet<'_>, keys: &Keys<'_>, count: u64) -> Outcome {
-    if count > MOST_DRAWS_AT_ONCE && !keys.may_take_long() {
+    if count > MAX_DRAWS_AT_ONCE && !keys.may_take_long() {
         return Err(Failure::MustWait);
     }
     // One draw is one look.
@@ -197,7 +197,7 @@ fn draw_repeatedly(
 ) -> Outcome {
     hold_still_for(set, keys, count)?;
     let source = Source::of(set, keys, count)?;
-    check(source.least_bytes())?;
+    check(source.min_bytes())?;
     for _ in 0..count {
         if let Source::AtHand(members) = &source {
             let member = &members[random.below(members.len())];
@@ -225,7 +225,7 @@ fn draw_different(
     if is_few && let source @ Source::Stored(_) = Source::of(set, keys, 1)? {
         hold_still_for(set, keys, count)?;
         let (mut drawn, mut names) = (Collected::new(keys.room()), BTreeSet::new());
-        for _ in 0..count.saturating_mul(MOST_DRAWS_EACH) {
+        for _ in 0..count.saturating_mul(MAX_DRAWS_EACH) {
             if drawn.len() as u64 == count {
                 break;
             }

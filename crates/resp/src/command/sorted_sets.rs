@@ -326,8 +326,8 @@ const SCANNED_SCORE_BYTES: usize = 48;
 
 /// A score as `ZSCAN` tells it of a small set: Redis keeps whole numbers up to 2⁶² in such sets as integers, and shows all their digits.
 fn scanned_score(score: f64) -> String {
-    const MOST: f64 = (1_u64 << 62) as f64;
-    if score.trunc() == score && score.abs() <= MOST {
+    const MAX: f64 = (1_u64 << 62) as f64;
+    if score.trunc() == score && score.abs() <= MAX {
         (score as i64).to_string()
     } else {
         format_double(score).to_string()

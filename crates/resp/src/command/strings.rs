@@ -349,8 +349,8 @@ fn get_and_expire(call: &mut Call<'_>) -> Outcome {
 /// Refuses a string of `length` bytes that would be too long, and one whose length is no number.
 fn check_length(call: &Call<'_>, length: Option<usize>) -> Outcome<usize> {
     // Redis' `proto-max-bulk-len`, and what the store takes at most.
-    let most_bytes = call.service.limits.read().argument_bytes.min(MAX_VALUE_BYTES);
-    length.filter(|length| *length <= most_bytes).ok_or(TOO_LONG)
+    let max_bytes = call.service.limits.read().argument_bytes.min(MAX_VALUE_BYTES);
+    length.filter(|length| *length <= max_bytes).ok_or(TOO_LONG)
 }
 
 /// Puts a string of `length` bytes that begins as `old` does under a key; `write` writes what is new into it.

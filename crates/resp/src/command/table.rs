@@ -10,7 +10,7 @@ use super::{
 };
 
 /// A longer word is no command.
-const MOST_NAME_BYTES: usize = 32;
+const MAX_NAME_BYTES: usize = 32;
 
 // Not a constant: there is one of it, so a command is known by its address.
 static FAMILIES: &[&[Command]] = &[
@@ -61,7 +61,7 @@ pub fn find_full(name: &[u8]) -> Option<&'static Command> {
 /// The command of this name, in any case.
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     static BY_NAME: OnceLock<HashMap<&'static [u8], &'static Command>> = OnceLock::new();
-    let mut lower = [0; MOST_NAME_BYTES];
+    let mut lower = [0; MAX_NAME_BYTES];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();

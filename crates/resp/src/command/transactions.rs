@@ -177,7 +177,7 @@ fn exec_queued(
     waiting: Waiting,
 ) -> Result<Step, Failure> {
     let arguments: usize = transaction.queued.iter().map(Vec::len).sum();
-    if arguments + client.watched.len() > execute::MOST_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
+    if arguments + client.watched.len() > execute::MAX_ARGUMENTS_AT_ONCE && waiting == Waiting::Never {
         return Ok(Step::MustWait);
     }
     let queued: Vec<Vec<&[u8]>> =
@@ -228,7 +228,7 @@ fn exec_queued(
         group.release_beyond(0);
     }
     let replied = reply.len();
-    let most_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
+    let max_bytes = service.limits.read().memory_bytes.min(MAX_BATCH_BYTES);
     let (mut uncounted, mut depends) = (Vec::with_capacity(commands.len()), false);
     reply.array(commands.len());
     for (command, arguments) in commands {
@@ -259,11 +259,11 @@ fn exec_queued(
             return Err(failure);
         }
         // All that a transaction writes is kept until it ends, also what it overwrites itself.
-        if group.written_since(mark) > most_bytes || group.is_refused_memory() {
+        if group.written_since(mark) > max_bytes || group.is_refused_memory() {
             group.undo_to(mark);
             reply.truncate(replied);
             reply.error(format!(
-                "ERR the transaction writes more than {most_bytes} bytes, or than all clients together have left of them \
+                "ERR the transaction writes more than {max_bytes} bytes, or than all clients together have left of them \
                  (clients.max_memory_bytes); nothing of it was written"
             ));
             return Ok(Step::Done { depends: false });

@@ -39,11 +39,11 @@ pub const FULL_BYTES: usize = 16 * 1024 * 1024;
 
 /// A group that has taken this without asking is committed before more is written into it: what many small commands may each take
 /// is not to become much. Far more than those have that come at a time.
-const MOST_UNASKED_BYTES: usize = 4 * 1024 * 1024;
+const MAX_UNASKED_BYTES: usize = 4 * 1024 * 1024;
 
 /// A group that has grown beyond this is not committed by a thread that is not to wait: writing it takes longer than handing it on, and may
 /// have to wait until the device has taken some of it.
-const MOST_BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
+const MAX_BYTES_AT_ONCE: usize = 4 * 1024 * 1024;
 
 /// Whether the thread may wait for the device or for another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -408,7 +408,7 @@ impl Group {
     /// little room that a write which is refused would take others with it which need not be.
     pub fn is_closed_to(&self, takes: bool) -> bool {
         self.state.bytes >= FULL_BYTES
-            || self.state.taken.unasked_bytes >= MOST_UNASKED_BYTES
+            || self.state.taken.unasked_bytes >= MAX_UNASKED_BYTES
             || self.state.takes != takes && !self.is_empty() && self.keyspace.store.is_tight()
     }
 
@@ -452,7 +452,7 @@ impl Group {
 
     fn write(&mut self, waiting: Waiting) -> Result<Committed, StoreError> {
         let store = &self.keyspace.store;
-        if waiting == Waiting::Never && self.state.bytes > MOST_BYTES_AT_ONCE {
+        if waiting == Waiting::Never && self.state.bytes > MAX_BYTES_AT_ONCE {
             return Err(StoreError::WouldWait);
         }
         let mut batch = store.batch();

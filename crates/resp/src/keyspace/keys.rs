@@ -20,7 +20,7 @@ use super::ranks::Counted;
 use super::slot::Slot;
 use super::wanted::Going;
 use crate::error::{Failure, Outcome, texts};
-use crate::memory::{MOST_TAKEN_AT_ONCE_BYTES, Room};
+use crate::memory::{MAX_TAKEN_AT_ONCE_BYTES, Room};
 
 /// The longest key that a client may use, in bytes: what the store takes, without what stands before it there.
 pub const MAX_KEY_BYTES: usize = ecotone_engine::MAX_KEY_BYTES - 64;
@@ -346,7 +346,7 @@ impl<'c> Keys<'c> {
     }
 
     /// The value of an element of a large collection. Its sub-key is all these parts, one behind the other, at most
-    /// [`MOST_PARTS`](layout::MOST_PARTS), as with all that follow.
+    /// [`MAX_PARTS`](layout::MAX_PARTS), as with all that follow.
     pub fn element(&mut self, id: CollectionId, sub_key: &[&[u8]]) -> Outcome<Option<Entry<'c>>> {
         layout::element_into(id, sub_key, &mut self.stored_key);
         self.read()
@@ -481,7 +481,7 @@ impl<'c> Keys<'c> {
     fn take_memory(&mut self, bytes: usize) -> Outcome {
         let taken = &mut self.state.taken;
         taken.bytes = taken.bytes.saturating_add(bytes);
-        if taken.bytes > MOST_TAKEN_AT_ONCE_BYTES && self.waiting != Waiting::Allowed {
+        if taken.bytes > MAX_TAKEN_AT_ONCE_BYTES && self.waiting != Waiting::Allowed {
             return Err(Failure::MustWait);
         }
         let to_charge = bytes.saturating_sub(taken.free_bytes);

@@ -12,7 +12,7 @@ use super::slot::Slot;
 use super::{Keyspace, Waiting};
 
 /// Keys that are looked up together at most.
-pub const MOST_TOGETHER: usize = 128;
+pub const MAX_TOGETHER: usize = 128;
 
 /// What a lookup of one key came to.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Known<'s> {
 }
 
 impl Keyspace {
-    /// Looks up the first of `keys`, at least one and at most [`MOST_TOGETHER`]: as many as do not take much memory together. With a `snapshot` as
+    /// Looks up the first of `keys`, at least one and at most [`MAX_TOGETHER`]: as many as do not take much memory together. With a `snapshot` as
     /// they are there.
     pub fn look_up<'s, 'k>(
         &'s self,
@@ -31,7 +31,7 @@ impl Keyspace {
         snapshot: Option<&Snapshot<'s>>,
     ) -> VecDeque<Known<'s>> {
         let stored = |key: &[u8]| layout::key(Slot::of(key), key);
-        let stored: Vec<StoredKey> = keys.take(MOST_TOGETHER).map(stored).collect();
+        let stored: Vec<StoredKey> = keys.take(MAX_TOGETHER).map(stored).collect();
         let found = match snapshot {
             Some(snapshot) => snapshot.multi_get_first(&stored),
             None => self.store.multi_get_first(&stored, waiting == Waiting::Never),

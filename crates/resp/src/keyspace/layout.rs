@@ -34,7 +34,7 @@ pub type StoredKey = SmallVec<[u8; SHORT_KEY_BYTES]>;
 pub const KEY_PREFIX_BYTES: usize = 5;
 
 /// Parts of a sub-key at most: more are a panic.
-pub const MOST_PARTS: usize = 3;
+pub const MAX_PARTS: usize = 3;
 
 /// Bytes before the sub-key in an element's key.
 pub const ELEMENT_PREFIX_BYTES: usize = 11;
@@ -222,11 +222,11 @@ pub fn everything() -> [Range<Vec<u8>>; 3] {
     [all_keys(), elements, ledger]
 }
 
-/// Puts the store's key of an element into `to`. The sub-key is all its parts, of which there are at most [`MOST_PARTS`].
+/// Puts the store's key of an element into `to`. The sub-key is all its parts, of which there are at most [`MAX_PARTS`].
 #[inline]
 pub fn element_into(id: CollectionId, sub_key: &[&[u8]], to: &mut StoredKey) {
     let id = id.encode();
-    let mut parts: [&[u8]; 2 + MOST_PARTS] = [&[ELEMENT], &id, &[], &[], &[]];
+    let mut parts: [&[u8]; 2 + MAX_PARTS] = [&[ELEMENT], &id, &[], &[], &[]];
     parts[2..2 + sub_key.len()].copy_from_slice(sub_key);
     join_into(&parts, to);
 }

@@ -32,7 +32,7 @@ pub use census::Census;
 pub use clock::{Clock, NOTED_EVERY};
 pub use group::{Committed, Group, Mark, Waiting};
 pub use keys::{Entry, Keys, MAX_KEY_BYTES, Seen};
-pub use known::{Known, MOST_TOGETHER};
+pub use known::{Known, MAX_TOGETHER};
 pub use latches::Latches;
 pub use layout::{CollectionId, Tag, Type};
 pub use numbers::DerivedKeys;

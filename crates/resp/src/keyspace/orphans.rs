@@ -13,7 +13,7 @@
 //! None is removed as soon as it is known: a command may have found a collection by its key, and not its elements yet. Who reclaims sees to the
 //! time between.
 //!
-//! Bounds: [`MOST_KNOWN`] collections; who is forgotten is found later. Threads: one reclaims, any number add.
+//! Bounds: [`MAX_KNOWN`] collections; who is forgotten is found later. Threads: one reclaims, any number add.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
@@ -28,7 +28,7 @@ use super::layout::{self, CollectionId, Tag};
 use super::slot::Slot;
 
 /// Orphans that are remembered.
-const MOST_KNOWN: usize = 65_536;
+const MAX_KNOWN: usize = 65_536;
 
 /// Collections of at most so many elements are removed one by one: reads pay for each range that was removed until it is compacted.
 const ONE_BY_ONE: usize = 512;
@@ -56,7 +56,7 @@ impl Orphans {
         }
         let mut known = self.0.lock();
         for orphan in orphans {
-            if known.queue.len() < MOST_KNOWN && known.all.insert(orphan) {
+            if known.queue.len() < MAX_KNOWN && known.all.insert(orphan) {
                 known.queue.push_back(orphan);
             }
         }
@@ -64,7 +64,7 @@ impl Orphans {
 
     /// Whether no more are remembered.
     fn is_full(&self) -> bool {
-        self.len() >= MOST_KNOWN
+        self.len() >= MAX_KNOWN
     }
 
     fn len(&self) -> usize {

@@ -23,7 +23,7 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 pub const UPKEEP_HZ: u64 = 1000 / LOOKS_EVERY.as_millis() as u64;
 
 /// Orphans that are reclaimed in one look.
-const MOST_IN_A_LOOK: usize = 1000;
+const MAX_IN_A_LOOK: usize = 1000;
 
 /// Time between two readings of the whole ledger.
 const READS_LEDGER_EVERY: Duration = Duration::from_secs(3600);
@@ -76,10 +76,10 @@ impl Upkeep {
             while !inside.within(LOOKS_EVERY) {
                 let goes_on = || !*inside.is_set.lock();
                 // None before the second look.
-                let mut outcome = keyspace.reclaim_known(known_before.min(MOST_IN_A_LOOK), goes_on).map(drop);
+                let mut outcome = keyspace.reclaim_known(known_before.min(MAX_IN_A_LOOK), goes_on).map(drop);
                 known_before = keyspace.known_orphans();
                 let is_due = read_ledger.is_none_or(|at| at.elapsed() >= READS_LEDGER_EVERY);
-                if outcome.is_ok() && is_due && known_before < MOST_IN_A_LOOK {
+                if outcome.is_ok() && is_due && known_before < MAX_IN_A_LOOK {
                     // Where more were found than are remembered, again once they have been reclaimed.
                     outcome = keyspace.find_orphans(goes_on).map(|is_whole| read_ledger = is_whole.then(Instant::now));
                 }

@@ -1,6 +1,6 @@
 //! What stands between two keys, as one command sees it: what its group has written beside a scan of the store.
 //!
-//! Bounds: of who may not wait, [`MOST_VISITED_AT_ONCE`] entries.
+//! Bounds: of who may not wait, [`MAX_VISITED_AT_ONCE`] entries.
 //!
 //! Threads: of one command, on one thread.
 
@@ -16,10 +16,10 @@ use super::renewal::Slow;
 use crate::error::{Failure, Outcome};
 
 /// Entries that are visited on behalf of one client while others wait for the thread.
-const MOST_VISITED_AT_ONCE: usize = 1000;
+const MAX_VISITED_AT_ONCE: usize = 1000;
 
 /// Removed entries in a row that are stepped over while others wait for a latch. The store has a bound of its own where they wait for the thread.
-const MOST_SKIPPED_BRIEFLY: u64 = 2000;
+const MAX_SKIPPED_BRIEFLY: u64 = 2000;
 
 /// A scan of the store that says at its end what it has stepped over.
 struct Read<'s> {
@@ -61,7 +61,7 @@ impl Keys<'_> {
         self.visit(layout::elements(id), direction, true, |key, _, value| visit(layout::sub_key(key), value))
     }
 
-    /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `most_skipped` removed ones in a
+    /// The same, in their order, for those with sub-keys from `from` on, as long as none is behind more than `max_skipped` removed ones in a
     /// row; nothing stands instead of values where it does not read those.
     ///
     /// # Errors
@@ -71,13 +71,13 @@ impl Keys<'_> {
         &mut self,
         id: CollectionId,
         from: &[u8],
-        most_skipped: Option<u64>,
+        max_skipped: Option<u64>,
         reads_values: bool,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         let range = layout::element(id, &[from]).into_vec()..layout::elements(id).end;
         let visit = |key: &[u8], _: &Attributes, value: &[u8]| visit(layout::sub_key(key), value);
-        self.visit_skipping(range, Direction::Forward, reads_values, most_skipped, visit)
+        self.visit_skipping(range, Direction::Forward, reads_values, max_skipped, visit)
     }
 
     /// Shows `visit` the keys from `place` on whose time is not over: place, key and tag.
@@ -115,7 +115,7 @@ impl Keys<'_> {
         range: Range<Vec<u8>>,
         direction: Direction,
         reads_values: bool,
-        most_skipped: Option<u64>,
+        max_skipped: Option<u64>,
         mut visit: impl FnMut(&[u8], &Attributes, &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
         if range.start >= range.end {
@@ -130,8 +130,8 @@ impl Keys<'_> {
         let is_removed = |key: &[u8]| removed.iter().any(|it| *it.start <= *key && *key < *it.end);
         if !self.state.removes_all(&range) {
             let range = range.start.as_slice()..range.end.as_slice();
-            let most_skipped = if self.waiting == Waiting::Briefly { Some(MOST_SKIPPED_BRIEFLY) } else { most_skipped };
-            let scan = match (self.waiting, most_skipped) {
+            let max_skipped = if self.waiting == Waiting::Briefly { Some(MAX_SKIPPED_BRIEFLY) } else { max_skipped };
+            let scan = match (self.waiting, max_skipped) {
                 (Waiting::Never, _) => store.scan_at_once(range.clone(), direction),
                 (_, Some(most)) => store.scan_skipping(range.clone(), direction, most),
                 (_, None) => store.scan(range.clone(), direction, self.snapshot)?,
@@ -154,7 +154,7 @@ impl Keys<'_> {
                 };
                 visited += 1;
                 self.seen.visited += 1;
-                if visited > MOST_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
+                if visited > MAX_VISITED_AT_ONCE && self.waiting != Waiting::Allowed {
                     return Err(Failure::MustWait);
                 }
                 while let Some((key, written)) = pending.next_before(key) {

@@ -32,7 +32,7 @@ pub struct Pattern {
     elements: Vec<Element>,
     sets: Vec<Set>,
     /// Bytes of the shortest text that it matches, which has one for each element.
-    least_bytes: usize,
+    min_bytes: usize,
     matches_nothing_at_all: bool,
     is_vain: bool,
 }
@@ -51,7 +51,7 @@ impl Pattern {
     fn read(pattern: &[u8], longest: usize, case: impl Fn(u8) -> u8) -> Self {
         let matches_nothing_at_all = matches!(pattern, b"" | b"*");
         let mut read =
-            Self { elements: Vec::new(), sets: Vec::new(), least_bytes: 0, matches_nothing_at_all, is_vain: false };
+            Self { elements: Vec::new(), sets: Vec::new(), min_bytes: 0, matches_nothing_at_all, is_vain: false };
         let mut rest = pattern;
         while !rest.is_empty() {
             let element;
@@ -66,11 +66,11 @@ impl Pattern {
             match element {
                 Element::Star if read.elements.last() == Some(&Element::Star) => continue,
                 Element::Star => {}
-                _ if read.least_bytes == longest => {
+                _ if read.min_bytes == longest => {
                     // What was kept is of no use.
                     return Self { elements: Vec::new(), sets: Vec::new(), is_vain: true, ..read };
                 }
-                _ => read.least_bytes += 1,
+                _ => read.min_bytes += 1,
             }
             read.elements.push(element);
         }
@@ -128,7 +128,7 @@ impl Pattern {
         if text.is_empty() {
             return self.matches_nothing_at_all;
         }
-        if self.is_vain || text.len() < self.least_bytes {
+        if self.is_vain || text.len() < self.min_bytes {
             return false;
         }
         let (mut elements, mut text) = (&self.elements[..], text);

@@ -163,7 +163,7 @@ impl Hexadecimal {
     }
 
     fn parse_digits(text: &[u8]) -> Option<Self> {
-        const MOST_DIGITS: u32 = 31;
+        const MAX_DIGITS: u32 = 31;
         let (mut mantissa, mut exponent, mut significant) = (0u128, 0i64, 0);
         let (mut any, mut after_point, mut left_out) = (false, false, false);
         let mut rest = text;
@@ -177,7 +177,7 @@ impl Hexadecimal {
                 continue;
             };
             any = true;
-            if significant == MOST_DIGITS {
+            if significant == MAX_DIGITS {
                 left_out |= digit != 0;
                 exponent += 4;
             } else {

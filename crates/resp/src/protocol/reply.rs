@@ -37,7 +37,7 @@ pub struct Mark(usize);
 pub struct Reply {
     out: Vec<u8>,
     version: Version,
-    most_bytes: usize,
+    max_bytes: usize,
     is_over: bool,
     grant: Option<Grant>,
 }
@@ -74,7 +74,7 @@ impl Drop for Grant {
 impl Reply {
     /// No answers yet.
     pub fn new(version: Version) -> Self {
-        Self { out: Vec::new(), version, most_bytes: usize::MAX, is_over: false, grant: None }
+        Self { out: Vec::new(), version, max_bytes: usize::MAX, is_over: false, grant: None }
     }
 
     /// Changes the version of the answers that follow.
@@ -87,9 +87,9 @@ impl Reply {
         self.version
     }
 
-    /// From now on no more than `most_bytes` are kept in all, but for short answers and headers: what does not fit is dropped.
-    pub fn bound_to(&mut self, most_bytes: usize) {
-        self.most_bytes = most_bytes;
+    /// From now on no more than `max_bytes` are kept in all, but for short answers and headers: what does not fit is dropped.
+    pub fn bound_to(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
     }
 
     /// From now on what is kept takes from `memory`, until [`is_counted`](Self::is_counted).
@@ -110,12 +110,12 @@ impl Reply {
 
     /// Bytes that may still be kept.
     pub fn bytes_left(&self) -> usize {
-        self.most_bytes.saturating_sub(self.out.len())
+        self.max_bytes.saturating_sub(self.out.len())
     }
 
     /// Whether half of what may be kept is.
     pub fn is_half_full(&self) -> bool {
-        self.out.len() >= self.most_bytes / 2
+        self.out.len() >= self.max_bytes / 2
     }
 
     /// Whether something was dropped. Long work that only makes the reply longer may end here.
@@ -321,7 +321,7 @@ impl Reply {
     #[inline]
     fn fits(&mut self, bytes: usize) -> bool {
         let length = self.out.len().saturating_add(bytes);
-        self.is_over |= length > self.most_bytes;
+        self.is_over |= length > self.max_bytes;
         if length.saturating_add(AROUND_BYTES) > self.out.capacity() && !self.is_over {
             self.is_over = !self.grow_to(length + AROUND_BYTES);
         }

@@ -28,7 +28,7 @@ const ARGUMENTS_AHEAD: usize = 64;
 const KEPT_ARGUMENTS: usize = ARGUMENTS_AHEAD;
 
 /// What Redis takes no count of arguments above for a number.
-const MOST_COUNT: usize = i32::MAX as usize;
+const MAX_COUNT: usize = i32::MAX as usize;
 
 /// How much a client may send in one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ impl Limits {
     fn check_arguments(&self, count: usize) -> Result<(), ProtocolError> {
         if count <= self.arguments {
             Ok(())
-        } else if count > MOST_COUNT {
+        } else if count > MAX_COUNT {
             Err(ProtocolError::InvalidArguments)
         } else if *self == Self::UNAUTHENTICATED {
             Err(ProtocolError::UnauthenticatedArguments)

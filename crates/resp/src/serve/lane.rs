@@ -29,14 +29,14 @@ use crate::service::Service;
 const GROUP_BYTES: usize = 1024 * 1024;
 
 /// Shorter rests are put off: the clock of the timer has milliseconds.
-const LEAST_REST: Duration = Duration::from_millis(2);
+const MIN_REST: Duration = Duration::from_millis(2);
 
 /// No client rests for longer at a time.
-const MOST_REST: Duration = Duration::from_millis(100);
+const MAX_REST: Duration = Duration::from_millis(100);
 
 /// So often a round waits for the kernel to read before a thread is to wait: a lookup misses a block of keys and then the value; rarely,
 /// blocks of a filter or an index before.
-const MOST_READS: usize = 4;
+const MAX_READS: usize = 4;
 
 /// One in so many of the threads that may wait is not for those who write: where all of them waited for one client's latch, nobody could
 /// read what is not in memory, nor ask how the server is.
@@ -143,7 +143,7 @@ impl Lane {
         let (mut has_released, mut reads, mut began) = (false, 0, began);
         let mut arrived = Vec::new();
         loop {
-            let may_read = reads < MOST_READS;
+            let may_read = reads < MAX_READS;
             let (ended, reading) = self.carry_out(&mut connection, began, may_read, &mut arrived).await;
             match (ended, reading) {
                 (Ended::Empty | Ended::Full | Ended::Closes, _) => return (connection, ended),
@@ -259,9 +259,9 @@ impl Lane {
         if store.asks_for_rests() {
             connection.owed_rest += store.rest_after(began.elapsed());
         }
-        if connection.owed_rest >= LEAST_REST {
+        if connection.owed_rest >= MIN_REST {
             let rest = Instant::now();
-            tokio::time::sleep(connection.owed_rest.min(MOST_REST)).await;
+            tokio::time::sleep(connection.owed_rest.min(MAX_REST)).await;
             let rested = rest.elapsed();
             store.has_rested(rested);
             connection.owed_rest = connection.owed_rest.saturating_sub(rested);

@@ -186,12 +186,12 @@ impl Server {
         let own = |listeners: &[TcpListener]| listeners.iter().filter_map(|own| own.local_addr().ok()).collect();
         let listening = Listening { addresses: own(&tcp), tls_addresses: own(&tls), socket: listen.socket.clone() };
         let (teller, signal) = signal();
-        let (most_lanes, first_lanes) = match listen.lanes {
+        let (max_lanes, first_lanes) = match listen.lanes {
             Lanes::All(lanes) => (lanes.max(1), lanes.max(1)),
             Lanes::UpTo(lanes) => (lanes.max(1), 1),
         };
         let (mut inboxes, mut lanes, mut runtimes) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 0..most_lanes {
+        for number in 0..max_lanes {
             let (arrivals, inbox) = mpsc::unbounded_channel();
             let clients = Arc::new(AtomicUsize::new(0));
             inboxes.push(Inbox { arrivals, clients: clients.clone() });

@@ -3,12 +3,12 @@
 //! It only looks: what does not have the usual form, or has not come whole, ends the row, and is carried out as ever.
 
 use crate::command::{KeyPositions, flag, table};
-use crate::keyspace::MOST_TOGETHER;
+use crate::keyspace::MAX_TOGETHER;
 
 /// The keys of the requests that `bytes` begin with: up to the first that does more than to read one key, or takes its latch.
 pub(super) fn read_keys(bytes: &[u8]) -> Vec<&[u8]> {
     let (mut keys, mut rest) = (Vec::new(), bytes);
-    while keys.len() < MOST_TOGETHER
+    while keys.len() < MAX_TOGETHER
         && let Some((key, behind)) = read_key(rest)
     {
         keys.push(key);
@@ -41,9 +41,9 @@ fn argument(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// The number behind `kind`, of few digits and nothing else, and what follows its line.
 fn number(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
     /// Longer ones are none of a request that is looked at here.
-    const MOST_DIGITS: usize = 6;
+    const MAX_DIGITS: usize = 6;
     let digits = bytes.strip_prefix(&[kind])?;
-    let end = digits.iter().take(MOST_DIGITS + 1).position(|byte| *byte == b'\r')?;
+    let end = digits.iter().take(MAX_DIGITS + 1).position(|byte| *byte == b'\r')?;
     let number = digits[..end]
         .iter()
         .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + usize::from(byte - b'0')))?;
@@ -74,6 +74,6 @@ mod tests {
         ] {
             assert_eq!(read_keys(&[read, behind].concat()), keys, "{}", behind.escape_ascii());
         }
-        assert_eq!(read_keys(&b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n".repeat(1000)).len(), MOST_TOGETHER);
+        assert_eq!(read_keys(&b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n".repeat(1000)).len(), MAX_TOGETHER);
     }
 }

@@ -4,7 +4,7 @@
 //! it queued and watches. Where that is more than the clients may keep together, who is small goes on, and who wants more is refused.
 //!
 //! Bounds: [`Limits::memory_bytes`](crate::service::Limits::memory_bytes), and beyond it [`SMALL_BYTES`](crate::service::SMALL_BYTES) for
-//! each client until all have a quarter more than they may, then and for who has given no password [`LEAST_BYTES`] each.
+//! each client until all have a quarter more than they may, then and for who has given no password [`MIN_BYTES`] each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::service::{SMALL_BYTES, Service};
 
 /// What is left to each client in any case: the password can be told in less, and so can that there is no memory.
-const LEAST_BYTES: usize = 4 * 1024;
+const MIN_BYTES: usize = 4 * 1024;
 
 /// What one connection keeps, as all know it.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Charge {
 
     /// Whether it may not keep `bytes`.
     pub(super) fn is_refused(&self, service: &Service, bytes: usize, is_authenticated: bool) -> bool {
-        bytes > LEAST_BYTES && self.left(service, is_authenticated) < bytes
+        bytes > MIN_BYTES && self.left(service, is_authenticated) < bytes
     }
 
     /// What it may keep in all.
@@ -50,7 +50,7 @@ impl Charge {
         let of_others = service.client_memory.load(Ordering::Relaxed).wrapping_sub(self.bytes);
         let most = service.limits.read().memory_bytes;
         let is_small_spared = is_authenticated && of_others <= most.saturating_add(most / 4);
-        let least = if is_small_spared { SMALL_BYTES } else { LEAST_BYTES };
+        let least = if is_small_spared { SMALL_BYTES } else { MIN_BYTES };
         most.saturating_sub(of_others).max(least)
     }
 }

@@ -4,7 +4,7 @@
 //! from then on see the new one, others keep theirs. What cannot be used changes nothing and is told once. That a certificate will end, or has, is
 //! told in the log when it is read and then once a day, and [to who asks](CertificateEnds).
 //!
-//! Bounds: a file has at most [`MOST_FILE_BYTES`]; changes are looked for at most every [`LOOKS_EVERY`], when a client comes, and at least every
+//! Bounds: a file has at most [`MAX_FILE_BYTES`]; changes are looked for at most every [`LOOKS_EVERY`], when a client comes, and at least every
 //! [`LOOKS_UNASKED_EVERY`]. Where clients show certificates no session is resumed: each time the certificate is looked at anew.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::certificate::{self, Certificate, CertificateEnds, Notice, Notices};
 
 /// Far beyond every chain of certificates and every list of authorities.
-const MOST_FILE_BYTES: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Time between two looks at the files.
 const LOOKS_EVERY: Duration = Duration::from_secs(2);
@@ -161,10 +161,10 @@ impl TlsFiles {
 
     fn read(&self, file: TlsFile) -> Result<Vec<u8>, TlsError> {
         let mut bytes = Vec::new();
-        let read = File::open(self.path(file)).and_then(|from| from.take(MOST_FILE_BYTES + 1).read_to_end(&mut bytes));
+        let read = File::open(self.path(file)).and_then(|from| from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
         read.map_err(|error| self.refuse(file, format!("it cannot be read: {error}")))?;
-        if bytes.len() as u64 > MOST_FILE_BYTES {
-            return Err(self.refuse(file, format!("it is longer than {MOST_FILE_BYTES} bytes")));
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(self.refuse(file, format!("it is longer than {MAX_FILE_BYTES} bytes")));
         }
         Ok(bytes)
     }

@@ -48,10 +48,10 @@ const HOPELESS: f64 = 0.9;
 const FITTING: f64 = 1.1;
 
 /// Windows between two trials, unless the second goes on in the direction in which the first was kept. Each that fails doubles them.
-const LEAST_PAUSE: u32 = 40;
+const MIN_PAUSE: u32 = 40;
 
 /// Up to this: a minute of quarter seconds, of which a trial is then a fiftieth.
-const MOST_PAUSE: u32 = 240;
+const MAX_PAUSE: u32 = 240;
 
 /// The load is another one, and pauses are short again, when requests come so many times as often or cost so many times as much, or by so many
 /// times less.
@@ -192,8 +192,8 @@ impl Width {
         let needs_gain = was_wider && !self.has_room(&now, FREE_CORES);
         let was_kept = gain(&now) >= if needs_gain { GAIN } else { SAME };
         let pause = match &self.last {
-            Some(last) if !was_kept && !last.is_of_other_load(&trial.before) => (last.pause * 2).min(MOST_PAUSE),
-            _ => LEAST_PAUSE,
+            Some(last) if !was_kept && !last.is_of_other_load(&trial.before) => (last.pause * 2).min(MAX_PAUSE),
+            _ => MIN_PAUSE,
         };
         let seen = if was_kept { now } else { trial.before };
         self.last = Some(LastTrial { was_wider, was_kept, seen, windows_since: 0, pause });
@@ -220,7 +220,7 @@ impl Width {
             let pause = match (last.is_of_other_load(now), would_widen) {
                 // Lanes that have no rest carry more than they did: clients may send much more.
                 (_, true) if now.requests_per_s > MORE * last.seen.requests_per_s => 0,
-                (true, true) => LEAST_PAUSE,
+                (true, true) => MIN_PAUSE,
                 // What made them more is over.
                 (true, false) => 0,
                 (false, _) => last.pause,

@@ -370,14 +370,14 @@ fn compare_all(fixture: &Fixture, model: &Model, seed: u64) {
 #[test]
 fn ranks_are_right_whatever_happens_to_the_sets() {
     // As much as it takes, so little that sets push each other out and are known in part, and nothing.
-    for (seed, most_bytes) in [16 << 20, 6000, 2500, 0, 16 << 20, 3500].into_iter().enumerate() {
+    for (seed, max_bytes) in [16 << 20, 6000, 2500, 0, 16 << 20, 3500].into_iter().enumerate() {
         let (seed, is_one) = (seed as u64, seed >= 4);
         let options =
             || StoreOptions { memtable_bytes: 256 << 10, durability: Durability::None, ..StoreOptions::default() };
         let mut fixture = Fixture::with(options());
         let (mut random, mut model) = (Random(seed), Model::default());
         for round in 0..4 {
-            fixture.service.keyspace.ranks().limit_to(most_bytes);
+            fixture.service.keyspace.ranks().limit_to(max_bytes);
             let mut client = fixture.client();
             for key in KEYS {
                 let mut request = format!("ZADD {key}");
@@ -414,7 +414,7 @@ fn ranks_are_right_whatever_happens_to_the_sets() {
                     step(&mut random, &mut model, is_one, |request| client.ask(request));
                 }
             }
-            assert!(fixture.service.keyspace.ranks().bytes() <= most_bytes);
+            assert!(fixture.service.keyspace.ranks().bytes() <= max_bytes);
             if round % 2 == 1 {
                 compare_all(&fixture, &model, seed);
                 drop(client);

@@ -1,7 +1,7 @@
 //! What stands in the store, and when a set changes its form.
 
 use ecotone_resp::collections::sorted_set::score;
-use ecotone_resp::collections::{Large, MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS};
+use ecotone_resp::collections::{Large, MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS};
 use ecotone_resp::keyspace::{Tag, Type};
 
 use crate::common::Fixture;
@@ -121,7 +121,7 @@ fn one_member_is_put_off_time_and_again() {
 fn a_large_set_has_two_entries_for_each_member() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    client.ask(&format!("ZADD z -1.5 neg 2 {}", "x".repeat(MOST_SMALL_BYTES)));
+    client.ask(&format!("ZADD z -1.5 neg 2 {}", "x".repeat(MAX_SMALL_BYTES)));
     client.ask("ZREMRANGEBYRANK z -1 -1");
     client.ask("ZADD z 1 a");
     let large = large(&fixture, "z");
@@ -142,14 +142,14 @@ fn a_large_set_has_two_entries_for_each_member() {
 fn a_set_becomes_large_beyond_the_limits_and_stays_so() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    for number in 0..MOST_SMALL_ELEMENTS {
+    for number in 0..MAX_SMALL_ELEMENTS {
         client.ask(&format!("ZADD z {number} {number}"));
         assert_eq!(tag(&fixture, "z"), Tag::small(Type::SortedSet));
     }
     assert_eq!(client.ask("ZADD z 0 0"), ":0\r\n");
     assert_eq!(tag(&fixture, "z"), Tag::small(Type::SortedSet));
     client.ask("ZADD z 5.5 more");
-    assert_eq!(large(&fixture, "z").elements, MOST_SMALL_ELEMENTS as u64 + 1);
+    assert_eq!(large(&fixture, "z").elements, MAX_SMALL_ELEMENTS as u64 + 1);
     assert_eq!(client.ask("ZRANGE z 5 7"), "*3\r\n$1\r\n5\r\n$4\r\nmore\r\n$1\r\n6\r\n");
     client.ask("ZREMRANGEBYRANK z 1 -1");
     let left = large(&fixture, "z");
@@ -159,7 +159,7 @@ fn a_set_becomes_large_beyond_the_limits_and_stays_so() {
     assert_eq!(client.ask("ZADD z 1 a"), ":1\r\n");
     assert_eq!(tag(&fixture, "z"), Tag::small(Type::SortedSet));
     // By bytes: a length of two bytes, eight of the score, the member.
-    let fitting = MOST_SMALL_BYTES - 10 - (1 + 8 + 1);
+    let fitting = MAX_SMALL_BYTES - 10 - (1 + 8 + 1);
     client.ask(&format!("ZADD z 1 {}", "x".repeat(fitting)));
     assert_eq!(tag(&fixture, "z"), Tag::small(Type::SortedSet));
     client.ask(&format!("ZADD other 1 a 1 {}", "x".repeat(fitting + 1)));
@@ -170,7 +170,7 @@ fn a_set_becomes_large_beyond_the_limits_and_stays_so() {
 fn an_expiry_stays_when_members_change() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
-    let more = "x".repeat(MOST_SMALL_BYTES);
+    let more = "x".repeat(MAX_SMALL_BYTES);
     client.ask("ZADD z 1 a 2 b 3 c");
     client.ask("PEXPIREAT z 4000000000000");
     for request in ["ZADD z 4 d", "ZINCRBY z 1 a", "ZREM z d", &format!("ZADD z 9 {more}"), "ZADD z 5 e", "ZPOPMIN z"] {

@@ -15,7 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 const FILE_BYTES: u64 = 4 << 20;
 /// More are not under way at a time.
-const MOST: usize = 256;
+const MAX: usize = 256;
 
 /// A file of which the kernel has nothing in memory, where the file system lets it forget.
 fn forgotten(path: &Path) -> File {
@@ -199,7 +199,7 @@ fn past_the_kernels_cache_there_is_a_bound_and_an_end_as_well() {
         begun += 1;
         end_all_into(&mut reads, &over, &token, &mut held);
     }
-    assert_eq!((begun, held.len()), (MOST, MOST));
+    assert_eq!((begun, held.len()), (MAX, MAX));
     held.pop();
     let ((), missed) = noting_missed(|| _ = direct.read_at_once(0, &mut [0; 64 << 10]));
     assert!(begin(&mut reads, missed, &token).expect("begins"));
@@ -267,7 +267,7 @@ fn no_more_are_begun_than_there_is_room_for_and_none_that_is_long() {
         while begin(&mut reads, missed(&file, [(begun as u64 * 10_000, 100)]), &token).expect("begins or refuses") {
             begun += 1;
         }
-        assert_eq!(begun, MOST, "round {round}");
+        assert_eq!(begun, MAX, "round {round}");
         end_all(&mut reads, &over, &token);
     }
 }

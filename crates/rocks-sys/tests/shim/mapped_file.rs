@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::Numbers;
 use crate::tmpfs::Tmpfs;
-use ecotone_rocks_sys::mapped_file::{MOST_PARTS, MappedFile};
+use ecotone_rocks_sys::mapped_file::{MAX_PARTS, MappedFile};
 
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -39,8 +39,8 @@ fn what_is_appended_is_in_the_file_at_once_and_nothing_else_after_trimming() {
         let (mut expected, mut numbers) = (b"header".to_vec(), Numbers(7));
         while expected.len() < 6_000_000 {
             let most = [30, 5_000, 70_000, 1_500_000][numbers.below(4) as usize / (1 + numbers.below(3) as usize)];
-            let parts: Vec<_> = (0..=numbers.below(MOST_PARTS as u64))
-                .take(MOST_PARTS)
+            let parts: Vec<_> = (0..=numbers.below(MAX_PARTS as u64))
+                .take(MAX_PARTS)
                 .map(|_| {
                     let len = numbers.below(most) as usize;
                     vec![numbers.next() as u8; len]
@@ -113,11 +113,11 @@ fn more_parts_than_an_append_may_have_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, file) = file(directory.path());
     let mut appends = MappedFile::new(file, 0, NO_LIMIT, true).expect("there is memory");
-    let error = appends.append(&[&b"x"[..]; MOST_PARTS + 1]).expect_err("too many");
+    let error = appends.append(&[&b"x"[..]; MAX_PARTS + 1]).expect_err("too many");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert_eq!(appends.append(&[&b"x"[..]; MOST_PARTS]).expect("as many as may be"), 0);
+    assert_eq!(appends.append(&[&b"x"[..]; MAX_PARTS]).expect("as many as may be"), 0);
     drop(appends);
-    assert_eq!(std::fs::read(path).expect("reads"), b"x".repeat(MOST_PARTS));
+    assert_eq!(std::fs::read(path).expect("reads"), b"x".repeat(MAX_PARTS));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_page_that_the_kernel_cannot_give_is_an_error() {
 }
 
 const CHILD: &str = "ECOTONE_TEST_SENT_BUS_ERROR";
-const MOST_SENT: usize = 1_000;
+const MAX_SENT: usize = 1_000;
 
 /// Not a test of its own without the variable.
 #[test]
@@ -230,7 +230,7 @@ fn child_that_is_sent_a_bus_error() {
     appends.append(&[b"x"]).expect("appends");
     // The runtime's own handler takes the first for a mistake of its own, and removes itself. Those that are sent before the first
     // has arrived are one with it, so that a busy machine may need many.
-    for _ in 0..MOST_SENT {
+    for _ in 0..MAX_SENT {
         Command::new("kill").args(["-BUS", &std::process::id().to_string()]).status().expect("sends");
     }
 }

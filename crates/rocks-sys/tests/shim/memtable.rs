@@ -101,10 +101,10 @@ fn a_tree_answers_as_a_map_does_in_memory_and_when_it_is_flushed() {
 
 /// The order in which one writer inserts, and readers ask.
 fn distinct(make: MakeKey, seed: u64) -> Vec<Vec<u8>> {
-    const MOST: u64 = 60_000;
+    const MAX: u64 = 60_000;
     let mut numbers = Numbers(seed);
     let mut known = std::collections::BTreeSet::new();
-    (0..MOST).map(|number| make(&mut numbers, number)).filter(|key| known.insert(key.clone())).collect()
+    (0..MAX).map(|number| make(&mut numbers, number)).filter(|key| known.insert(key.clone())).collect()
 }
 
 #[test]

@@ -122,13 +122,13 @@ impl Partial {
     /// Goes on with what is there of it, as far as `is_right` says so of one piece of at most `compared` bytes after the other.
     pub(super) fn resume(
         path: PathBuf,
-        most_bytes: u64,
+        max_bytes: u64,
         compared: u64,
         is_right: &mut dyn FnMut(u64, &[u8]) -> Result<bool>,
     ) -> Result<Self> {
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = opened.map_err(|error| BackupError::io("open", &path, error))?;
-        let there = file.metadata().map_err(|error| BackupError::io("look at", &path, error))?.len().min(most_bytes);
+        let there = file.metadata().map_err(|error| BackupError::io("look at", &path, error))?.len().min(max_bytes);
         let (mut context, mut bytes) = (Context::new(&SHA256), 0);
         while bytes < there {
             let mut piece = vec![0; usize::try_from(compared.min(there - bytes)).unwrap_or(MAX_PIECE_BYTES)];

@@ -14,7 +14,7 @@ use super::{Config, Key, Place, no_such_key, refusal};
 use crate::error::{Error, Result};
 
 /// A configuration file is not longer; what is, is something else.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// What the parser says of a key that stands there twice. It points at the key, and does not name it.
 const DUPLICATE_KEY: &str = "duplicate key";
@@ -28,10 +28,10 @@ pub(super) fn read_into(file: &Path, config: &mut Config) -> Result<()> {
 fn read(file: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     // Not by the length that it is said to have: devices and pipes have none.
-    let read = File::open(file).and_then(|from| from.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = File::open(file).and_then(|from| from.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|error| failed("read", file, &error))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        let why = format!("{}: more than {MOST_BYTES} bytes are no configuration", file.display());
+    if bytes.len() as u64 > MAX_BYTES {
+        let why = format!("{}: more than {MAX_BYTES} bytes are no configuration", file.display());
         return Err(Error::Configuration(why));
     }
     String::from_utf8(bytes).map_err(|error| {

@@ -22,10 +22,10 @@ use crate::store_options::store_options;
 const AUTO: &str = "auto";
 
 /// A store takes no less than so many memtables.
-const LEAST_MEMTABLES: u64 = 5;
+const MIN_MEMTABLES: u64 = 5;
 
 /// And no less than so many reserves.
-const LEAST_RESERVES: u64 = 4;
+const MIN_RESERVES: u64 = 4;
 
 /// The share of the memory that clients together may keep unless told otherwise.
 const CLIENTS_MEMORY_SHARE: u64 = 8;
@@ -274,12 +274,11 @@ impl Config {
             );
             return Err(self.refuse("store.memtable_bytes", &why));
         }
-        let reserves = options.space.reserve_bytes.unwrap_or(0).saturating_mul(LEAST_RESERVES);
-        let least = reserves.max(memtable.saturating_mul(LEAST_MEMTABLES));
+        let reserves = options.space.reserve_bytes.unwrap_or(0).saturating_mul(MIN_RESERVES);
+        let least = reserves.max(memtable.saturating_mul(MIN_MEMTABLES));
         if let Some(max) = options.space.max_bytes.filter(|max| *max < least) {
-            let why = format!(
-                "max_bytes is {max}, less than {LEAST_RESERVES} reserves or {LEAST_MEMTABLES} memtables: {least}"
-            );
+            let why =
+                format!("max_bytes is {max}, less than {MIN_RESERVES} reserves or {MIN_MEMTABLES} memtables: {least}");
             return Err(self.refuse_one_of(&["space.max_bytes", "space.reserve_bytes", "store.memtable_bytes"], &why));
         }
         Ok(())

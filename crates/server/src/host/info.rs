@@ -11,13 +11,13 @@ use super::Around;
 use crate::monitor::{keys_about, taken_and_live_bytes, writers};
 
 /// Models that are told. A federation of hundreds has one for every pair of servers and kind of job; who wants all asks each server.
-const MOST_MODELS: usize = 64;
+const MAX_MODELS: usize = 64;
 
 /// Servers that are told: as many as a coordinator takes unless told otherwise.
-const MOST_SERVERS: usize = 256;
+const MAX_SERVERS: usize = 256;
 
 /// Characters of a name or an address that are told. An address is whatever a server says of itself.
-const MOST_CHARACTERS: usize = 256;
+const MAX_CHARACTERS: usize = 256;
 
 type Lines = Vec<(String, String)>;
 
@@ -224,8 +224,8 @@ pub(super) fn federation(around: &Around) -> Lines {
     ]);
     let servers = around.federation.servers();
     lines.push(line("servers", servers.len()));
-    lines.extend(servers.iter().take(MOST_SERVERS).enumerate().map(|(number, server)| of_server(number, server)));
-    lines.extend(models.models.iter().take(MOST_MODELS).enumerate().map(|(number, model)| of_model(number, model)));
+    lines.extend(servers.iter().take(MAX_SERVERS).enumerate().map(|(number, server)| of_server(number, server)));
+    lines.extend(models.models.iter().take(MAX_MODELS).enumerate().map(|(number, model)| of_model(number, model)));
     lines
 }
 
@@ -285,7 +285,7 @@ fn of_server(number: usize, server: &KnownServer) -> (String, String) {
 /// Words of another server as a value: what would end it, and control characters, as `%` with two hexadecimal digits for each byte.
 fn text(words: &str) -> String {
     let mut shown = String::new();
-    for character in words.chars().take(MOST_CHARACTERS) {
+    for character in words.chars().take(MAX_CHARACTERS) {
         if character.is_control() || matches!(character, ',' | '=' | '%') {
             let mut bytes = [0; 4];
             character.encode_utf8(&mut bytes).bytes().for_each(|byte| shown.push_str(&format!("%{byte:02X}")));
@@ -375,6 +375,6 @@ mod tests {
     fn words_of_another_server_end_no_field_and_no_line() {
         assert_eq!(text("edge-1 (Köln)"), "edge-1 (Köln)");
         assert_eq!(text("a,self=1\r\n\u{1b}[2J\u{9b}100%"), "a%2Cself%3D1%0D%0A%1B[2J%C2%9B100%25");
-        assert_eq!(text(&"x".repeat(1 << 20)).len(), MOST_CHARACTERS);
+        assert_eq!(text(&"x".repeat(1 << 20)).len(), MAX_CHARACTERS);
     }
 }

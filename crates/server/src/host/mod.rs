@@ -38,7 +38,7 @@ pub(crate) struct Around {
 pub(crate) struct ServerHost {
     config: Mutex<Config>,
     /// More clients are never allowed: for these there are file descriptors.
-    most_clients: usize,
+    max_clients: usize,
     rewriting: Mutex<()>,
     around: Around,
     shut_down: Arc<dyn Fn() + Send + Sync>,
@@ -56,14 +56,14 @@ struct Serving {
 impl ServerHost {
     pub(crate) fn new(
         config: Config,
-        most_clients: usize,
+        max_clients: usize,
         around: Around,
         shut_down: Arc<dyn Fn() + Send + Sync>,
         allocator: Option<Arc<dyn Allocator>>,
     ) -> ServerHost {
         let config = Mutex::new(config);
         let (rewriting, serving) = (Mutex::default(), OnceLock::new());
-        ServerHost { config, most_clients, rewriting, around, shut_down, allocator, serving }
+        ServerHost { config, max_clients, rewriting, around, shut_down, allocator, serving }
     }
 
     /// Clients are served from now on.
@@ -117,9 +117,9 @@ impl Host for ServerHost {
         let listening = self.serving.get().map(|serving| &serving.listening);
         let changed = settings::changed(&config, listening, settings)?;
         let mut limits = changed.limits().map_err(|error| settings::unfit(settings, &error.to_string()))?;
-        if limits.clients > self.most_clients {
-            settings::refuse_clients(settings, self.most_clients)?;
-            limits.clients = self.most_clients;
+        if limits.clients > self.max_clients {
+            settings::refuse_clients(settings, self.max_clients)?;
+            limits.clients = self.max_clients;
         }
         if let Some(service) = self.serving.get().and_then(|serving| serving.service.upgrade()) {
             service.set_limits(limits);

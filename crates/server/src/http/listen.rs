@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::options::HttpOptions;
 
 /// Bytes of a request's head. Programs that watch send a tenth of it.
-const MOST_HEAD_BYTES: usize = 8 * 1024;
+const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// Time for the whole head to come.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const SEND_WITHIN: Duration = Duration::from_secs(10);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// What is read and thrown away meanwhile.
-const MOST_LINGERING_BYTES: usize = 64 * 1024;
+const MAX_LINGERING_BYTES: usize = 64 * 1024;
 
 /// After an error of `accept` the next try waits so long: it is most often that there are no more file descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -165,7 +165,7 @@ async fn receive(stream: &mut TcpStream, head: &mut Vec<u8>) -> Option<std::resu
         if let Some(end) = end(head) {
             return Some(Ok(end));
         }
-        if head.len() >= MOST_HEAD_BYTES {
+        if head.len() >= MAX_HEAD_BYTES {
             return Some(Err(Refusal::TooLong));
         }
     }
@@ -174,7 +174,7 @@ async fn receive(stream: &mut TcpStream, head: &mut Vec<u8>) -> Option<std::resu
 async fn throw_away(stream: &mut TcpStream) {
     let mut part = [0; 4096];
     let mut thrown_away = 0;
-    while thrown_away < MOST_LINGERING_BYTES {
+    while thrown_away < MAX_LINGERING_BYTES {
         match stream.read(&mut part).await {
             Ok(0) | Err(_) => return,
             Ok(bytes) => thrown_away += bytes,

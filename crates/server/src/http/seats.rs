@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 /// Connections at a time: who watches has few.
-pub(super) const MOST_CONNECTIONS: usize = 64;
+pub(super) const MAX_CONNECTIONS: usize = 64;
 
 /// Connections of one address at a time.
-pub(super) const MOST_OF_ONE_PEER: usize = 16;
+pub(super) const MAX_OF_ONE_PEER: usize = 16;
 
 /// How far a connection is. Those that stand first make room first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ pub(super) struct Seat<C> {
 
 impl<C> Seats<C> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { taken: Mutex::new(Vec::with_capacity(MOST_CONNECTIONS)), next: AtomicU64::new(0) })
+        Arc::new(Self { taken: Mutex::new(Vec::with_capacity(MAX_CONNECTIONS)), next: AtomicU64::new(0) })
     }
 
     /// Takes a seat for a connection of `peer`, which `start` begins and says how to close. Gives the one that must be closed for it.
@@ -70,9 +70,9 @@ impl<C> Seats<C> {
     fn make_room(&self, peer: IpAddr) -> Option<C> {
         let mut taken = self.taken.lock();
         let of_peer = taken.iter().filter(|other| other.peer == peer).count();
-        let leaves = if of_peer >= MOST_OF_ONE_PEER {
+        let leaves = if of_peer >= MAX_OF_ONE_PEER {
             first_to_leave(&taken, |other| other.peer == peer)
-        } else if taken.len() >= MOST_CONNECTIONS {
+        } else if taken.len() >= MAX_CONNECTIONS {
             first_to_leave(&taken, |_| true)
         } else {
             None
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_oldest_that_is_silent_makes_room_and_who_has_asked_stays() {
         let seats = Seats::new();
-        let mut held: Vec<_> = (0..MOST_CONNECTIONS).map(|number| take(&seats, peer(number), number)).collect();
+        let mut held: Vec<_> = (0..MAX_CONNECTIONS).map(|number| take(&seats, peer(number), number)).collect();
         assert!(held.iter().all(|(closed, _)| closed.is_none()));
         held[0].1.reaches(Progress::Asked);
         held[1].1.reaches(Progress::Answered);
@@ -141,7 +141,7 @@ mod tests {
         new.reaches(Progress::Answered);
         let (closed, _newer) = take(&seats, WATCHER, 101);
         assert_eq!(closed, Some(100));
-        assert_eq!(seats.taken.lock().len(), MOST_CONNECTIONS);
+        assert_eq!(seats.taken.lock().len(), MAX_CONNECTIONS);
     }
 
     #[test]
@@ -155,10 +155,10 @@ mod tests {
             let IpAddr::V4(v4) = greedy else { unreachable!() };
             let from = if number % 2 == 0 { greedy } else { v4.to_ipv6_mapped().into() };
             let (closed, seat) = take(&seats, from, number);
-            assert_eq!(closed, number.checked_sub(MOST_OF_ONE_PEER));
+            assert_eq!(closed, number.checked_sub(MAX_OF_ONE_PEER));
             held.push(seat);
         }
-        assert_eq!(seats.taken.lock().len(), 1 + MOST_OF_ONE_PEER);
+        assert_eq!(seats.taken.lock().len(), 1 + MAX_OF_ONE_PEER);
         drop(held);
         drop(watcher);
         assert!(seats.taken.lock().is_empty());

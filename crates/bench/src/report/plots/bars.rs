@@ -10,9 +10,9 @@ use crate::lab::{LabReport, PolicyRun, Relative};
 /// Share of a group's width that its bars take.
 const FILLED: f64 = 0.82;
 /// Narrower bars have no room for a number.
-const LEAST_LABELLED_WIDTH: f64 = 26.0;
+const MIN_LABELLED_WIDTH: f64 = 26.0;
 /// Bars beyond this are cut, with their number above, so that one outlier does not flatten the rest.
-const MOST: f64 = 2.0;
+const MAX: f64 = 2.0;
 
 /// Throughput, stall time and energy per operation of each server and of all, as quotients to `local`. Empty without a
 /// run of `local`, or with nothing to compare.
@@ -53,7 +53,7 @@ fn grouped(
         relative.and_then(value)
     };
     let values = runs.iter().flat_map(|(_, run)| (0..groups.len()).filter_map(|group| quotient(run, group)));
-    let most = values.fold(1.15, f64::max).min(MOST);
+    let most = values.fold(1.15, f64::max).min(MAX);
     let frame = Frame { name: &format!("{name} relative to local"), width: 560.0, height: 236.0, ..Frame::default() };
     let x = Axis::names("", groups.clone());
     let y = Axis::from_zero("relative to local", most * 1.04);
@@ -72,7 +72,7 @@ fn grouped(
                 let top = quotient.min(most);
                 let gap = width * 0.08;
                 canvas.bar((from + gap, 0.0), (from + width - gap, top), palette::policy(&run.policy, *place))?;
-                if shown_width >= LEAST_LABELLED_WIDTH {
+                if shown_width >= MIN_LABELLED_WIDTH {
                     // Whole percents are what fits above a bar. Adding zero takes the sign from a rounded `-0`.
                     let label = format!("{:+.0}%", ((quotient - 1.0) * 100.0).round() + 0.0);
                     labels.push(((middle, top), label));

@@ -15,9 +15,9 @@ use crate::{
 /// Trainings whose mean is one point of the strong line.
 const BIN_TRAININGS: u64 = 5;
 /// Least range of the horizontal axis, so that few jobs do not look like many.
-const LEAST_TRAININGS: f64 = 40.0;
+const MIN_TRAININGS: f64 = 40.0;
 /// The vertical axis ends here at the latest; what is above is drawn at its edge.
-const MOST_PERCENT: f64 = 100.0;
+const MAX_PERCENT: f64 = 100.0;
 /// What ECO-KVS reports after 20 trainings, section VII-C, Fig. 10(c) and (d).
 const PUBLISHED_PERCENT: [f64; 2] = [3.9, 4.2];
 
@@ -37,9 +37,9 @@ fn errors(report: &LabReport, heading: &str, published_percent: f64, error: fn(&
         .collect();
     let means: Vec<(usize, Vec<(f64, f64)>)> = series.iter().map(|(place, points)| (*place, binned(points))).collect();
     let trainings =
-        series.iter().flat_map(|(_, points)| points).map(|point| point.0 as f64).fold(LEAST_TRAININGS, f64::max);
+        series.iter().flat_map(|(_, points)| points).map(|point| point.0 as f64).fold(MIN_TRAININGS, f64::max);
     let highest = means.iter().flat_map(|(_, line)| line).map(|point| point.1).fold(12.0, f64::max);
-    let most = (highest * 1.3).min(MOST_PERCENT);
+    let most = (highest * 1.3).min(MAX_PERCENT);
     let frame =
         Frame { name: &format!("{heading}: error of forecasts"), width: 560.0, height: 250.0, ..Frame::default() };
     let x = Axis::exactly("jobs the model had learned from", trainings);

@@ -10,7 +10,7 @@ use crate::command::{BenchReport, Sample};
 const MIB: f64 = (1 << 20) as f64;
 
 /// Samples that follow sooner, such as the last of a run, would only show how clocks differ.
-const LEAST_SAMPLE_S: f64 = 0.5;
+const MIN_SAMPLE_S: f64 = 0.5;
 
 /// Write amplification, space amplification and throughput of each run, and what newer versions hide where that is known.
 pub(in super::super) fn store(reports: &[BenchReport]) -> String {
@@ -57,7 +57,7 @@ fn ops_per_s(report: &BenchReport) -> Vec<(f64, f64)> {
     let mut points = Vec::with_capacity(report.samples.len());
     for sample in &report.samples {
         let passed = sample.seconds - seconds;
-        if passed >= LEAST_SAMPLE_S {
+        if passed >= MIN_SAMPLE_S {
             points.push((sample.seconds, sample.ops.saturating_sub(ops) as f64 / passed));
             (seconds, ops) = (sample.seconds, sample.ops);
         }

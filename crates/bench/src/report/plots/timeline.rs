@@ -10,7 +10,7 @@ use crate::{lab::LabReport, record::Sample};
 /// Seconds of the mean that is drawn over the single seconds.
 const SMOOTHED_OVER_S: usize = 5;
 /// Shorter samples are not drawn.
-const LEAST_SAMPLE_S: f64 = 0.5;
+const MIN_SAMPLE_S: f64 = 0.5;
 /// The colour of what was foretold.
 const FORETOLD: Colour = Colour(0xd6, 0x2e, 0x74);
 /// The colour of what came.
@@ -98,7 +98,7 @@ fn ops_per_s(samples: &[Sample]) -> Vec<(f64, f64)> {
     for sample in samples {
         let seconds = sample.at_s - before;
         before = sample.at_s;
-        if seconds >= LEAST_SAMPLE_S {
+        if seconds >= MIN_SAMPLE_S {
             points.push((sample.at_s, sample.ops as f64 / seconds));
         }
     }

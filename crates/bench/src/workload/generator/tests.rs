@@ -203,15 +203,15 @@ fn updates_have_the_asked_share_and_the_rest_are_new_keys() {
 
 #[test]
 fn a_zipfian_updates_few_keys_often_and_without_one_all_are_alike() {
-    let most_popular = |zipf_theta| {
+    let max_popular = |zipf_theta| {
         let mut counts = BTreeMap::<u64, u32>::new();
         updated_and_inserted(100.0, zipf_theta).0.into_iter().for_each(|key| *counts.entry(key).or_default() += 1);
         counts.into_values().max().unwrap()
     };
     // Of 100 000 updates of 1000 keys 100 fall on each; a Zipfian of 0.99 gives the first key 1 / zeta(1000) = 12.9 %.
-    let uniform = most_popular(None);
+    let uniform = max_popular(None);
     assert!((100..160).contains(&uniform), "{uniform}");
-    let skewed = most_popular(Some(0.99));
+    let skewed = max_popular(Some(0.99));
     assert!(skewed.abs_diff(12_900) < 700, "{skewed}");
 }
 

@@ -26,7 +26,7 @@ const SPARKLINE_HEIGHT_MAX: u16 = 8;
 const DETAIL_LINES: u16 = 14;
 
 /// Fewer lines tell nothing of energy, jobs and values.
-const LEAST_DETAIL_LINES: u16 = 4;
+const MIN_DETAIL_LINES: u16 = 4;
 
 /// Draws everything. `now_s` is on the clock of the snapshots.
 pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, now_s: f64, theme: Theme) {
@@ -80,7 +80,7 @@ fn draw_body(frame: &mut Frame<'_>, area: Rect, board: &Board, theme: Theme) {
     let sparkline = (left.saturating_sub(DETAIL_LINES + 1) / SPARKLINES).clamp(1, SPARKLINE_HEIGHT_MAX);
     let history = Some(1 + SPARKLINES * sparkline).filter(|lines| *lines <= left).unwrap_or(0);
     let mut details = left - history;
-    if details < LEAST_DETAIL_LINES {
+    if details < MIN_DETAIL_LINES {
         details = 0;
     }
     table = table.max(wanted.min(area.height - history - details));

@@ -2,7 +2,7 @@
 //! its deletion.
 
 /// Ranges that are looked through for each entry; more are put together to wider ones.
-const MOST_RANGES: usize = 64;
+const MAX_RANGES: usize = 64;
 
 #[derive(Debug, Clone)]
 struct Range {
@@ -24,7 +24,7 @@ impl Doubt {
     /// Something as new as `newest` is lost between two keys.
     pub(super) fn add(&mut self, from: Option<Vec<u8>>, from_included: bool, to: Option<Vec<u8>>, newest: u64) {
         let mut range = Range { from, from_included, to, newest };
-        if self.ranges.len() >= MOST_RANGES
+        if self.ranges.len() >= MAX_RANGES
             && let Some(last) = self.ranges.pop()
         {
             range.from_included |= last.from_included;
@@ -73,7 +73,7 @@ mod tests {
                 });
                 let covered = doubt.covers(&key(number), sequence);
                 prop_assert!(covered || !expected, "{}", number);
-                prop_assert!(!covered || expected || ranges.len() > MOST_RANGES, "{}", number);
+                prop_assert!(!covered || expected || ranges.len() > MAX_RANGES, "{}", number);
             }
         }
     }

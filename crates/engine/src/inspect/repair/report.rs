@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::inspect::Checking;
 
 /// Lost tables, values and parts of WALs that are listed; more are counted only.
-const MOST_LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 /// What a repair is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl RepairReport {
 
 fn count<T>(listed: &mut Vec<T>, all: &mut u64, lost: T) {
     *all += 1;
-    if listed.len() < MOST_LISTED {
+    if listed.len() < MAX_LISTED {
         listed.push(lost);
     }
 }

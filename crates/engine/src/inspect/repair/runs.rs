@@ -23,23 +23,23 @@ const DELETE: u8 = 0;
 /// Sorts entries into runs.
 pub(super) struct Runs {
     directory: PathBuf,
-    most_bytes: usize,
+    max_bytes: usize,
     entries: Vec<TableEntry>,
     bytes: usize,
     written: Vec<PathBuf>,
 }
 
 impl Runs {
-    /// Runs of about `most_bytes` in `directory`, which exists.
-    pub(super) fn new(directory: &Path, most_bytes: usize) -> Self {
-        Self { directory: directory.to_path_buf(), most_bytes, entries: Vec::new(), bytes: 0, written: Vec::new() }
+    /// Runs of about `max_bytes` in `directory`, which exists.
+    pub(super) fn new(directory: &Path, max_bytes: usize) -> Self {
+        Self { directory: directory.to_path_buf(), max_bytes, entries: Vec::new(), bytes: 0, written: Vec::new() }
     }
 
     /// Adds an entry, put or delete.
     pub(super) fn add(&mut self, entry: TableEntry) -> Result<()> {
         self.bytes += entry.key.len() + entry.value.len() + ENTRY_BYTES;
         self.entries.push(entry);
-        if self.bytes >= self.most_bytes { self.write() } else { Ok(()) }
+        if self.bytes >= self.max_bytes { self.write() } else { Ok(()) }
     }
 
     /// No more is added.
@@ -128,10 +128,10 @@ mod tests {
         #[test]
         fn of_each_key_the_newest_comes_out_in_order(
             keys in proptest::collection::vec((proptest::collection::vec(0..4_u8, 0..4), any::<bool>()), 0..200),
-            most_bytes in 1..5000_usize,
+            max_bytes in 1..5000_usize,
         ) {
             let directory = tempfile::tempdir().unwrap();
-            let mut runs = Runs::new(directory.path(), most_bytes);
+            let mut runs = Runs::new(directory.path(), max_bytes);
             let mut newest = BTreeMap::new();
             for ((key, is_put), sequence) in keys.into_iter().zip(1..) {
                 let kind = if is_put { EntryKind::Put } else { EntryKind::Delete };

@@ -119,12 +119,12 @@ pub(super) fn survey(directory: &Path) -> Result<Survey> {
 }
 
 /// Names that a note lists.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// The first of these names, and how many there are besides.
 pub(super) fn listed(names: &[String]) -> String {
-    let shown = names[..names.len().min(MOST_NAMED)].join(", ");
-    if names.len() > MOST_NAMED { format!("{shown} and {} more tables", names.len() - MOST_NAMED) } else { shown }
+    let shown = names[..names.len().min(MAX_NAMED)].join(", ");
+    if names.len() > MAX_NAMED { format!("{shown} and {} more tables", names.len() - MAX_NAMED) } else { shown }
 }
 
 fn number_in(digits: &str) -> Option<u64> {

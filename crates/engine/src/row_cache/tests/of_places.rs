@@ -112,11 +112,11 @@ fn places_outlive_removed_ranges_and_never_tell_what_was_removed() {
     });
     remove(&rows, &key(100), &key(200));
     // Beyond what a place can count, and what is remembered.
-    for ranges in [0, removed::MOST_RANGES as u64 - 1, 2 * FORGOTTEN_AFTER] {
+    for ranges in [0, removed::MAX_RANGES as u64 - 1, 2 * FORGOTTEN_AFTER] {
         (0..ranges).for_each(|number| remove(&rows, &format!("l{number}"), &format!("l{number}x")));
         (100..200).for_each(|number| assert_eq!(told_pointer(&rows, &key(number)), None, "{number} after {ranges}"));
         let here = (0..100).chain(200..1000).filter(|number| told_pointer(&rows, &key(*number)).is_some()).count();
-        assert_eq!(here > 800, ranges < removed::MOST_RANGES as u64, "{here} after {ranges}");
+        assert_eq!(here > 800, ranges < removed::MAX_RANGES as u64, "{here} after {ranges}");
     }
     assert_eq!(places(&rows), 0);
 }

@@ -10,7 +10,7 @@
 //!  bytes:u8 first  bytes:u8 behind             first <= place < behind, for each of them
 //! ```
 //!
-//! Both are cut to [`MOST_BYTES`], to the side where they hold all the same.
+//! Both are cut to [`MAX_BYTES`], to the side where they hold all the same.
 //!
 //! Invariant: every member's place is within. Who adds one widens it, in the batch that adds.
 
@@ -22,7 +22,7 @@ use super::score;
 use crate::collections::corrupt;
 
 /// Longer places are cut: this is written with each change of the set.
-const MOST_BYTES: usize = 64;
+const MAX_BYTES: usize = 64;
 
 /// The range that all places are in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Ends {
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         if !self.are_all() {
             for end in [&self.0.start, &self.0.end] {
-                // Never more than MOST_BYTES.
+                // Never more than MAX_BYTES.
                 to.push(end.len() as u8);
                 to.extend_from_slice(end);
             }
@@ -107,7 +107,7 @@ impl Ends {
 
 /// A short one that does not stand behind `place`.
 fn not_behind(place: &[u8]) -> Vec<u8> {
-    place[..place.len().min(MOST_BYTES)].to_vec()
+    place[..place.len().min(MAX_BYTES)].to_vec()
 }
 
 /// A short one that does not stand before `place`.
@@ -160,7 +160,7 @@ mod tests {
                 if !members.is_empty() {
                     prop_assert_eq!(&Ends::decode(&encoded).unwrap(), &ends);
                 }
-                prop_assert!(encoded.len() <= 2 * (MOST_BYTES + 1));
+                prop_assert!(encoded.len() <= 2 * (MAX_BYTES + 1));
                 let within = ends.within(&score::all());
                 prop_assert!(members.iter().all(|place| within.contains(place)));
             }

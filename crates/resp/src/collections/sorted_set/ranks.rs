@@ -25,7 +25,7 @@ use crate::memory::Collected;
 const FIRST_COUNTED: u64 = 2 * BLOCK_ELEMENTS;
 
 /// Members that are read against the order that is asked for, and kept in memory until they are turned.
-const MOST_TURNED: u64 = 16_384;
+const MAX_TURNED: u64 = 16_384;
 
 /// Places where blocks can be cut that are collected at a time: what is stepped over behind them is counted and not noted.
 const MAX_CUTS: usize = 16_384;
@@ -363,7 +363,7 @@ impl SortedSet<'_> {
         }
         self.hold_still(keys)?;
         let behind = self.len() - first - count;
-        let is_near_other_end = behind < first && behind <= FIRST_COUNTED && count <= MOST_TURNED;
+        let is_near_other_end = behind < first && behind <= FIRST_COUNTED && count <= MAX_TURNED;
         let mut left = count;
         if let Some(large) = self.large().filter(|_| first > FIRST_COUNTED && !is_near_other_end) {
             let rank = match direction {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ecotone_engine::Error as StoreError;
 
 use super::score::{self, SCORE_BYTES};
-use crate::collections::{MOST_SMALL_BYTES, MOST_SMALL_ELEMENTS, packed};
+use crate::collections::{MAX_SMALL_BYTES, MAX_SMALL_ELEMENTS, packed};
 
 /// The members of a small one, at hand.
 #[derive(Debug, Default)]
@@ -80,6 +80,6 @@ impl Small {
     pub(super) fn is_too_large(&self) -> bool {
         // A length takes one byte below 128, two in whatever may fit.
         let bytes = |place: &[u8]| place.len() + 1 + usize::from(place.len() > 0x7F);
-        self.places.len() > MOST_SMALL_ELEMENTS || self.places().map(bytes).sum::<usize>() > MOST_SMALL_BYTES
+        self.places.len() > MAX_SMALL_ELEMENTS || self.places().map(bytes).sum::<usize>() > MAX_SMALL_BYTES
     }
 }

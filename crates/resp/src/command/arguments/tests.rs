@@ -177,9 +177,9 @@ fn what_is_no_usage_text_is_refused_where_it_ceases_to_be_one() {
 #[test]
 fn brackets_within_brackets_have_an_end() {
     let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
-    assert!(Usage::parse(&nested(MOST_NESTED)).is_ok());
-    is_refused(&nested(MOST_NESTED + 1), MOST_NESTED + 1);
-    is_refused(&"[".repeat(1 << 20), MOST_NESTED + 1);
+    assert!(Usage::parse(&nested(MAX_NESTED)).is_ok());
+    is_refused(&nested(MAX_NESTED + 1), MAX_NESTED + 1);
+    is_refused(&"[".repeat(1 << 20), MAX_NESTED + 1);
     // One behind the other they are not within one another.
     assert!(Usage::parse(&"(a) ".repeat(100)).is_ok());
 }

@@ -226,8 +226,8 @@ impl Blocks {
         set(&mut self.last, last);
     }
 
-    /// An element was added at `place`. It grows to `most_bytes` and not beyond.
-    pub fn add(&mut self, place: &[u8], most_bytes: usize) {
+    /// An element was added at `place`. It grows to `max_bytes` and not beyond.
+    pub fn add(&mut self, place: &[u8], max_bytes: usize) {
         let at = self.find(Split::of(place));
         let chunk = &mut self.chunks[at.chunk];
         chunk.elements += 1;
@@ -250,7 +250,7 @@ impl Blocks {
         };
         if let Some(cut) = cut {
             // It is in the block: the ends are those of all.
-            let _ = self.cut_at(at, &[cut], most_bytes);
+            let _ = self.cut_at(at, &[cut], max_bytes);
         }
     }
 
@@ -294,13 +294,13 @@ impl Blocks {
     }
 
     /// The block that begins at `start` can be cut at `cuts`, which ascend and are within it. It is not, where that would take more than
-    /// `most_bytes`.
-    pub fn cut(&mut self, start: &[u8], cuts: &[Cut], most_bytes: usize) -> Kept {
+    /// `max_bytes`.
+    pub fn cut(&mut self, start: &[u8], cuts: &[Cut], max_bytes: usize) -> Kept {
         let at = self.find(Split::of(start));
-        self.cut_at(at, cuts, most_bytes)
+        self.cut_at(at, cuts, max_bytes)
     }
 
-    fn cut_at(&mut self, at: At, cuts: &[Cut], most_bytes: usize) -> Kept {
+    fn cut_at(&mut self, at: At, cuts: &[Cut], max_bytes: usize) -> Kept {
         let whole = self.chunks[at.chunk].parts[at.part].elements;
         let Some(first) = cuts.first() else { return Kept::Whole };
         let mut parts = Vec::with_capacity(cuts.len());
@@ -310,7 +310,7 @@ impl Blocks {
             parts.push(Part::new(Split::of(&cut.at), elements));
         }
         let bytes: usize = parts.iter().map(Part::bytes).sum();
-        if self.bytes() + bytes + CHUNK_BYTES * (parts.len() / MAX_CHUNK_BLOCKS + 1) > most_bytes {
+        if self.bytes() + bytes + CHUNK_BYTES * (parts.len() / MAX_CHUNK_BLOCKS + 1) > max_bytes {
             return Kept::Whole;
         }
         self.bytes += bytes;

@@ -70,7 +70,7 @@ pub struct Ranks {
     /// How many collections there are, so that nobody need take the lock where there is none.
     collections: AtomicUsize,
     bytes: AtomicUsize,
-    most_bytes: AtomicUsize,
+    max_bytes: AtomicUsize,
     cache: Mutex<Cache>,
 }
 
@@ -79,7 +79,7 @@ impl Default for Ranks {
         Self {
             collections: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            most_bytes: AtomicUsize::new(MAX_BYTES),
+            max_bytes: AtomicUsize::new(MAX_BYTES),
             cache: Mutex::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Cache {
 impl Ranks {
     /// From now on they take `bytes` at most.
     pub fn limit_to(&self, bytes: usize) {
-        self.most_bytes.store(bytes, Ordering::Relaxed);
+        self.max_bytes.store(bytes, Ordering::Relaxed);
         self.locked(|_| ());
     }
 
@@ -153,14 +153,14 @@ impl Ranks {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn most_bytes(&self) -> usize {
-        self.most_bytes.load(Ordering::Relaxed)
+    fn max_bytes(&self) -> usize {
+        self.max_bytes.load(Ordering::Relaxed)
     }
 
     fn locked<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {
         let mut cache = self.cache.lock();
         let outcome = work(&mut cache);
-        while cache.bytes > self.most_bytes()
+        while cache.bytes > self.max_bytes()
             && let Some((_, oldest)) = cache.by_use.first_key_value().map(|(used, id)| (*used, *id))
         {
             cache.remove(oldest);
@@ -196,11 +196,11 @@ impl Ranks {
         let Some((id, sub_key)) = layout::element_of(stored_key) else { return };
         let place = sub_key.get(KIND_BYTES..).unwrap_or_default();
         // It has its share, or gives way to others that are asked.
-        let most_bytes = self.most_bytes().saturating_sub(COLLECTION_BYTES);
+        let max_bytes = self.max_bytes().saturating_sub(COLLECTION_BYTES);
         self.locked(|cache| {
             cache.change(id, |blocks| {
                 let kept = if counted == Counted::Added {
-                    blocks.add(place, most_bytes);
+                    blocks.add(place, max_bytes);
                     Kept::Whole
                 } else {
                     blocks.remove(place)
@@ -298,12 +298,12 @@ impl Keys<'_> {
         last: Option<&[u8]>,
     ) {
         let ranks = &self.keyspace.ranks;
-        let most_bytes = ranks.most_bytes().saturating_sub(COLLECTION_BYTES);
+        let max_bytes = ranks.max_bytes().saturating_sub(COLLECTION_BYTES);
         ranks.locked(|cache| {
             cache.change(id, |blocks| {
                 first.into_iter().for_each(|first| blocks.begin_at(first));
                 last.into_iter().for_each(|last| blocks.end_at(last));
-                ((), blocks.cut(start, cuts, most_bytes))
+                ((), blocks.cut(start, cuts, max_bytes))
             })
         });
     }

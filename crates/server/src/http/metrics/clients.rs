@@ -12,7 +12,7 @@ use ecotone_resp::usage::Counts;
 use super::page::Page;
 
 /// Error words that are told one by one. The server has fewer; more would be a mistake, and are told as `other`.
-const MOST_WORDS: usize = 64;
+const MAX_WORDS: usize = 64;
 
 fn number(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
@@ -149,10 +149,10 @@ fn backups(page: &mut Page, backups: Option<&Backups>) {
     );
 }
 
-/// At most [`MOST_WORDS`], and the rest together.
+/// At most [`MAX_WORDS`], and the rest together.
 fn bounded(words: BTreeMap<String, u64>) -> Vec<([String; 1], u64)> {
-    let others: u64 = words.values().skip(MOST_WORDS).sum();
-    let mut told: Vec<_> = words.into_iter().take(MOST_WORDS).map(|(word, count)| ([word], count)).collect();
+    let others: u64 = words.values().skip(MAX_WORDS).sum();
+    let mut told: Vec<_> = words.into_iter().take(MAX_WORDS).map(|(word, count)| ([word], count)).collect();
     if others > 0 {
         told.push((["other".into()], others));
     }
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn no_more_words_are_told_than_there_may_be() {
-        let words: BTreeMap<String, u64> = (0..MOST_WORDS + 3).map(|word| (format!("W{word:03}"), 2)).collect();
+        let words: BTreeMap<String, u64> = (0..MAX_WORDS + 3).map(|word| (format!("W{word:03}"), 2)).collect();
         let told = bounded(words);
-        assert_eq!(told.len(), MOST_WORDS + 1);
+        assert_eq!(told.len(), MAX_WORDS + 1);
         assert_eq!(told.last(), Some(&(["other".to_owned()], 6)));
         assert_eq!(bounded(BTreeMap::from([("ERR".to_owned(), 1)])), [(["ERR".to_owned()], 1)]);
     }

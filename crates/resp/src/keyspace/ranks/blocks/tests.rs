@@ -38,13 +38,13 @@ fn check(blocks: &Blocks, places: &Places) {
 }
 
 /// Cuts the block at `place` as who has looked at all of its elements would, every `every` elements.
-fn look(blocks: &mut Blocks, places: &Places, place: &[u8], every: usize, most_bytes: usize) {
+fn look(blocks: &mut Blocks, places: &Places, place: &[u8], every: usize, max_bytes: usize) {
     let block = blocks.at_place(place);
     let mut within: Vec<&Vec<u8>> = places.range(block.start.clone()..).collect();
     within.retain(|place| block.end.as_ref().is_none_or(|end| *place < end));
     let cut = |at: usize| Cut { at: separator(within[at - 1], within[at]).to_vec(), before: at as u64 };
     let cuts: Vec<Cut> = (1..within.len()).filter(|at| at % every == 0).map(cut).collect();
-    assert_eq!(blocks.cut(&block.start, &cuts, most_bytes), Kept::Whole);
+    assert_eq!(blocks.cut(&block.start, &cuts, max_bytes), Kept::Whole);
     if block.end.is_none()
         && let Some(last) = places.last()
     {
@@ -86,25 +86,25 @@ fn change() -> impl Strategy<Value = Change> {
 /// Elements that are added at an end at once.
 const MANY: u64 = 140;
 
-fn make(blocks: &mut Blocks, places: &mut Places, change: &Change, most_bytes: usize) {
+fn make(blocks: &mut Blocks, places: &mut Places, change: &Change, max_bytes: usize) {
     match change {
         Change::Add(place) => {
             if places.insert(place.clone()) {
-                blocks.add(place, most_bytes);
+                blocks.add(place, max_bytes);
             }
         }
         Change::Append(by) => {
             let last = places.last().map_or(5, |last| Split::of(last).head);
             for at in 1..=MANY {
                 let place = [&last.saturating_add(at * u64::from(*by)).to_be_bytes()[..], &[at as u8]].concat();
-                make(blocks, places, &Change::Add(place), most_bytes);
+                make(blocks, places, &Change::Add(place), max_bytes);
             }
         }
         Change::Prepend(by) => {
             let first = places.first().map_or(1 << 50, |first| Split::of(first).head);
             for at in 1..=MANY {
                 let place = [&first.saturating_sub(at * u64::from(*by)).to_be_bytes()[..], &[at as u8]].concat();
-                make(blocks, places, &Change::Add(place), most_bytes);
+                make(blocks, places, &Change::Add(place), max_bytes);
             }
         }
         Change::Remove(which) => {
@@ -114,7 +114,7 @@ fn make(blocks: &mut Blocks, places: &mut Places, change: &Change, most_bytes: u
                 assert_eq!(blocks.remove(&place), Kept::Whole);
             }
         }
-        Change::Look(place, every) => look(blocks, places, place, *every, most_bytes),
+        Change::Look(place, every) => look(blocks, places, place, *every, max_bytes),
         Change::Empty(from, count) => {
             if !places.is_empty() {
                 let gone: Vec<_> = places.iter().skip(from.index(places.len())).take(*count).cloned().collect();
@@ -132,14 +132,14 @@ proptest! {
     #[test]
     fn blocks_tell_how_many_elements_are_where(
         changes in prop::collection::vec(change(), 1..60),
-        most_bytes in prop::sample::select(vec![0, 2000, usize::MAX]),
+        max_bytes in prop::sample::select(vec![0, 2000, usize::MAX]),
         asked in prop::collection::vec((place(), any::<prop::sample::Index>()), 20),
     ) {
         let (mut blocks, mut places) = (Blocks::new(0), Places::new());
         for change in &changes {
-            make(&mut blocks, &mut places, change, most_bytes);
+            make(&mut blocks, &mut places, change, max_bytes);
             check(&blocks, &places);
-            prop_assert!(blocks.bytes <= most_bytes.max(Blocks::new(0).bytes));
+            prop_assert!(blocks.bytes <= max_bytes.max(Blocks::new(0).bytes));
         }
         for (place, rank) in &asked {
             let block = blocks.at_place(place);
