@@ -26,6 +26,7 @@ use crate::dedup::{self, Dedup};
 use crate::directory_lock::{DirectoryLock, unless_in_use};
 use crate::durable_logs::DurableTap;
 use crate::duties::ThreadDuties;
+use crate::error::is_disk_full;
 use crate::expired::ExpiredValues;
 use crate::family::{DATA_FAMILY, DataFamily};
 use crate::idle::{self, Idle};
@@ -610,7 +611,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What could not be made durable, or an earlier background error. The store is closed either way.
+    /// What could not be made durable, or an earlier background error other than a full disk. The store is closed either way.
     pub fn close(mut self) -> Result<()> {
         self.shut_down()
     }
@@ -662,8 +663,13 @@ impl Store {
             if let Some(durable_logs) = &self.durable_logs {
                 durable_logs.close();
             }
-            if let Some(detail) = self.background.error() {
-                outcome = outcome.and(Err(Error::Background { detail }));
+            match self.background.error() {
+                // What a flush or a compaction found no room for lies in the WAL, or in the tables it was made from.
+                Some(detail) if outcome.is_ok() && is_disk_full(&detail) => {
+                    tracing::warn!(directory = ?self.directory, detail, "the store was closed on a full disk; nothing of it is lost");
+                }
+                Some(detail) => outcome = outcome.and(Err(Error::Background { detail })),
+                None => (),
             }
         }
         outcome

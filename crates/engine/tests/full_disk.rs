@@ -165,7 +165,9 @@ fn opens_on_a_full_disk(separated: bool, is_killed: bool, has_ballast: bool) {
         // Nor is there room for what a check begins with, which would stop the store.
         let checked = store.verify_now(|_| ControlFlow::Continue(()));
         assert!(matches!(checked, Err(Error::DiskFull { .. })), "{checked:?}");
-        assert_eq!(store.write_failure(), None);
+        // A compaction that ran while somebody else took the last bytes has met the end of the disk: no reason not to close.
+        let failure = store.write_failure();
+        assert!(failure.as_ref().is_none_or(|failure| failure.contains("No space left")), "{failure:?}");
         store.close().unwrap();
         fill(&disk);
     }

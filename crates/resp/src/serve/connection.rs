@@ -252,6 +252,10 @@ impl Connection {
             if self.done == self.buffer.len() {
                 return Ended::Empty;
             }
+            // Behind a request that was refused for this none may be carried out.
+            if service.stops.load(Ordering::Relaxed) {
+                return Ended::Closes;
+            }
             let is_long = number > 0 && began.get_or_insert_with(Instant::now).elapsed() >= ROUND_TIME;
             if is_long || self.reply.len() >= Limits::ROUND_REPLY_BYTES || self.reply.is_half_full() {
                 return Ended::Full;
