@@ -284,7 +284,7 @@ pub fn execute_command<'s>(
     let for_latches = if waits_for_latches { waiting } else { Waiting::Never };
     let held = group.latches_held();
     // Who only reads, and may take long, keeps nobody from the keys: it sees them as they are at one moment.
-    let sees_one_moment = reads_alone(group, waiting) && command.has(flag::READONLY);
+    let mut sees_one_moment = reads_alone(group, waiting) && command.has(flag::READONLY);
     let mut snapshot = None;
     loop {
         if has_latches && sees_one_moment {
@@ -308,6 +308,11 @@ pub fn execute_command<'s>(
             }
             Err(SentBack::MustLatch) if !has_latches => {
                 has_latches = true;
+                continue;
+            }
+            // It notes for others what it reads, and must see what is there now.
+            Err(SentBack::MustLatch) if snapshot.is_some() => {
+                (snapshot, sees_one_moment) = (None, false);
                 continue;
             }
             Err(SentBack::MustLatch | SentBack::MustWait) => {

@@ -209,8 +209,10 @@ fn exec_queued(
         // All or nothing: not those of its commands alone that take no room.
         service.keyspace.store().check_room().map_err(|error| aborted_by(&error.into()))?;
     }
+    // Of sorted sets it is noted for others what is read: that must be what is there now.
+    let sees_earlier = |command: &Command| command.has(flag::READONLY) && command.group != "sorted-set";
     let sees_one_moment =
-        execute::reads_alone(group, waiting) && commands.iter().all(|(command, _)| command.has(flag::READONLY));
+        execute::reads_alone(group, waiting) && commands.iter().all(|(command, _)| sees_earlier(command));
     if group.is_closed_to(takes) || !group.hold(&slots, waiting) {
         return group.unwanted().map_or(Ok(Step::Latched), Err);
     }

@@ -147,6 +147,22 @@ impl<'c> Keys<'c> {
         if is_still { Ok(()) } else { Err(Failure::MustLatch) }
     }
 
+    /// The slot's latch is held, and what is read is what is there now, not what was there at some moment before: for what is noted for
+    /// others of a collection as it is read.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MustLatch`].
+    pub fn hold_latch(&self, key: &[u8]) -> Outcome {
+        let is_latched = self.snapshot.is_none() && self.state.held.has(Slot::of(key));
+        if is_latched { Ok(()) } else { Err(Failure::MustLatch) }
+    }
+
+    /// Whether what is read may be of an earlier moment.
+    pub(super) const fn reads_earlier(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
     /// For work beside what is read and written here that may take long as well.
     pub fn going(&self) -> Going {
         Going::on(self.state.wanted.as_ref())

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ecotone_engine::{Direction, Durability, Error as StoreError, SpaceLimits, StoreOptions};
 use ecotone_resp::collections::sorted_set::{MAX_MEMBER_BYTES, Member, SortedSet, score};
 use ecotone_resp::error::Outcome;
 use ecotone_resp::keyspace::{Group, Keys, Waiting};
 use ecotone_resp::protocol::number::format_double;
+use ecotone_resp::service::Limits;
 
+use crate::common::served::Served;
+use crate::common::wire::Wire;
 use crate::common::{Fixture, TestClient, noise, words};
 
 /// What is asked of the set under `z`, and how many entries of the store were visited for that.
@@ -462,4 +466,63 @@ fn a_full_store_takes_nothing() -> bool {
 fn what_a_full_store_did_not_take_is_not_counted() {
     // A flush may give room back at any moment: then it is taken.
     assert!((0..20).any(|_| a_full_store_takes_nothing()));
+}
+
+/// What is noted while others move members, whose number stays the same, must be right once they rest.
+#[test]
+fn ranks_that_were_asked_for_while_members_moved_are_right() {
+    const MEMBERS: u64 = 30_000;
+    for round in 0..4_u64 {
+        let served = Served::with(Limits::default(), StoreOptions::default(), 2);
+        let address = served.address();
+        let mut wire = Wire::to(address);
+        for begin in (0..MEMBERS).step_by(1000) {
+            let pairs: Vec<String> = (begin..begin + 1000).map(|number| format!("{number} m{number}")).collect();
+            assert_eq!(wire.ask(&format!("ZADD z {}", pairs.join(" "))), ":1000\r\n");
+        }
+        let (is_over, moves) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for mover in 0..2 {
+                let (is_over, moves) = (&is_over, &moves);
+                scope.spawn(move || {
+                    let mut wire = Wire::to(address);
+                    let mut random = Random(round * 2 + mover);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let (score, member) = (random.below(MEMBERS), random.below(MEMBERS));
+                        assert_eq!(wire.ask(&format!("ZADD z {score}.5 m{member}")), ":0\r\n");
+                        moves.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let mut random = Random(100 + round);
+            while moves.load(Ordering::Relaxed) < 100 {
+                std::thread::yield_now();
+            }
+            for ask in 0..20 {
+                let (rank, member) = (random.below(MEMBERS), random.below(MEMBERS));
+                let reply = match (round + ask) % 4 {
+                    0 => wire.ask(&format!("ZRANK z m{member}")),
+                    1 => wire.ask(&format!("ZCOUNT z {} {}", rank / 2, MEMBERS - rank / 3)),
+                    2 => wire.ask(&format!("ZRANGE z {rank} {rank}")),
+                    _ => {
+                        wire.ask("MULTI");
+                        wire.ask(&format!("ZRANK z m{member}"));
+                        wire.ask("EXEC")
+                    }
+                };
+                assert!(reply.starts_with([':', '*']), "{reply}");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        wire.ask("ZREMRANGEBYRANK z 10000 10000");
+        let all = wire.ask("ZRANGE z 0 -1");
+        let members: Vec<&str> = all.split("\r\n").filter(|line| line.starts_with('m')).collect();
+        assert_eq!(members.len() as u64, MEMBERS - 1);
+        for (rank, member) in members.iter().enumerate().step_by(37) {
+            assert_eq!(wire.ask(&format!("ZRANK z {member}")), format!(":{rank}\r\n"), "round {round}");
+            let range = wire.ask(&format!("ZRANGE z {rank} {rank}"));
+            assert_eq!(range, format!("*1\r\n${}\r\n{member}\r\n", member.len()), "round {round}");
+        }
+        served.server.stop();
+    }
 }

@@ -278,6 +278,14 @@ impl<'k> SortedSet<'k> {
         }
     }
 
+    /// The same, and it is as it is now: what is [noted of ranks](crate::keyspace::ranks) agrees with it.
+    fn hold_latch(&self, keys: &Keys<'_>) -> Outcome {
+        match self.form {
+            Form::Small(_) => Ok(()),
+            Form::Large(..) => keys.hold_latch(self.key),
+        }
+    }
+
     /// The first member, or the last one.
     pub fn end(&self, keys: &mut Keys<'_>, direction: Direction) -> Outcome<Option<Member>> {
         let mut found = None;

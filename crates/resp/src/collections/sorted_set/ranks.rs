@@ -5,7 +5,7 @@
 //! block. Where nobody has they are counted from both sides at once, in steps that grow, and what was found is noted: so the first to ask pays about what
 //! counting from the nearer side costs, and those who follow do not.
 //!
-//! What is noted holds as long as the latch of the key's slot is held: so all of this is done while the set [holds still](SortedSet::hold_still).
+//! What is noted holds as long as the latch of the key's slot is held, and for what is there now: so all of this is done under the latch, never from a snapshot.
 //!
 //! Bounds: [`MAX_CUTS`] places are collected at a time. Who may not wait steps over no more than others do.
 
@@ -164,6 +164,7 @@ impl SortedSet<'_> {
                 return Ok((self.len() - 1).saturating_sub(behind.members));
             }
         }
+        self.hold_latch(keys)?;
         let mut most = FIRST_COUNTED;
         loop {
             if let Some(rank) = self.count_before(keys, &place, most)? {
@@ -177,14 +178,14 @@ impl SortedSet<'_> {
     ///
     /// # Errors
     ///
-    /// Those of reads; those of [`hold_still`](Self::hold_still) where they are many.
+    /// Those of reads; [`Failure::MustLatch`](crate::error::Failure::MustLatch) where they are many.
     pub fn count(&self, keys: &mut Keys<'_>, range: &Range<Vec<u8>>) -> Outcome<u64> {
         let mut within = Counted::of(range.clone(), Direction::Forward);
         let mut most = FIRST_COUNTED;
         if within.is_all_after(most, self, keys)? {
             return Ok(within.members);
         }
-        self.hold_still(keys)?;
+        self.hold_latch(keys)?;
         loop {
             let start = self.count_before(keys, &range.start, most)?;
             let end = self.count_before(keys, &range.end, most)?;
@@ -282,7 +283,7 @@ impl SortedSet<'_> {
     ///
     /// # Errors
     ///
-    /// Those of reads; those of [`hold_still`](Self::hold_still) where the offset is great.
+    /// Those of reads; [`Failure::MustLatch`](crate::error::Failure::MustLatch) where the offset is great.
     pub fn visit_behind(
         &self,
         keys: &mut Keys<'_>,
@@ -294,7 +295,7 @@ impl SortedSet<'_> {
         let Some(large) = self.large().filter(|_| offset > FIRST_COUNTED) else {
             return self.visit_skipping(keys, range, direction, offset, visit);
         };
-        self.hold_still(keys)?;
+        self.hold_latch(keys)?;
         let from = match direction {
             Direction::Forward => &range.start,
             Direction::Reverse => &range.end,
@@ -366,6 +367,7 @@ impl SortedSet<'_> {
         let is_near_other_end = behind < first && behind <= FIRST_COUNTED && count <= MAX_TURNED;
         let mut left = count;
         if let Some(large) = self.large().filter(|_| first > FIRST_COUNTED && !is_near_other_end) {
+            self.hold_latch(keys)?;
             let rank = match direction {
                 Direction::Forward => first,
                 Direction::Reverse => self.len() - 1 - first,

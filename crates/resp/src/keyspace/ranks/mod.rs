@@ -264,11 +264,17 @@ impl Keys<'_> {
 
     /// What is known of the ranks of a collection is wrong.
     pub fn forget_ranks(&self, id: CollectionId) {
-        self.keyspace.ranks.forget(id);
+        if !self.reads_earlier() {
+            self.keyspace.ranks.forget(id);
+        }
     }
 
-    /// What `look` sees of the ranks of a large collection, which has so many `elements` with a place, and whose key's slot is held.
+    /// What `look` sees of the ranks of a large collection, which has so many `elements` with a place, and whose key's slot is held. Who reads an earlier
+    /// moment sees that nothing is known.
     pub fn look_at_ranks<T>(&mut self, id: CollectionId, elements: u64, look: impl FnOnce(&Blocks) -> T) -> T {
+        if self.reads_earlier() {
+            return look(&Blocks::new(elements));
+        }
         let Self { keyspace, state, .. } = self;
         let (outcome, is_new) = keyspace.ranks.locked(|cache| {
             if cache.indexes.get(&id).is_some_and(|index| index.blocks.elements() != elements) {
@@ -297,6 +303,9 @@ impl Keys<'_> {
         first: Option<&[u8]>,
         last: Option<&[u8]>,
     ) {
+        if self.reads_earlier() {
+            return;
+        }
         let ranks = &self.keyspace.ranks;
         let max_bytes = ranks.max_bytes().saturating_sub(COLLECTION_BYTES);
         ranks.locked(|cache| {
