@@ -60,6 +60,11 @@ impl DirectoryLock {
         }
     }
 
+    /// Whether it keeps others out: not where the file system has no locks.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// For one that only reads, and keeps writers out. Where the file system has no locks it keeps nobody out.
     ///
     /// # Errors

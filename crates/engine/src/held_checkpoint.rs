@@ -109,7 +109,8 @@ impl Drop for HeldCheckpoint {
     }
 }
 
-/// Removes the checkpoints that a killed process held. The store must be open for writing, so that nobody else holds any.
+/// Removes the checkpoints that a killed process held. The store must be open for writing, or locked for that, so that nobody else
+/// holds any.
 pub(crate) fn remove_left(directory: &Path) {
     let all = directory.join(CHECKPOINTS_DIRECTORY);
     match fs::remove_dir_all(&all) {

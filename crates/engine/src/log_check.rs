@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::durable_logs::{DurableLogs, LogName};
+use crate::inspect::first_wal;
 use crate::log_walk::{HEADER_BYTES, Records, Trouble, Walk, walk};
 use crate::{Error, Result};
 
@@ -32,6 +33,7 @@ use crate::{Error, Result};
 pub(crate) struct Logs {
     has_manifest: bool,
     has_wal: bool,
+    has_whole_manifest: bool,
     /// WALs that cannot be read to their end, which may be due to a crash.
     pub(crate) torn: Vec<TornEnd>,
     /// Behind the number of the last write that was seen anywhere in the WALs; 0 where there was none.
@@ -43,6 +45,12 @@ impl Logs {
     /// none, and so may a copy.
     pub(crate) const fn may_want_a_wal(&self) -> bool {
         self.has_wal || !self.has_manifest
+    }
+
+    /// Whether the MANIFEST is there as far as it was ever durable, and this is known: not that of a store that was written before durable
+    /// ends were.
+    pub(crate) const fn has_whole_manifest(&self) -> bool {
+        self.has_whole_manifest
     }
 }
 
@@ -102,6 +110,11 @@ pub(crate) fn check(directory: &Path) -> Result<Logs> {
     let mut logs = Logs {
         has_manifest: wals.clone().count() < walked.len(),
         has_wal: wals.clone().count() > 0,
+        has_whole_manifest: walked.iter().any(|log| {
+            let durable_bytes = durable.bytes_of(log.name);
+            let is_reached = durable_bytes > 0 && log.walk.bytes >= durable_bytes;
+            matches!(log.name, LogName::Manifest(_)) && log.walk.trouble.is_none() && is_reached
+        }),
         next_write: wals.clone().filter_map(|wal| last_write(&wal.walk)).max().unwrap_or(0),
         torn: Vec::new(),
     };
@@ -110,6 +123,10 @@ pub(crate) fn check(directory: &Path) -> Result<Logs> {
         let durable_bytes = durable.bytes_of(*name);
         let location = |offset| Some(format!("{} at offset {offset}", path.display()));
         if let Some(damage) = damage(*name, walk, durable_bytes) {
+            if is_needed_no_more(directory, *name)? {
+                tracing::warn!(log = ?path, offset = damage.at, reason = damage.detail, "the log is damaged, and all that it held is in tables");
+                continue;
+            }
             let lost = loss(&walked, at, damage.record, durable_bytes);
             let detail = format!("{}; to go on would lose {lost}; ecotone repair saves the rest", damage.detail);
             return Err(Error::Corrupt { location: location(damage.at), detail });
@@ -143,6 +160,14 @@ pub(crate) fn check(directory: &Path) -> Result<Logs> {
         return Err(Error::Corrupt { location: Some(path.display().to_string()), detail });
     }
     Ok(logs)
+}
+
+/// Whether all that a WAL holds is in tables, by a sound MANIFEST: a kill between the record that says so and the removal leaves it.
+fn is_needed_no_more(directory: &Path, name: LogName) -> Result<bool> {
+    match name {
+        LogName::Manifest(_) => Ok(false),
+        LogName::Wal(wal) => Ok(first_wal(directory)?.is_some_and(|first| wal < first)),
+    }
 }
 
 /// The MANIFEST that is in force and the WALs, in the order of their numbers.
@@ -224,10 +249,13 @@ fn damage(name: LogName, walk: &Walk, durable_bytes: u64) -> Option<Damage> {
 fn loss(logs: &[Walked], at: usize, record: u64, durable_bytes: u64) -> Loss {
     let Walked { name, walk, .. } = &logs[at];
     let behind = walk.trouble.as_ref().map(|trouble| trouble.behind.clone()).unwrap_or_default();
-    // RocksDB reads no further WAL where one lacks its end; the MANIFEST stands before them here.
-    let later = if matches!(name, LogName::Wal(_)) { &logs[at + 1..] } else { &[] };
     let before = logs[..at].iter().rev().find_map(|log| log.walk.writes.as_ref());
     let next = walk.writes.as_ref().or(before).map(|writes| writes.end);
+    // RocksDB reads no further WAL where one lacks its end, unless the next goes on with the very next write: then the store has been
+    // opened since, without what is torn. The MANIFEST stands before them here.
+    let behind_it = logs[at + 1..].iter().find_map(|log| log.walk.writes.as_ref()).map(|writes| writes.start);
+    let goes_on = behind_it.is_some() && behind_it == next;
+    let later = if matches!(name, LogName::Wal(_)) && !goes_on { &logs[at + 1..] } else { &[] };
     let last = later.iter().map(|log| &log.walk).chain([walk]).filter_map(last_write).max();
     Loss {
         bytes: behind.bytes.max(durable_bytes.saturating_sub(record))
@@ -333,6 +361,12 @@ mod tests {
         // It ends before that.
         assert_eq!(loss(&logs, 3, 300, 350), Loss { bytes: 50, records: 0, writes: None });
         assert_eq!(loss(&logs, 0, 100, 0).records, 3);
+        // The store was opened without what is torn, and written to.
+        let gone_on = [
+            log(LogName::Wal(6), Walk { writes: Some(5..9), ..ends_at(2000, trouble(1000, 1000, None)) }),
+            log(LogName::Wal(7), sound(9..20)),
+        ];
+        assert_eq!(loss(&gone_on, 0, 1000, 0), Loss { bytes: 500, records: 3, writes: Some(9..12) });
         assert_eq!(
             loss(&logs, 1, 1000, 0).to_string(),
             "1100 bytes, 12 whole records among them, with 12 writes: 9 to 20"

@@ -153,17 +153,21 @@ impl Store {
             let must = options.separation.is_some() || identity::read(&directory)?.has_value_log();
             let lock = DirectoryLock::for_writing(&directory, must)?;
             live::remove_left(&directory);
+            if lock.is_held() {
+                held_checkpoint::remove_left(&directory);
+            }
             Some(lock)
         } else {
             None
         };
+        // Before anything is removed to make room: of a damaged store every file may be needed.
+        let logs = Arc::new(log_check::check(&directory)?);
         let shortage = if writable {
-            let found = Shortage::relieve(&directory, meets_full_disk);
+            let found = Shortage::relieve(&directory, meets_full_disk, logs.has_whole_manifest());
             found.map_err(|error| Error::io("ask for free space on", &directory, &error))?
         } else {
             None
         };
-        let logs = Arc::new(log_check::check(&directory)?);
 
         let mut rocks_options = tuning::store_options(&options);
         // The first WAL as a whole is what no numbers of writes miss.
@@ -256,6 +260,7 @@ impl Store {
             db.flush_cf_opt(&family, &FlushOptions::default()).map_err(|error| Error::from_rocks(&error))?;
         }
         if writable {
+            // Where the file system has no locks, nobody else has the store now.
             held_checkpoint::remove_left(&directory);
         }
         let value_events = values.as_ref().map(Opening::table_events);

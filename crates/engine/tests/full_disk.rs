@@ -250,8 +250,53 @@ fn what_a_compaction_left_behind_is_freed_first() {
     store.close().unwrap();
 }
 
+/// What somebody does to a MANIFEST, which was so long when half of the store was written.
+type Damage = fn(manifest: &Path, half_bytes: u64);
+
 #[test]
 fn a_table_that_nothing_else_replaces_is_not_given_up_for_room() {
+    let flipped: Damage = |manifest, _| {
+        let mut bytes = fs::read(manifest).unwrap();
+        bytes[20] ^= 0xff;
+        fs::write(manifest, bytes).unwrap();
+    };
+    // All records that are left are whole.
+    let cut: Damage = |manifest, half_bytes| {
+        fs::File::options().write(true).open(manifest).unwrap().set_len(half_bytes).unwrap();
+    };
+    for damage in [flipped, cut] {
+        let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
+        let manifest = |disk: &Tmpfs| {
+            let current = fs::read_to_string(disk.store().join("CURRENT")).unwrap();
+            disk.store().join(current.trim_end())
+        };
+        let store = Store::open(&disk.store(), OpenMode::Create, options(false)).unwrap();
+        write(&store, 0..KEYS / 2);
+        store.compact(..).unwrap();
+        let half_bytes = fs::metadata(manifest(&disk)).unwrap().len();
+        write(&store, KEYS / 2..KEYS);
+        store.flush(true).unwrap();
+        wait_for(&disk.store().join(BALLAST));
+        store.close().unwrap();
+        fs::remove_file(disk.store().join(BALLAST)).unwrap();
+        damage(&manifest(&disk), half_bytes);
+        let tables = |disk: &Tmpfs| {
+            let names =
+                fs::read_dir(disk.store()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut tables: Vec<_> = names.filter(|name| name.ends_with(".sst")).collect();
+            tables.sort();
+            tables
+        };
+        let before = tables(&disk);
+        assert!(before.len() > 1, "{before:?}");
+        fill(&disk);
+        assert!(Store::open(&disk.store(), OpenMode::Open, options(false)).is_err());
+        assert_eq!(tables(&disk), before);
+    }
+}
+
+#[test]
+fn checkpoints_that_a_killed_process_left_are_freed_first() {
     let Some(disk) = Tmpfs::mount(64 * MIB) else { return };
     let store = Store::open(&disk.store(), OpenMode::Create, options(false)).unwrap();
     write(&store, 0..KEYS);
@@ -259,21 +304,14 @@ fn a_table_that_nothing_else_replaces_is_not_given_up_for_room() {
     wait_for(&disk.store().join(BALLAST));
     store.close().unwrap();
     fs::remove_file(disk.store().join(BALLAST)).unwrap();
-    // The MANIFEST is damaged: nobody knows which tables there should be.
-    let current = fs::read_to_string(disk.store().join("CURRENT")).unwrap();
-    let manifest = disk.store().join(current.trim_end());
-    let mut bytes = fs::read(&manifest).unwrap();
-    bytes[20] ^= 0xff;
-    fs::write(&manifest, bytes).unwrap();
-    let tables = |disk: &Tmpfs| {
-        let names = fs::read_dir(disk.store()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut tables: Vec<_> = names.filter(|name| name.ends_with(".sst")).collect();
-        tables.sort();
-        tables
-    };
-    let before = tables(&disk);
-    assert!(before.len() > 1, "{before:?}");
-    fill(&disk);
-    assert!(Store::open(&disk.store(), OpenMode::Open, options(false)).is_err());
-    assert_eq!(tables(&disk), before);
+    let left = disk.store().join("checkpoint_tmp/1");
+    fs::create_dir_all(&left).unwrap();
+    let _ = fs::write(left.join("000001.sst"), vec![7; 128 << 20]);
+    assert_eq!(free_bytes(disk.path()), 0);
+    let store = Store::open(&disk.store(), OpenMode::Open, options(false)).unwrap();
+    assert!(!left.exists());
+    // There is room: it is a store as any.
+    write(&store, KEYS..KEYS + 10);
+    assert_holds(&store, 0..KEYS + 10);
+    store.close().unwrap();
 }

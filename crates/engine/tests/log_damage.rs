@@ -511,3 +511,32 @@ fn where_nobody_knows_what_was_durable_it_is_said_how_much_is_dropped() {
         }
     }
 }
+
+#[test]
+fn damage_of_a_wal_whose_writes_are_all_in_tables_is_no_reason_to_refuse() {
+    for separated in [false, true] {
+        let directory = directory_in_memory();
+        let path = directory.path().join("store");
+        let store = Store::open(&path, OpenMode::Create, options(Durability::Always, separated)).unwrap();
+        (0..WRITES).for_each(|number| store.put(&key(number), &value(number)).unwrap());
+        let wals =
+            |files: Contents| files.into_iter().filter(|(path, _)| path.extension().is_some_and(|it| it == "log"));
+        let mut before: Contents = wals(contents_at_rest(&path)).collect();
+        store.flush(true).unwrap();
+        store.put(&key(WRITES), &value(WRITES)).unwrap();
+        store.close().unwrap();
+        // What a kill leaves between the record of the MANIFEST and the removal.
+        let now: Contents = wals(contents_below(&path)).collect();
+        before.retain(|wal, _| !now.contains_key(wal));
+        assert_eq!(before.len(), 1, "{before:?}");
+        for (wal, bytes) in before {
+            let mut bytes = bytes.unwrap();
+            bytes[2000] ^= 0x5A;
+            std::fs::write(path.join(wal), bytes).unwrap();
+        }
+        let store = Store::open(&path, OpenMode::Open, options(Durability::Always, separated)).unwrap();
+        for number in 0..=WRITES {
+            assert_eq!(store.get(&key(number)).unwrap().as_deref(), Some(&value(number)[..]), "{number}");
+        }
+    }
+}

@@ -9,7 +9,7 @@ mod space;
 mod verify;
 
 pub use duplicates::{CountedLevel, DuplicateCensus};
-pub(crate) use repair::unnamed_tables;
 pub use repair::{LostTable, LostValue, LostWal, ManifestState, RepairReport, Repairing, repair, repair_leaving_out};
+pub(crate) use repair::{first_wal, unnamed_tables};
 pub use space::{SegmentSpace, Space};
 pub use verify::{Checking, Finding, FindingKind, VerifyReport, verify};

@@ -73,12 +73,13 @@ pub(crate) struct Shortage {
 
 impl Shortage {
     /// Whether the store in `directory` is short of space, after what can be freed was freed. `None`: it is not. `met` says that the end of the disk was met,
-    /// whatever the file system says that is free (there are quotas).
+    /// whatever the file system says that is free (there are quotas). `tables_may_go`: the MANIFEST is known to be whole, so that a table which it does not name
+    /// is of no use.
     ///
     /// # Errors
     ///
     /// Where the file system or the folder cannot be asked.
-    pub(crate) fn relieve(directory: &Path, met: bool) -> io::Result<Option<Self>> {
+    pub(crate) fn relieve(directory: &Path, met: bool, tables_may_go: bool) -> io::Result<Option<Self>> {
         let wal_bytes = wal_bytes(directory)?;
         let opening = opening_bytes(directory);
         let free = || measure::file_system(directory).map(|(free, _)| free);
@@ -91,7 +92,7 @@ impl Shortage {
         let released = remove(&directory.join(BALLAST_FILE));
         let mut freed = 0;
         if met || free()? < opening {
-            freed = free_what_has_no_use(directory);
+            freed = free_what_has_no_use(directory, tables_may_go);
         }
         let now = free()?;
         tracing::warn!(
@@ -108,7 +109,7 @@ impl Shortage {
 }
 
 /// Removes what RocksDB removes once the store is open. Returns how many bytes that were.
-fn free_what_has_no_use(directory: &Path) -> u64 {
+fn free_what_has_no_use(directory: &Path, tables_may_go: bool) -> u64 {
     let (mut logs, mut wals, mut options) = (Vec::new(), Vec::new(), Vec::new());
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         match entry.file_name().as_encoded_bytes() {
@@ -125,7 +126,7 @@ fn free_what_has_no_use(directory: &Path) -> u64 {
             tracing::warn!(?wal, %error, "what is allocated behind the end of the log could not be freed");
         }
     }
-    let tables = unnamed_tables(directory).unwrap_or_default();
+    let tables = if tables_may_go { unnamed_tables(directory).unwrap_or_default() } else { Vec::new() };
     // The newest one stays: a worker may be reading it.
     options.sort();
     options.pop();

@@ -151,6 +151,16 @@ pub(crate) fn unnamed_tables(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(unnamed)
 }
 
+/// The WAL with which a replay of the store in `directory` begins, by a sound MANIFEST. None where there is any doubt.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the directory cannot be listed.
+pub(crate) fn first_wal(directory: &Path) -> Result<Option<u64>> {
+    let survey = survey(directory)?;
+    Ok((survey.is_sound() && survey.names_data_family).then_some(survey.first_wal))
+}
+
 /// Finds out which tables count of those that a sound MANIFEST does not name. `gap`: what is missing before the first WAL unless one of them has it.
 fn judge_unlisted(
     tables: &mut Tables,
