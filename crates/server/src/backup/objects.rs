@@ -64,7 +64,38 @@ impl Objects {
 
     pub(super) fn remove(&self, object: &str) -> Result<()> {
         let path = self.path(object);
-        fs::remove_file(&path).map_err(|error| BackupError::io("remove", &path, error))
+        fs::remove_file(&path).map_err(|error| BackupError::io("remove", &path, error))?;
+        self.note_sound(object);
+        Ok(())
+    }
+
+    /// Notes that an object was found damaged, so that the next backup reads its file again. Where this cannot be written, that
+    /// backup finds out when it reads the object itself.
+    pub(super) fn note_damaged(&self, object: &str) {
+        let path = self.mark(object);
+        if let Err(error) = File::create(&path) {
+            tracing::debug!(?path, %error, "it could not be noted that an object is damaged");
+        }
+    }
+
+    /// Whether an object was found damaged.
+    pub(super) fn is_noted_damaged(&self, object: &str) -> bool {
+        self.mark(object).exists()
+    }
+
+    /// Takes that back.
+    pub(super) fn note_sound(&self, object: &str) {
+        let path = self.mark(object);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::debug!(?path, %error, "it could not be taken back that an object is damaged");
+            }
+            _ => {}
+        }
+    }
+
+    fn mark(&self, object: &str) -> PathBuf {
+        self.directory.join(format!("{object}.damaged"))
     }
 
     /// Reads all of an object and gives it to `take`, piece by piece; what is wrong with it otherwise, once all was given.
@@ -164,6 +195,7 @@ impl Partial {
         let object = digits(self.context);
         let path = objects.path(&object);
         fs::rename(&self.path, &path).map_err(|error| BackupError::io("rename to", &path, error))?;
+        objects.note_sound(&object);
         Ok(object)
     }
 }

@@ -49,7 +49,7 @@ impl VerifyBackupsReport {
 ///
 /// # Errors
 ///
-/// It is no folder of backups, it cannot be read, or there is no such backup. Damage is no error: the report tells.
+/// It is no folder of backups, it cannot be read, or there is no such backup. Damage is no error: the report tells, and the next backup reads those files again.
 pub fn verify(
     directory: &Path,
     backup: Option<&str>,
@@ -95,6 +95,7 @@ pub fn verify(
         })?;
         (at.done_files, at.done_bytes) = (at.done_files + 1, before + bytes);
         if let Err(reason) = read {
+            repository.objects.note_damaged(object);
             let path = repository.objects.path(object).display().to_string();
             report.damaged_objects.push(DamagedObject { path, reason, needed_by: needed_by.clone() });
         }
