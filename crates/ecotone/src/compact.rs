@@ -1,11 +1,12 @@
 //! `ecotone compact`: frees the garbage of a running server, or of a store that nobody has open.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ecotone_bench::target::resp::{Bounds, Broken, Client, Limits, Reply, ServerAddress};
 use ecotone_engine::{CompactionProgress, CompactionStage, Error, OpenMode, Store, StoreOptions};
+use ecotone_server::config::{Config, FILE_VARIABLE};
 
 use crate::live_server::PasswordArgument;
 use crate::output;
@@ -31,7 +32,7 @@ const WAITING: Limits = Limits { silence_timeout: Duration::from_secs(365 * 86_4
 #[command(
     after_help = "A running server is asked by its clients' address (COMPACT), without TLS; it ends what it has begun when this program ends. A folder is opened for \
                   writing, so no server may have it open. All keys are rewritten, and all values that lie beside them: that takes as long as the store is large.\n\nExamples:\n  \
-                  ecotone compact 127.0.0.1:6379\n  ecotone compact /var/lib/ecotone --json"
+                  ecotone compact 127.0.0.1:6379\n  ecotone compact /var/lib/ecotone --config /etc/ecotone.toml --json"
 )]
 pub(crate) struct Arguments {
     /// Where a server serves clients, or the folder of a store or of the server that has it
@@ -39,6 +40,10 @@ pub(crate) struct Arguments {
     what: String,
     #[command(flatten)]
     password: PasswordArgument,
+    /// The configuration of the server that the folder belongs to: tables are made as it makes them; default: the
+    /// one that ECOTONE_CONFIG names, else the defaults of all store options
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -50,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let folder = Path::new(&arguments.what);
     let is_folder = folder.is_dir() || arguments.what.contains('/');
     let outcome = if is_folder {
-        of_folder(&store_in(folder), &spinner)
+        of_folder(&store_in(folder), store_options(arguments.config.as_deref()), &spinner)
     } else {
         of_server(&with_port(&arguments.what), arguments.password.password()?.as_deref(), &spinner)
     };
@@ -59,10 +64,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     output::print(&if arguments.json { json(&done, began.elapsed()) } else { text(&done, began.elapsed()) })
 }
 
+/// The options that a server with this configuration opens its store with.
+fn store_options(file: Option<&Path>) -> Result<StoreOptions> {
+    let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    Ok(match file.map(Path::to_path_buf).or(named) {
+        Some(file) => Config::load(Some(&file), std::env::vars_os())?.serve_options()?.store,
+        None => StoreOptions::default(),
+    })
+}
+
 /// Compacts a store that nobody has open.
-fn of_folder(folder: &Path, spinner: &Spinner) -> Result<CompactionProgress> {
+fn of_folder(folder: &Path, options: Result<StoreOptions>, spinner: &Spinner) -> Result<CompactionProgress> {
     // Expired values go as they do in a server; that changes nothing for a store without any.
-    let options = StoreOptions { reclaim_expired: true, ..StoreOptions::default() };
+    let options = StoreOptions { reclaim_expired: true, ..options? };
     let store = match Store::open(folder, OpenMode::Open, options) {
         Ok(store) => store,
         Err(locked @ Error::Locked { .. }) => {

@@ -136,3 +136,31 @@ fn compact_frees_the_garbage_of_a_server_and_of_a_folder() {
     client.says("AUTH \"a secret\"\r\nDBSIZE\r\n", "+OK\r\n:0\r\n");
     server.terminate();
 }
+
+#[test]
+fn a_folder_is_compacted_with_the_options_of_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = "listen = \"127.0.0.1:0\"\n[store]\ncompression = \"none\"\nseparation_min_bytes = \"off\"";
+    let file = configuration(folder.path(), more);
+    let data = folder.path().join("data");
+    let server = Server::with(&file);
+    let value = "compressible ".repeat(80);
+    let requests =
+        (0..20_000).map(|key| format!("*3\r\n$3\r\nSET\r\n$8\r\nkey{key:05}\r\n${}\r\n{value}\r\n", value.len()));
+    send(&server, requests, "+OK\r\n");
+    server.terminate();
+    let path = data.to_str().unwrap();
+    let config = file.to_str().unwrap();
+    let of = |more: &[&str]| {
+        let output = compact(path, more);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        taken(&data) / MIB
+    };
+    let uncompressed = of(&["--config", config, "--json"]);
+    assert!(uncompressed >= 19, "{uncompressed} MiB");
+    let compressed = of(&["--json"]);
+    assert!(compressed < uncompressed / 2, "{compressed} MiB, and {uncompressed} uncompressed");
+    let unknown = compact(path, &["--config", "/nowhere/ecotone.toml"]);
+    assert!(!unknown.status.success());
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("/nowhere/ecotone.toml"));
+}
