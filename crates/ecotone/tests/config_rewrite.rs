@@ -98,5 +98,5 @@ fn a_file_that_is_a_mount_point_is_written_in_place() {
     server.terminate();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text.replace("100 # enough", "99 # enough"));
     assert_eq!(std::fs::metadata(&file).unwrap().ino(), was);
-    assert!(!folder.path().join("ecotone.toml.new").exists());
+    assert!(!folder.path().join(".ecotone.toml.rewrite").exists());
 }

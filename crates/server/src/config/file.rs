@@ -410,8 +410,8 @@ mod tests {
         let file = folder.path().join("ecotone.toml");
         std::fs::write(&file, "[clients]\nmax_clients = 11\nidle_ti").unwrap();
         let refused = |file: &Path| Config::load(Some(file), []).unwrap_err().to_string();
-        assert!(!refused(&file).contains("ecotone.toml.new"), "{}", refused(&file));
+        assert!(!refused(&file).contains(".ecotone.toml.rewrite"), "{}", refused(&file));
         std::fs::write(copy_beside(&file), "[clients]\n").unwrap();
-        assert!(refused(&file).contains("ecotone.toml.new has what was being written"), "{}", refused(&file));
+        assert!(refused(&file).contains(".ecotone.toml.rewrite has what was being written"), "{}", refused(&file));
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Threads: the caller sees to it that one at a time writes a file.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -18,8 +19,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 use rustix::io::Errno;
 
-/// What the name of the copy ends with.
-const COPY_SUFFIX: &str = ".new";
+/// What stands before and behind the file's name in that of the copy: what is found under such a name is nobody's draft.
+const COPY_PREFIX: &str = ".";
+const COPY_SUFFIX: &str = ".rewrite";
 
 /// Linux allows no longer list of extended attributes, and no longer value of one.
 const MAX_XATTR_BYTES: usize = 64 << 10;
@@ -38,9 +40,10 @@ pub(crate) enum Replaced {
 
 /// The copy beside `file` that a rewriting makes first.
 pub(super) fn copy_beside(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
+    let mut name = OsString::from(COPY_PREFIX);
+    name.push(file.file_name().unwrap_or_default());
     name.push(COPY_SUFFIX);
-    name.into()
+    file.with_file_name(name)
 }
 
 /// Gives `file`, which is there, another text. `elsewhere` is a folder for the copy where its own takes none.
