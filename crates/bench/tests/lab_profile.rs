@@ -121,7 +121,7 @@ fn errors_name_file_key_and_reason() {
         (server("speed = 1.5"), "servers[0].speed", "at most 1 host core"),
         (server("speed = 0.5\nghz = 1.0"), "servers[0].speed", "only one"),
         (server(""), "servers[0].ghz", "missing"),
-        (server("ghz = 1.0\nleast_cores = 9"), "servers[0].min_cores", "1 to `cores`"),
+        (server("ghz = 1.0\nmin_cores = 9"), "servers[0].min_cores", "1 to `cores`"),
         (server("ghz = 1.0\n[store]\nmemtable_bytes = 7"), "store.memtable_bytes", "at least 65536"),
         (server("ghz = 1.0\n[store]\nl0_stop_trigger = 3"), "store.l0_stop_trigger", "must not be below"),
         (server("ghz = 1.0\n[store]\ncompression = \"zip\""), "store.compression", "none, lz4, zstd"),
